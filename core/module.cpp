@@ -1,0 +1,156 @@
+/* The binding: the one file that knows both Python and the core, and the only place that turns -errno into an
+ * exception. */
+// SPDX-License-Identifier: MIT
+#include "platform.h"
+#include "segment.h"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+
+#include <cerrno>
+#include <climits>
+#include <utility>
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+int checked(int result) {
+    if (result < 0) {
+        errno = -result;
+        PyErr_SetFromErrno(PyExc_OSError);
+        throw nb::python_error();
+    }
+    return result;
+}
+
+/* Owns one mapping. Every array over the segment has this object as its base, so the memory goes with the
+ * last view. */
+class Mapping {
+  public:
+    Mapping(int fd, uint64_t size, bool writable) : size_(size), writable_(writable) {
+        checked(shoal_segment_map(fd, size, writable, &base_));
+    }
+    ~Mapping() {
+        if (base_ != nullptr)
+            shoal_segment_unmap(base_, size_);
+    }
+    Mapping(const Mapping &) = delete;
+    Mapping &operator=(const Mapping &) = delete;
+
+    void *base() const { return base_; }
+    uint64_t size() const { return size_; }
+    bool writable() const { return writable_; }
+
+    void publish(uint64_t data_offset, nb::bytes schema, nb::bytes digest) {
+        shoal_segment_header header = {};
+        if (!writable_)
+            throw nb::value_error("a read-only mapping cannot be published");
+        if (digest.size() != sizeof header.digest)
+            throw nb::value_error("a layout digest has 32 bytes");
+        if (data_offset > size_ || data_offset < sizeof header || schema.size() > data_offset - sizeof header)
+            throw nb::value_error("the schema does not fit before the data");
+        header.size_bytes = size_;
+        header.data_offset = data_offset;
+        header.schema_bytes = schema.size();
+        memcpy(header.digest, digest.c_str(), sizeof header.digest);
+        shoal_segment_publish(base_, &header, schema.c_str());
+    }
+
+  private:
+    void *base_ = nullptr;
+    uint64_t size_;
+    bool writable_;
+};
+
+int mapping_get_buffer(PyObject *self, Py_buffer *view, int flags) {
+    const Mapping *mapping = nb::inst_ptr<Mapping>(self);
+    return PyBuffer_FillInfo(view, self, mapping->base(), static_cast<Py_ssize_t>(mapping->size()),
+                             mapping->writable() ? 0 : 1, flags);
+}
+
+PyType_Slot mapping_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void *>(mapping_get_buffer)}, {0, nullptr}};
+
+nb::tuple inspect(int fd) {
+    shoal_segment_header header;
+    uint64_t file_bytes;
+    int status = checked(shoal_segment_inspect(fd, &header, &file_bytes));
+    nb::dict facts;
+    facts["magic"] = nb::bytes(header.magic, sizeof header.magic);
+    facts["format"] = header.format;
+    facts["min_reader"] = header.min_reader;
+    facts["size_bytes"] = header.size_bytes;
+    facts["file_bytes"] = file_bytes;
+    facts["data_offset"] = header.data_offset;
+    facts["schema_bytes"] = header.schema_bytes;
+    facts["digest"] = nb::bytes(reinterpret_cast<const char *>(header.digest), sizeof header.digest);
+    facts["boot_id"] = nb::bytes(reinterpret_cast<const char *>(header.boot_id), sizeof header.boot_id);
+    facts["owner_pid"] = header.owner_pid;
+    facts["owner_start"] = header.owner_start;
+    return nb::make_tuple(status, facts);
+}
+
+} // namespace
+
+NB_MODULE(_core, m) {
+    m.doc() = "Shoal's native core. Private: use the shoal package.";
+
+    nb::class_<Mapping>(m, "Mapping", nb::type_slots(mapping_slots), nb::is_weak_referenceable())
+        .def(nb::init<int, uint64_t, bool>(), "fd"_a, "size"_a, "writable"_a)
+        .def_prop_ro("address", [](const Mapping &self) { return reinterpret_cast<uintptr_t>(self.base()); })
+        .def_prop_ro("size_bytes", &Mapping::size)
+        .def_prop_ro("writable", &Mapping::writable)
+        .def("publish", &Mapping::publish, "data_offset"_a, "schema"_a, "digest"_a)
+        .def(
+            "huge_pages",
+            [](Mapping &self, bool collapse) {
+                int result;
+                {
+                    nb::gil_scoped_release unlocked;
+                    result = shoal_huge_pages(self.base(), self.size(), collapse);
+                }
+                checked(result);
+            },
+            "collapse"_a);
+
+    m.def("inspect", inspect, "fd"_a);
+    m.def("memory_create", [] { return checked(shoal_memory_create()); });
+    m.def(
+        "file_create",
+        [](const std::string &directory) {
+            char temporary[PATH_MAX];
+            int fd = checked(shoal_file_create(directory.c_str(), temporary, sizeof temporary));
+            return std::make_pair(fd, std::string(temporary));
+        },
+        "directory"_a);
+    m.def(
+        "file_link",
+        [](int fd, const std::string &temporary, const std::string &path) {
+            checked(shoal_file_link(fd, temporary.c_str(), path.c_str()));
+        },
+        "fd"_a, "temporary"_a, "path"_a);
+    m.def(
+        "reserve",
+        [](int fd, uint64_t begin, uint64_t length) {
+            int result;
+            {
+                nb::gil_scoped_release unlocked;
+                result = shoal_reserve(fd, begin, length);
+            }
+            checked(result);
+        },
+        "fd"_a, "begin"_a, "length"_a);
+    m.def("seal", [](int fd) { checked(shoal_seal(fd)); }, "fd"_a);
+    m.def(
+        "reopen", [](int fd, bool writable) { return checked(shoal_reopen(fd, writable)); }, "fd"_a,
+        "writable"_a);
+    m.def("boot_id", [] {
+        uint8_t id[16];
+        shoal_boot_id(id);
+        return nb::bytes(reinterpret_cast<const char *>(id), sizeof id);
+    });
+    m.def("process_start", [](int64_t pid) { return shoal_process_start(pid); }, "pid"_a);
+    m.def("name_directory", [] { return std::string(shoal_name_directory()); });
+}

@@ -1,0 +1,253 @@
+/* The one file with code per operating system: Linux first, macOS by small fallbacks. */
+// SPDX-License-Identifier: MIT
+#define _GNU_SOURCE
+#include "platform.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#if !defined(__linux__) && !defined(__APPLE__)
+#error "Shoal runs on Linux and macOS; this system is neither"
+#endif
+
+#ifdef __APPLE__
+#include <sys/sysctl.h>
+#include <sys/time.h>
+#endif
+
+enum { HUGE_PAGE_BYTES = 2 << 20, NAME_TRIES = 16 };
+
+#ifdef __linux__
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25 /* Linux 6.1 */
+#endif
+#else
+static int close_on_exec(int fd) {
+    if (fcntl(fd, F_SETFD, FD_CLOEXEC) == 0)
+        return fd;
+    int error = errno;
+    close(fd);
+    return -error;
+}
+#endif
+
+int shoal_memory_create(void) {
+#ifdef __linux__
+    int fd = memfd_create("shoal", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0)
+        return -errno;
+    if (fchmod(fd, 0600) != 0) { /* memfd_create gives 0777 */
+        int error = errno;
+        close(fd);
+        return -error;
+    }
+    return fd;
+#else
+    for (int i = 0; i < NAME_TRIES; i++) {
+        char name[32]; /* macOS allows 31 characters */
+        snprintf(name, sizeof name, "/shoal-%08x%08x", arc4random(), arc4random());
+        int fd = shm_open(name, O_RDWR | O_CREAT | O_EXCL, 0600);
+        if (fd >= 0) {
+            shm_unlink(name);
+            return close_on_exec(fd);
+        }
+        if (errno != EEXIST)
+            return -errno;
+    }
+    return -EEXIST;
+#endif
+}
+
+static int create_temporary(const char *directory, char *temporary, size_t capacity) {
+    int length = snprintf(temporary, capacity, "%s/.shoal-%ld-XXXXXX", directory, (long)getpid());
+    if (length < 0 || (size_t)length >= capacity)
+        return -ENAMETOOLONG;
+    int fd = mkstemp(temporary); /* 0600, O_EXCL */
+    if (fd < 0) {
+        int error = errno;
+        temporary[0] = '\0';
+        return -error;
+    }
+    if (fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) {
+        int error = errno;
+        close(fd);
+        unlink(temporary);
+        temporary[0] = '\0';
+        return -error;
+    }
+    return fd;
+}
+
+int shoal_file_create(const char *directory, char *temporary, size_t capacity) {
+    temporary[0] = '\0';
+#ifdef __linux__
+    /* The name is given through /proc later, so without /proc an unnamed file would stay unnamed. */
+    if (access("/proc/self/fd", X_OK) == 0) {
+        int fd = open(directory, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+        if (fd >= 0)
+            return fd;
+        if (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL)
+            return -errno;
+    }
+#endif
+    return create_temporary(directory, temporary, capacity);
+}
+
+int shoal_file_link(int fd, const char *temporary, const char *path) {
+    if (temporary[0] != '\0') {
+        if (link(temporary, path) != 0)
+            return -errno;
+        unlink(temporary);
+        return 0;
+    }
+#ifdef __linux__
+    char self[64];
+    snprintf(self, sizeof self, "/proc/self/fd/%d", fd);
+    return linkat(AT_FDCWD, self, AT_FDCWD, path, AT_SYMLINK_FOLLOW) == 0 ? 0 : -errno;
+#else
+    (void)fd;
+    return -EINVAL;
+#endif
+}
+
+int shoal_reserve(int fd, uint64_t begin, uint64_t length) {
+    if (length == 0)
+        return 0;
+    if (begin > INT64_MAX - length)
+        return -EFBIG;
+#ifdef __linux__
+    int error;
+    do
+        error = posix_fallocate(fd, (off_t)begin, (off_t)length);
+    while (error == EINTR);
+    return -error;
+#else
+    struct stat st;
+    if (fstat(fd, &st) != 0)
+        return -errno;
+    if ((uint64_t)st.st_size >= begin + length)
+        return 0;
+    if (S_ISREG(st.st_mode)) {
+        fstore_t store = {F_ALLOCATEALL, F_PEOFPOSMODE, 0, (off_t)(begin + length) - st.st_size, 0};
+        if (fcntl(fd, F_PREALLOCATE, &store) != 0)
+            return -errno;
+    }
+    return ftruncate(fd, (off_t)(begin + length)) == 0 ? 0 : -errno;
+#endif
+}
+
+int shoal_seal(int fd) {
+#ifdef __linux__
+    return fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0 ? 0 : -errno;
+#else
+    (void)fd;
+    return 0;
+#endif
+}
+
+int shoal_reopen(int fd, int writable) {
+    char self[64];
+#ifdef __linux__
+    snprintf(self, sizeof self, "/proc/self/fd/%d", fd);
+#else
+    snprintf(self, sizeof self, "/dev/fd/%d", fd);
+#endif
+    int other = open(self, (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC);
+    return other >= 0 ? other : -errno;
+}
+
+int shoal_huge_pages(void *base, uint64_t size, int collapse) {
+#ifdef __linux__
+    if (size < HUGE_PAGE_BYTES)
+        return 0;
+    if (madvise(base, size, MADV_HUGEPAGE) != 0)
+        return errno == EINVAL ? 0 : -errno;
+    if (collapse)
+        (void)madvise(base, size, MADV_COLLAPSE); /* fails where memory is fragmented: small pages work too */
+#else
+    (void)base;
+    (void)size;
+    (void)collapse;
+#endif
+    return 0;
+}
+
+void shoal_boot_id(uint8_t out[16]) {
+    memset(out, 0, 16);
+#ifdef __linux__
+    char text[40] = {0};
+    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return;
+    ssize_t length = read(fd, text, sizeof text - 1);
+    close(fd);
+    unsigned digits = 0;
+    for (ssize_t i = 0; i < length && digits < 32; i++) {
+        char c = text[i];
+        if (c == '-')
+            continue;
+        unsigned value = c >= '0' && c <= '9' ? (unsigned)(c - '0') : (unsigned)((c | 32) - 'a') + 10;
+        if (value > 15)
+            break;
+        out[digits / 2] = (uint8_t)(out[digits / 2] << 4 | value);
+        digits++;
+    }
+#else
+    struct timeval boot = {0};
+    size_t size = sizeof boot;
+    if (sysctlbyname("kern.boottime", &boot, &size, NULL, 0) == 0)
+        memcpy(out, &boot, sizeof boot < 16 ? sizeof boot : 16);
+#endif
+}
+
+uint64_t shoal_process_start(int64_t pid) {
+    if (pid <= 0 || pid > INT32_MAX)
+        return 0;
+#ifdef __linux__
+    char path[64], text[1024];
+    snprintf(path, sizeof path, "/proc/%lld/stat", (long long)pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return 0;
+    ssize_t length = read(fd, text, sizeof text - 1);
+    close(fd);
+    if (length <= 0)
+        return 0;
+    text[length] = '\0';
+    char *field = strrchr(text, ')'); /* the command name may hold spaces and parentheses */
+    if (field == NULL || field[1] == '\0')
+        return 0;
+    field += 2; /* field 3, the state */
+    if (*field == 'Z' || *field == 'X')
+        return 0;
+    for (int i = 3; i < 22 && field != NULL; i++) {
+        field = strchr(field, ' ');
+        if (field != NULL)
+            field++;
+    }
+    return field == NULL ? 0 : strtoull(field, NULL, 10);
+#else
+    struct kinfo_proc info;
+    size_t size = sizeof info;
+    int name[4] = {CTL_KERN, KERN_PROC, KERN_PROC_PID, (int)pid};
+    if (sysctl(name, 4, &info, &size, NULL, 0) != 0 || size == 0 || info.kp_proc.p_stat == SZOMB)
+        return 0;
+    struct timeval start = info.kp_proc.p_starttime;
+    return (uint64_t)start.tv_sec * 1000000u + (uint64_t)start.tv_usec;
+#endif
+}
+
+const char *shoal_name_directory(void) {
+#ifdef __linux__
+    return "/dev/shm";
+#else
+    const char *directory = getenv("TMPDIR"); /* per user and 0700 */
+    return directory != NULL && directory[0] == '/' ? directory : "/tmp";
+#endif
+}

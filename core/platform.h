@@ -1,0 +1,56 @@
+/* Every call whose meaning differs between operating systems: descriptors of memory, space, seals, process
+ * identity. */
+// SPDX-License-Identifier: MIT
+#ifndef SHOAL_PLATFORM_H
+#define SHOAL_PLATFORM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Every function that returns int gives 0 or a descriptor on success and -errno on failure. Descriptors close
+ * on exec. */
+
+/* Memory that has no name: the kernel frees it with its last descriptor and mapping. Mode 0600. */
+int shoal_memory_create(void);
+
+/* A file in `directory` that has no name yet, mode 0600. Where the file system cannot do that, a temporary
+ * name is left in `temporary` (else ""), to be given to shoal_file_link or removed. */
+int shoal_file_create(const char *directory, char *temporary, size_t capacity);
+
+/* Gives the file its name in one atomic step: -EEXIST if the name is taken, and nobody ever sees half a file.
+ */
+int shoal_file_link(int fd, const char *temporary, const char *path);
+
+/* Grows the file to `begin + length` bytes and reserves them, so that no later store can fail for want of
+ * space. */
+int shoal_reserve(int fd, uint64_t begin, uint64_t length);
+
+/* No holder of the descriptor can shrink or grow the memory any more. 0 also where the system has no seals.
+ */
+int shoal_seal(int fd);
+
+/* A second, independent open file description of `fd`; with `writable` 0 nobody can map it for writing. */
+int shoal_reopen(int fd, int writable);
+
+/* Asks for 2 MB pages: a hint, or with `collapse` a best effort made now. Returns 0 also where there are
+ * none. */
+int shoal_huge_pages(void *base, uint64_t size, int collapse);
+
+/* Identifies this boot of the machine; zeros where the system does not say. */
+void shoal_boot_id(uint8_t out[16]);
+
+/* When process `pid` started, in the kernel's own units; 0 if there is no such process (or it is a zombie).
+ */
+uint64_t shoal_process_start(int64_t pid);
+
+/* The directory in which named segments live. */
+const char *shoal_name_directory(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

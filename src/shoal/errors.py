@@ -1,0 +1,101 @@
+"""Every exception Shoal raises, as one tree.
+
+ShoalError
+|-- LayoutError            fields that cannot be laid out, or two layouts that differ
+|-- ClosedError            use after close()
+`-- SegmentError           shared memory that cannot be had
+    |-- NoRoomError        a memory limit (cgroup, rlimit, RAM) is smaller than the segment
+    |   |-- ShmFullError   the tmpfs of named segments is full
+    |   `-- DiskFullError  the file system of a file segment is full
+    |-- NameInUse          the name or path is taken
+    |-- SegmentNotFound    nothing has that name or path
+    |-- CorruptFileError   not a segment, truncated, or damaged
+    `-- VersionError       a segment of another format or byte order
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = [
+    "ClosedError",
+    "CorruptFileError",
+    "DiskFullError",
+    "LayoutError",
+    "NameInUse",
+    "NoRoomError",
+    "SegmentError",
+    "SegmentNotFound",
+    "ShmFullError",
+    "ShoalError",
+    "VersionError",
+]
+
+
+def _rebuild(kind: type[ShoalError], message: str, facts: dict[str, Any]) -> ShoalError:
+    return kind(message, **facts)
+
+
+class ShoalError(Exception):
+    """Root of all Shoal errors: a message for people, and the facts behind it as attributes."""
+
+    def __init__(self, message: str, **facts: Any) -> None:
+        super().__init__(message)
+        self._facts = facts
+        for name, value in facts.items():
+            setattr(self, name, value)
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+    # Errors travel between processes, and the default would lose the facts.
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.args[0], self._facts)
+
+
+class LayoutError(ShoalError, ValueError):
+    """Fields that cannot be laid out, or a segment whose layout is not the expected one."""
+
+
+class ClosedError(ShoalError, ValueError):
+    """The object was closed. Arrays taken from it before stay valid."""
+
+
+class SegmentError(ShoalError):
+    """A segment could not be created or opened."""
+
+
+class NoRoomError(SegmentError, MemoryError):
+    """A limit is smaller than the segment; checked before anything is allocated."""
+
+    need_bytes: int
+    free_bytes: int
+
+
+class ShmFullError(NoRoomError):
+    """The file system that holds named segments has too little space."""
+
+
+class DiskFullError(NoRoomError):
+    """The file system of a file segment has too little space."""
+
+
+class NameInUse(SegmentError, FileExistsError):
+    """The name belongs to a living owner, or the path exists."""
+
+    pid: int | None
+
+
+class SegmentNotFound(SegmentError, FileNotFoundError):
+    """No segment has that name or path."""
+
+
+class CorruptFileError(SegmentError):
+    """The file is not a segment, or not whole."""
+
+
+class VersionError(SegmentError):
+    """The segment was written in a format this version of Shoal does not read."""
+
+    found: int
+    expected: int

@@ -1,0 +1,131 @@
+"""The descriptor behind a new segment: limits asked, every byte reserved, no name before it is complete."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shoal import _core
+from shoal.errors import DiskFullError, NameInUse, NoRoomError, SegmentError, ShmFullError
+from shoal.memory import names
+from shoal.memory.limits import (
+    Limit,
+    file_size_limits,
+    format_bytes,
+    memory_limits,
+    require_room,
+    space_limits,
+)
+
+__all__ = ["Handles", "link_file", "refill", "reserve_anonymous", "reserve_file"]
+
+_RESERVE_STEP = 64 << 20
+
+
+@dataclass(slots=True)
+class Handles:
+    """What a segment must give back to the system: once, and the name only by the process that made it."""
+
+    pid: int
+    fd: int = -1
+    lock_fd: int = -1
+    path: Path | None = None
+    temporary: str = ""
+
+    def release(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+        mine = self.pid == os.getpid()
+        if self.temporary and mine:
+            os.unlink(self.temporary)
+            self.temporary = ""
+        if self.lock_fd >= 0:
+            if self.path is not None and mine:
+                names.unlink_own(self.lock_fd, self.path)
+            names.drop_lock(self.lock_fd)
+            self.lock_fd = -1
+
+
+def reserve_anonymous(handles: Handles, size: int) -> None:
+    def limits() -> list[Limit]:
+        return memory_limits() + file_size_limits()
+
+    require_room(size, limits())
+    handles.fd = _system("create memory", _core.memory_create)
+    _reserve(handles.fd, size, limits, NoRoomError)
+    _core.seal(handles.fd)
+
+
+def reserve_file(handles: Handles, size: int, directory: str, named: bool) -> None:
+    """Makes the file, without its name yet."""
+    error = ShmFullError if named else DiskFullError
+
+    def limits() -> list[Limit]:
+        return space_limits(directory, error) + (memory_limits() if named else [])
+
+    try:
+        require_room(size, limits())
+    except (FileNotFoundError, NotADirectoryError):
+        raise SegmentError(f"{directory!r} is not a directory; create it first") from None
+    fd, handles.temporary = _system(f"create a file in {directory!r}", _core.file_create, directory)
+    if named:
+        handles.lock_fd = fd
+        names.hold_lock(fd)
+        # Children get a description of their own: sharing this one would share the lock.
+        handles.fd = _core.reopen(fd, True)
+    else:
+        handles.fd = fd
+    _reserve(fd, size, limits, error)
+
+
+def _reserve(fd: int, size: int, limits: Callable[[], list[Limit]], error: type[NoRoomError]) -> None:
+    """Reserves in steps, asking the limits again before each: others allocate meanwhile."""
+    for begin in range(0, size, _RESERVE_STEP):
+        require_room(size - begin, limits())
+        try:
+            _core.reserve(fd, begin, min(_RESERVE_STEP, size - begin))
+        except OSError as cause:
+            if cause.errno not in (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EFBIG):
+                raise SegmentError(f"cannot reserve {size} bytes: {cause.strerror}") from cause
+            free = min((limit.free_bytes for limit in limits()), default=0)
+            raise error(
+                f"the segment needs {size} bytes ({format_bytes(size)}) but the system gave out "
+                f"after {begin} with {cause.strerror!r}, {free} bytes free; use a smaller segment "
+                "or free some space",
+                need_bytes=size,
+                free_bytes=free,
+            ) from cause
+
+
+def refill(fd: int, size: int) -> None:
+    """Reserves the holes of a file that was copied sparsely: a store into one could be a signal."""
+    _reserve(fd, size, lambda: [], DiskFullError)
+
+
+def _system(action: str, function: Callable[..., Any], *args: Any) -> Any:
+    try:
+        return function(*args)
+    except OSError as error:
+        advice = ""
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            advice = "; raise the limit on open files with `ulimit -n`"
+        raise SegmentError(f"cannot {action}: {error.strerror}{advice}") from error
+
+
+def link_file(handles: Handles, path: Path) -> None:
+    """Gives the finished file its path; NameInUse if that exists."""
+    try:
+        _core.file_link(handles.fd, handles.temporary, str(path))
+        handles.temporary = ""
+    except FileExistsError:
+        raise NameInUse(
+            f"the file {str(path)!r} exists; open it with Segment.open, or remove it first",
+            pid=None,
+        ) from None
+    except OSError as error:
+        raise SegmentError(f"cannot create {str(path)!r}: {error.strerror}") from error

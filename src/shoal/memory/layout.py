@@ -1,0 +1,173 @@
+"""Layouts: named, typed fields at fixed offsets, the same in every process that sees them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from shoal.errors import LayoutError
+
+__all__ = ["ALIGNMENT", "Field", "FieldSpec", "Layout"]
+
+ALIGNMENT = 64
+"""Every field starts on a cache line of its own, so two writers never share one."""
+
+_MAX_BYTES = 2**62
+_MAX_NDIM = 32
+_MAX_NAME = 1024
+
+FieldSpec: TypeAlias = tuple[DTypeLike, Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One array of a layout: what it is, and where it lies in the data."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    offset: int
+
+    @property
+    def size_bytes(self) -> int:
+        return self.dtype.itemsize * math.prod(self.shape)
+
+    def __str__(self) -> str:
+        return f"{self.dtype.name}{list(self.shape)}"
+
+
+def _checked_name(name: object) -> str:
+    if not isinstance(name, str):
+        raise LayoutError(f"a field's name must be a str, got {type(name).__name__}: {name!r}")
+    if not name or len(name) > _MAX_NAME or "\0" in name:
+        raise LayoutError(
+            f"a field's name must have 1 to {_MAX_NAME} characters and no NUL, got {name[:80]!r}"
+        )
+    return name
+
+
+def _checked_dtype(name: str, dtype: DTypeLike) -> np.dtype[Any]:
+    try:
+        checked = np.dtype(dtype)
+    except (TypeError, ValueError, SyntaxError) as error:  # np.dtype parses strings
+        raise LayoutError(f"field {name!r}: {dtype!r} is not a NumPy dtype") from error
+    if checked.kind not in "biufc" or checked.subdtype is not None:
+        raise LayoutError(
+            f"field {name!r}: dtype {checked} cannot live in shared memory; "
+            "use a bool, integer, float or complex dtype"
+        )
+    if not checked.isnative:
+        raise LayoutError(
+            f"field {name!r}: dtype {checked.str} is not in this machine's byte order; "
+            f"use {checked.newbyteorder('=').str}"
+        )
+    return checked
+
+
+def _checked_shape(name: str, shape: Sequence[int]) -> tuple[int, ...]:
+    try:
+        checked = tuple(shape)
+    except TypeError:
+        raise LayoutError(f"field {name!r}: a shape is a sequence of ints, got {shape!r}") from None
+    if len(checked) > _MAX_NDIM:
+        raise LayoutError(f"field {name!r}: at most {_MAX_NDIM} dimensions, got {len(checked)}")
+    for size in checked:
+        if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 0:
+            raise LayoutError(f"field {name!r}: every dimension must be an int of at least 0, got {size!r}")
+    return tuple(int(size) for size in checked)
+
+
+class Layout(Mapping[str, Field]):
+    """Fields in order, each at a 64-byte aligned offset from the start of the data.
+
+    >>> layout = Layout({"reward": (np.float64, (8,)), "done": (np.bool_, (8,))})
+    >>> layout["done"].offset, layout.size_bytes
+    (64, 128)
+
+    Two layouts are equal, and have the same `digest`, when names, dtypes, shapes and order agree.
+    """
+
+    def __init__(self, fields: Mapping[str, FieldSpec]) -> None:
+        if not isinstance(fields, Mapping):
+            raise LayoutError(
+                f"a layout is made from a mapping of name to (dtype, shape), got {type(fields).__name__}"
+            )
+        self._fields: dict[str, Field] = {}
+        end = 0
+        for key, spec in fields.items():
+            name = _checked_name(key)
+            try:
+                dtype_like, shape_like = spec
+            except (TypeError, ValueError):
+                raise LayoutError(
+                    f"field {name!r}: expected (dtype, shape), for example (np.float32, (4,)), got {spec!r}"
+                ) from None
+            dtype = _checked_dtype(name, dtype_like)
+            field = Field(name, dtype, _checked_shape(name, shape_like), end)
+            end += -(-field.size_bytes // ALIGNMENT) * ALIGNMENT
+            if end > _MAX_BYTES:
+                raise LayoutError(
+                    f"field {name!r}: {field} ends at byte {end}, more than any machine can "
+                    "address; check num_envs and the shape"
+                )
+            self._fields[name] = field
+        self.size_bytes = end
+        """Bytes of all fields with their padding; the header is not counted."""
+        specs = [[f.name, f.dtype.str, list(f.shape)] for f in self._fields.values()]
+        self.schema = json.dumps({"fields": specs}, separators=(",", ":")).encode()
+        """The layout as text, stored in every segment."""
+        self.digest = hashlib.sha256(self.schema).digest()
+
+    @classmethod
+    def from_schema(cls, schema: bytes) -> Layout:
+        """Rebuilds a layout from `schema`; anything that is not one raises LayoutError."""
+        try:
+            specs = json.loads(schema.decode())["fields"]
+            fields = {name: (dtype, shape) for name, dtype, shape in specs}
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise LayoutError(f"not the schema of a layout: {error}") from error
+        layout = cls(fields)
+        if layout.schema != schema:
+            raise LayoutError("not the schema of a layout: it does not read back as written")
+        return layout
+
+    def __getitem__(self, name: str) -> Field:
+        return self._fields[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._fields)
+
+    def __len__(self) -> int:
+        return len(self._fields)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Layout) and self.schema == other.schema
+
+    def __hash__(self) -> int:
+        return hash(self.schema)
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{field.name}: {field}" for field in self._fields.values())
+        return f"Layout({fields}; {self.size_bytes} bytes)"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Layout.from_schema, (self.schema,)
+
+    def difference(self, other: Layout) -> str:
+        """Says, for a message, how `other` differs from this layout; empty if it does not."""
+        lines = [
+            f"{name!r}: expected {self[name] if name in self else 'no such field'}, "
+            f"found {other[name] if name in other else 'no such field'}"
+            for name in dict.fromkeys((*self, *other))
+            if name not in self or name not in other or str(self[name]) != str(other[name])
+        ]
+        if not lines and self != other:
+            lines.append(f"expected the order {list(self)}, found {list(other)}")
+        return "; ".join(lines)

@@ -1,0 +1,191 @@
+"""How much memory this process may still take, asked before anything is allocated.
+
+Past a memory cgroup's limit the kernel kills instead of refusing, so every limit is read first: cgroups
+(version 1 and 2, with all ancestors), the machine's memory, the process's rlimits, the free space.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from shoal.errors import NoRoomError
+
+__all__ = [
+    "Limit",
+    "file_size_limits",
+    "format_bytes",
+    "memory_limits",
+    "require_room",
+    "space_limits",
+]
+
+_UNLIMITED = 2**60  # cgroup v1 says "no limit" with a number near 2**63
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """One bound on what may be allocated now."""
+
+    name: str
+    free_bytes: int
+    advice: str
+    error: type[NoRoomError] = NoRoomError
+
+
+def format_bytes(count: int) -> str:
+    """`count` with a unit a person reads: 64.0 MB, 3.2 GB (powers of 1024).
+
+    >>> format_bytes(64 * 1024 * 1024)
+    '64.0 MB'
+    """
+    size = float(count)
+    for unit in ("bytes", "KB", "MB", "GB", "TB"):
+        if abs(size) < 1024:
+            return f"{int(size)} bytes" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} PB"
+
+
+def require_room(need_bytes: int, limits: Iterable[Limit]) -> None:
+    """Raises the first limit's error that is smaller than `need_bytes`."""
+    for limit in limits:
+        if need_bytes > limit.free_bytes:
+            raise limit.error(
+                f"the segment needs {need_bytes} bytes ({format_bytes(need_bytes)}) but {limit.name} "
+                f"leaves {limit.free_bytes} ({format_bytes(limit.free_bytes)}); {limit.advice}",
+                need_bytes=need_bytes,
+                free_bytes=limit.free_bytes,
+            )
+
+
+def memory_limits(root: Path = Path("/")) -> list[Limit]:
+    """The limits on memory of any kind: cgroups, the machine, the address space."""
+    limits = _cgroup_limits(root)
+    meminfo = _read_table(root / "proc/meminfo")
+    if "MemAvailable:" in meminfo:
+        available = 1024 * (meminfo["MemAvailable:"] + meminfo.get("SwapFree:", 0))
+        advice = "use fewer environments or a smaller buffer, or end other programs"
+        limits.append(Limit("this machine's free memory", available, advice))
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if soft != resource.RLIM_INFINITY:
+        mapped = 1024 * _read_table(root / "proc/self/status").get("VmSize:", 0)
+        advice = "raise it with `ulimit -v unlimited`"
+        limits.append(Limit("the address-space limit (RLIMIT_AS)", max(0, soft - mapped), advice))
+    return limits
+
+
+def space_limits(directory: str, error: type[NoRoomError]) -> list[Limit]:
+    """The limits on a file in `directory`: free space and the largest file allowed."""
+    limits = []
+    stats = os.statvfs(directory)
+    if stats.f_blocks:  # 0 means the file system has no fixed size
+        if directory == "/dev/shm":
+            advice = (
+                "make it larger (docker run --shm-size=4g; mount -o remount,size=4g /dev/shm) "
+                "or use an anonymous segment, which it does not bound"
+            )
+        else:
+            advice = "free some space or choose another directory"
+        free = stats.f_bavail * stats.f_frsize
+        limits.append(Limit(f"the file system at {directory}", free, advice, error))
+    return limits + file_size_limits()
+
+
+def file_size_limits() -> list[Limit]:
+    """The limit on one file's size, which memory without a name obeys too."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if soft == resource.RLIM_INFINITY:
+        return []
+    advice = "raise it with `ulimit -f unlimited`"
+    return [Limit("the file-size limit (RLIMIT_FSIZE)", soft, advice)]
+
+
+def _cgroup_limits(root: Path) -> list[Limit]:
+    limits = []
+    for version, directory, top in _memory_cgroups(root):
+        while True:
+            free = _cgroup_free(version, directory)
+            if free is not None:
+                shown = "/" + str(directory.relative_to(root))
+                advice = "raise the container's memory limit or use a smaller segment"
+                limits.append(Limit(f"the memory cgroup {shown}", free, advice))
+            if directory == top:
+                break
+            directory = directory.parent
+    return limits
+
+
+def _memory_cgroups(root: Path) -> list[tuple[int, Path, Path]]:
+    """(version, this process's cgroup, its mount point) for each hierarchy that counts memory."""
+    paths: dict[int, str] = {}
+    for line in _read_lines(root / "proc/self/cgroup"):
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            paths[2] = path
+        elif "memory" in controllers.split(","):
+            paths[1] = path
+    found = []
+    for line in _read_lines(root / "proc/self/mountinfo"):
+        mount, _, system = line.partition(" - ")
+        kind, _, options = system.split(" ", 2)
+        version = 2 if kind == "cgroup2" else 1
+        is_memory = kind == "cgroup2" or (kind == "cgroup" and "memory" in options.split(","))
+        if not is_memory or version not in paths:
+            continue
+        mounted_part, mount_point = mount.split(" ")[3:5]
+        top = root / mount_point.lstrip("/")
+        path = paths[version]
+        # Inside a container the path may be the host's while only our own part is mounted.
+        if mounted_part != "/" and path.startswith(mounted_part):
+            path = path[len(mounted_part) :]
+        directory = top / path.lstrip("/")
+        if ".." in directory.parts or not directory.is_dir():
+            directory = top
+        found.append((version, directory, top))
+    return found
+
+
+def _cgroup_free(version: int, directory: Path) -> int | None:
+    """Bytes below this cgroup's limit, counting the page cache as free; None without a limit."""
+    if version == 2:
+        names = ("memory.max", "memory.current", "inactive_file", "active_file")
+    else:
+        names = (
+            "memory.limit_in_bytes",
+            "memory.usage_in_bytes",
+            "total_inactive_file",
+            "total_active_file",
+        )
+    limit = _read_int(directory / names[0])
+    used = _read_int(directory / names[1])
+    if limit is None or used is None or limit >= _UNLIMITED:
+        return None
+    stat = _read_table(directory / "memory.stat")
+    cache = stat.get(names[2], 0) + stat.get(names[3], 0)
+    return max(0, limit - max(0, used - cache))
+
+
+def _read_lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []
+
+
+def _read_int(path: Path) -> int | None:
+    lines = _read_lines(path)
+    return int(lines[0]) if lines and lines[0].isdigit() else None  # v2 writes "max"
+
+
+def _read_table(path: Path) -> dict[str, int]:
+    """The first number after each line's first word."""
+    table = {}
+    for line in _read_lines(path):
+        words = line.split()
+        if len(words) > 1 and words[1].isdigit():
+            table[words[0]] = int(words[1])
+    return table

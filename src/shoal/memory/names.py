@@ -1,0 +1,200 @@
+"""Named segments on disk: where a name lives, who owns it, and how the name of a dead owner is taken back.
+
+1. A segment is complete and locked by its owner before it gets its name, in one atomic link.
+2. The lock (flock) is the kernel's: it goes when the owner dies, however that happens.
+3. Only a holder of the lock unlinks, and only while the name still leads to the file it locked.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from shoal import _core
+from shoal.errors import NameInUse, SegmentError, SegmentNotFound
+
+__all__ = [
+    "NameEntry",
+    "checked_name",
+    "list_names",
+    "name_path",
+    "publish_name",
+    "reap",
+    "unlink_own",
+]
+
+_VALID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_REAP_WAIT_S = 0.5
+
+_held_locks: set[int] = set()
+
+
+def _drop_inherited_locks() -> None:
+    # A forked child shares the owner's lock; it must not keep the name alive after the owner.
+    while _held_locks:
+        os.close(_held_locks.pop())
+
+
+os.register_at_fork(after_in_child=_drop_inherited_locks)
+
+
+@dataclass(frozen=True, slots=True)
+class NameEntry:
+    """A named segment as it lies in the directory of names."""
+
+    name: str
+    path: Path
+    size_bytes: int
+    owner_pid: int | None
+    alive: bool
+
+
+def checked_name(name: object) -> str:
+    """`name` if it is a valid segment name, else ValueError."""
+    if not isinstance(name, str):
+        raise TypeError(f"a segment's name must be a str, got {type(name).__name__}: {name!r}")
+    if not _VALID.fullmatch(name):
+        shown = repr(name) if len(name) <= 80 else f"{name[:80]!r}... ({len(name)} characters)"
+        raise ValueError(
+            "a segment's name must have 1 to 64 letters, digits, '.', '_' or '-', "
+            f"beginning with a letter or digit; got {shown}"
+        )
+    return name
+
+
+def _prefix() -> str:
+    return f"shoal-{os.getuid()}-"
+
+
+def name_path(name: str) -> Path:
+    """The file behind a name; users never share one, since it carries the uid."""
+    return Path(_core.name_directory()) / (_prefix() + checked_name(name))
+
+
+def hold_lock(fd: int) -> None:
+    """Locks a file for as long as this process lives or until `drop_lock`."""
+    _held_locks.add(fd)
+    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def drop_lock(fd: int) -> None:
+    """Releases and closes a descriptor given to `hold_lock`."""
+    if fd in _held_locks:
+        _held_locks.discard(fd)
+        os.close(fd)
+
+
+def publish_name(fd: int, temporary: str, name: str) -> Path:
+    """Gives the locked file its name, taking the name over from a dead owner; NameInUse otherwise."""
+    path = name_path(name)
+    deadline = time.monotonic() + _REAP_WAIT_S
+    while True:
+        try:
+            _core.file_link(fd, temporary, str(path))
+            return path
+        except FileExistsError:
+            pass
+        if reap(path):
+            continue
+        pid, alive = _owner(path)
+        # Somebody else may be about to remove a dead owner's name: let them finish.
+        if not alive and time.monotonic() < deadline:
+            time.sleep(0.001)
+            continue
+        owner = "process unknown" if pid is None else f"process {pid}"
+        raise NameInUse(
+            f"the segment name {name!r} is in use by {owner}; attach to it with "
+            f"Segment.attach({name!r}), choose another name, or end that process",
+            pid=pid,
+        )
+
+
+def reap(path: Path) -> bool:
+    """Removes the name of a dead owner. False if the owner lives; True if the name is gone now."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        unlink_own(fd, path)
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+
+
+def unlink_own(fd: int, path: Path) -> None:
+    """Unlinks `path` if it still leads to the file behind `fd`. The caller holds its lock."""
+    try:
+        if os.path.samestat(os.fstat(fd), os.stat(path, follow_symlinks=False)):
+            os.unlink(path)
+    except FileNotFoundError:
+        pass
+
+
+def open_existing(path: Path | str, writable: bool, what: str) -> int:
+    """Opens a file that should be a segment: no link followed, no device waited for."""
+    flags = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    try:
+        return os.open(path, flags | (os.O_RDWR if writable else os.O_RDONLY))
+    except FileNotFoundError:
+        raise SegmentNotFound(f"there is no {what}; it was never created, or its owner closed it") from None
+    except OSError as error:
+        raise SegmentError(f"the {what} cannot be opened: {error.strerror}") from error
+
+
+def _owner(path: Path) -> tuple[int | None, bool]:
+    """The owner's pid as the segment records it, and whether that very process lives."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return None, False
+    except OSError:
+        return None, True
+    try:
+        status, header = _core.inspect(fd)
+        if status != 0:
+            return None, True
+        pid = int(header["owner_pid"])
+        started = _core.process_start(pid)
+        alive = header["boot_id"] == _core.boot_id() and started == header["owner_start"] != 0
+        return pid, alive
+    except OSError:
+        return None, True
+    finally:
+        os.close(fd)
+
+
+def list_names() -> list[NameEntry]:
+    """Every named segment of this user, with whether its owner lives (by its lock, not its pid)."""
+    entries = []
+    prefix = _prefix()
+    directory = Path(_core.name_directory())
+    # Dot files are segments in the making, on systems that cannot create a file without a name.
+    for path in sorted((*directory.glob(prefix + "*"), *directory.glob(".shoal-*-??????"))):
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError:
+            continue
+        try:
+            stat = os.fstat(fd)
+            if stat.st_uid != os.getuid():
+                continue
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                alive = False
+            except BlockingIOError:
+                alive = True
+        finally:
+            os.close(fd)
+        pid, _ = _owner(path)
+        entries.append(NameEntry(path.name.removeprefix(prefix), path, stat.st_size, pid, alive))
+    return entries

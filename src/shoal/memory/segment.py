@@ -1,0 +1,287 @@
+"""Segments: one shared mapping with a layout, kept by its views and cleaned up by the kernel.
+
+    Segment(layout)                  anonymous: no name, gone with its last holder      (the default)
+    Segment.named(layout, "run-7")   a name others can attach to while the owner lives
+    Segment.file(layout, "ring.seg") a file that stays
+
+Creation: check limits, create without a name, reserve every byte, seal, map, write the header, publish.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from multiprocessing import reduction
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, NoReturn, TypeAlias, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal import _core
+from shoal.errors import ClosedError, LayoutError
+from shoal.memory import names
+from shoal.memory.allocate import Handles, link_file, refill, reserve_anonymous, reserve_file
+from shoal.memory.header import HEADER_BYTES, inspected
+from shoal.memory.layout import Layout
+from shoal.memory.limits import format_bytes
+
+__all__ = ["Segment"]
+
+Kind: TypeAlias = Literal["anonymous", "named", "file"]
+
+
+class Segment(Mapping[str, NDArray[Any]]):
+    """Shared memory with named arrays: `segment["reward"]` is a NumPy view, the same object every time.
+
+    >>> from shoal.memory import Layout, Segment
+    >>> segment = Segment(Layout({"reward": (np.float64, (8,))}))
+    >>> segment["reward"][3] = 1.5          # seen at once by every process that holds the segment
+    >>> segment.close()
+
+    It crosses to other processes by fork, or as an argument under any `multiprocessing` start method,
+    queue or pipe: the descriptor travels, never the bytes. After `close()` arrays taken before stay valid.
+    """
+
+    _arrays: dict[str, NDArray[Any]] | None  # None once closed
+
+    def __init__(self, layout: Layout, *, huge_pages: bool = False) -> None:
+        """Creates an anonymous segment, all zeros. `huge_pages` makes an effort for 2 MB pages now."""
+        self._create(layout, "anonymous", huge_pages=huge_pages)
+
+    @classmethod
+    def named(cls, layout: Layout, name: str | None = None, *, huge_pages: bool = False) -> Segment:
+        """Creates a segment that any process of this user can attach to by name; None: one is assigned.
+
+        The name goes when this process closes the segment or ends. If it is killed, the next process
+        that asks for the name takes it over, and `shoal clean` removes it.
+        """
+        self = cls.__new__(cls)
+        if name is None:
+            name = f"{os.getpid()}-{secrets.token_hex(8)}"
+        self._create(layout, "named", name=names.checked_name(name), huge_pages=huge_pages)
+        return self
+
+    @classmethod
+    def file(cls, layout: Layout, path: str | os.PathLike[str], *, huge_pages: bool = False) -> Segment:
+        """Creates a segment in a new file, which stays after `close()`."""
+        self = cls.__new__(cls)
+        self._create(layout, "file", path=Path(path).absolute(), huge_pages=huge_pages)
+        return self
+
+    @classmethod
+    def attach(cls, name: str, layout: Layout | None = None, *, readonly: bool = False) -> Segment:
+        """Opens a named segment. With `layout`, LayoutError unless it is exactly that one."""
+        path = names.name_path(name)
+        fd = names.open_existing(path, not readonly, f"named segment {name!r}")
+        return cls._opened(fd, "named", f"named segment {name!r}", name, path, layout, readonly)
+
+    @classmethod
+    def open(
+        cls, path: str | os.PathLike[str], layout: Layout | None = None, *, readonly: bool = False
+    ) -> Segment:
+        """Opens a file made by `Segment.file`. With `layout`, LayoutError unless it is exactly that one."""
+        path = Path(path).absolute()
+        fd = names.open_existing(path, not readonly, f"segment file {str(path)!r}")
+        return cls._opened(fd, "file", f"file {str(path)!r}", None, path, layout, readonly)
+
+    def reader(self) -> Segment:
+        """A read-only handle on the same memory: no process can map its descriptor for writing."""
+        self._open_arrays()
+        fd = _core.reopen(self._handles.fd, False)
+        return self._opened(fd, self.kind, repr(self), self.name, self.path, self.layout, True)
+
+    # -- arrays ---------------------------------------------------------------------------------
+
+    def __getitem__(self, field: str) -> NDArray[Any]:
+        arrays = self._open_arrays()
+        try:
+            return arrays[field]
+        except KeyError:
+            raise KeyError(f"no field {field!r}; the layout has {list(arrays)}") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.layout)
+
+    def __len__(self) -> int:
+        return len(self.layout)
+
+    def shares_memory(self, array: NDArray[Any]) -> bool:
+        """Whether `array` is a view of this segment's memory, through this handle."""
+        start: int = array.__array_interface__["data"][0]
+        return self._address <= start < self._address + self.size_bytes
+
+    # A mapping of arrays has no useful equality: two segments are the same only if they are one.
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    # -- life -----------------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        return self._arrays is None
+
+    def close(self) -> None:
+        """Gives back the descriptor and, for its owner, the name. Idempotent; views stay valid memory."""
+        self._arrays = None
+        self._finalizer()
+
+    def __enter__(self) -> Segment:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        where = {"anonymous": "", "named": f" {self.name!r}", "file": f" {str(self.path)!r}"}
+        state = ", closed" if self.closed else ", read-only" if self.readonly else ""
+        size = format_bytes(self.size_bytes)
+        return f"<Segment {self.kind}{where[self.kind]}, {len(self.layout)} fields, {size}{state}>"
+
+    # -- crossing to other processes --------------------------------------------------------------
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Reached by pickle itself; multiprocessing's own pickler uses the reducer registered below.
+        from multiprocessing.context import get_spawning_popen
+
+        if get_spawning_popen() is not None:  # somebody else's pickler inside Process.start()
+            return _reduce(self)
+        raise TypeError(
+            "a Segment is memory, not data, so pickle cannot store it. Pass it as an argument of "
+            "multiprocessing.Process or through its queues and pipes (the descriptor travels), or use "
+            "Segment.named or Segment.file and attach by name or path"
+        )
+
+    def __copy__(self) -> NoReturn:
+        raise TypeError("a Segment cannot be copied; copy its arrays instead: segment[field].copy()")
+
+    def __deepcopy__(self, memo: object) -> NoReturn:
+        self.__copy__()
+
+    # -- construction ---------------------------------------------------------------------------
+
+    def _create(
+        self,
+        layout: Layout,
+        kind: Kind,
+        *,
+        name: str | None = None,
+        path: Path | None = None,
+        huge_pages: bool,
+    ) -> None:
+        if not isinstance(layout, Layout):
+            raise TypeError(
+                f"expected a Layout, got {type(layout).__name__}; make one with "
+                'Layout({"reward": (np.float64, (8,))})'
+            )
+        page = os.sysconf("SC_PAGESIZE")
+        data_offset = -(-(HEADER_BYTES + len(layout.schema)) // page) * page
+        size = data_offset + -(-layout.size_bytes // page) * page
+        handles = Handles(os.getpid())
+        try:
+            if kind == "anonymous":
+                reserve_anonymous(handles, size)
+            else:
+                directory = _core.name_directory() if path is None else str(path.parent)
+                reserve_file(handles, size, directory, kind == "named")
+            mapping = _core.Mapping(handles.fd, size, True)
+            mapping.huge_pages(huge_pages)
+            mapping.publish(data_offset, layout.schema, layout.digest)
+            if name is not None:
+                path = handles.path = names.publish_name(handles.lock_fd, handles.temporary, name)
+                handles.temporary = ""
+            elif path is not None:
+                link_file(handles, path)
+        except BaseException:
+            handles.release()
+            raise
+        self._adopt(layout, kind, name, path, handles, mapping, data_offset, readonly=False)
+
+    @classmethod
+    def _opened(
+        cls,
+        fd: int,
+        kind: Kind,
+        what: str,
+        name: str | None,
+        path: Path | None,
+        layout: Layout | None,
+        readonly: bool,
+    ) -> Segment:
+        """Checks and maps an open descriptor, which it owns from here on."""
+        handles = Handles(os.getpid(), fd)
+        try:
+            found, size, data_offset = inspected(fd, what)
+            if layout is not None and layout.digest != found.digest:
+                raise LayoutError(f"the {what} has another layout than expected: {layout.difference(found)}")
+            if kind == "file" and not readonly:
+                refill(fd, size)
+            mapping = _core.Mapping(fd, size, not readonly)
+        except BaseException:
+            handles.release()
+            raise
+        self = cls.__new__(cls)
+        self._adopt(found, kind, name, path, handles, mapping, data_offset, readonly)
+        return self
+
+    def _adopt(
+        self,
+        layout: Layout,
+        kind: Kind,
+        name: str | None,
+        path: Path | None,
+        handles: Handles,
+        mapping: _core.Mapping,
+        data_offset: int,
+        readonly: bool,
+    ) -> None:
+        self.layout = layout
+        self.kind: Kind = kind
+        self.name = name
+        self.path = path
+        self.readonly = readonly
+        self.size_bytes = mapping.size_bytes
+        """The whole mapping: header, fields and padding."""
+        self._address = mapping.address
+        self._handles = handles
+        # Each array's base is the mapping itself, which unmaps when the last of them dies.
+        buffer = cast(memoryview, mapping)
+        self._arrays = {
+            field.name: np.ndarray(field.shape, field.dtype, buffer, data_offset + field.offset)
+            for field in layout.values()
+        }
+        self._finalizer: Callable[[], Any] = weakref.finalize(self, handles.release)
+
+    def _open_arrays(self) -> dict[str, NDArray[Any]]:
+        if self._arrays is None:
+            raise ClosedError(f"{self!r} is closed; arrays taken from it before are still valid")
+        return self._arrays
+
+
+def _reduce(segment: Segment) -> tuple[Any, ...]:
+    segment._open_arrays()
+    return _rebuild, (
+        reduction.DupFd(segment._handles.fd),
+        segment.kind,
+        segment.name,
+        segment.path,
+        segment.readonly,
+    )
+
+
+def _rebuild(duplicate: Any, kind: Kind, name: str | None, path: Path | None, readonly: bool) -> Segment:
+    return Segment._opened(duplicate.detach(), kind, "segment received", name, path, None, readonly)
+
+
+reduction.ForkingPickler.register(Segment, _reduce)
