@@ -3,6 +3,9 @@
 ShoalError
 |-- LayoutError            fields that cannot be laid out, or two layouts that differ
 |-- ClosedError            use after close()
+|-- SpaceError             a value that does not fit its space (also a ValueError)
+|   |-- SpaceKeyError      a missing key, an unknown character (also a KeyError)
+|   `-- SpaceIndexError    an index or a length out of range (also an IndexError)
 `-- SegmentError           shared memory that cannot be had
     |-- NoRoomError        a memory limit (cgroup, rlimit, RAM) is smaller than the segment
     |   |-- ShmFullError   the tmpfs of named segments is full
@@ -28,6 +31,9 @@ __all__ = [
     "SegmentNotFound",
     "ShmFullError",
     "ShoalError",
+    "SpaceError",
+    "SpaceIndexError",
+    "SpaceKeyError",
     "VersionError",
 ]
 
@@ -59,6 +65,18 @@ class LayoutError(ShoalError, ValueError):
 
 class ClosedError(ShoalError, ValueError):
     """The object was closed. Arrays taken from it before stay valid."""
+
+
+class SpaceError(ShoalError, ValueError):
+    """A value does not fit its space. Nothing of it was written."""
+
+
+class SpaceKeyError(SpaceError, KeyError):
+    """A key is missing from a Dict value, or a character from a Text's charset."""
+
+
+class SpaceIndexError(SpaceError, IndexError):
+    """An environment index, a OneOf index or a length is out of range."""
 
 
 class SegmentError(ShoalError):

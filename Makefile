@@ -1,0 +1,80 @@
+# Two commands do everything on a fresh machine with Python >= 3.10, a C/C++ compiler and make: `make run`, `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+NATIVE := CMakeLists.txt pyproject.toml $(wildcard core/* include/shoal/*.h include/shoal/ext/*.h)
+C_FILES := $(wildcard core/*.[ch] core/*.cpp include/shoal/*.h include/shoal/ext/*.h tests/core/*.[ch])
+BUILD_NEEDS := "scikit-build-core>=0.11" "nanobind>=3,<4" "cmake>=3.18" ninja
+PIP := $(BIN)/pip --quiet --disable-pip-version-check
+INSTALL := $(PIP) install --no-build-isolation --config-settings=cmake.define.SHOAL_WERROR=ON --editable
+
+.PHONY: all run test check fix asan tsan bench test-gymnasium torch clean
+
+all: check test
+
+run: $(VENV)/.installed
+	@$(BIN)/shoal demo $(ARGS)
+
+test: $(VENV)/.ready
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: $(VENV)/.ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run -Werror $(C_FILES)
+
+fix: $(VENV)/.ready
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(C_FILES)
+
+asan:
+	SANITIZE=address,undefined tests/core/run.sh
+
+tsan:
+	SANITIZE=thread tests/core/run.sh
+
+bench: $(VENV)/.installed
+	@$(BIN)/python benchmarks/spaces.py $(ARGS)
+
+# Gymnasium's own tests, from a checkout of it, against Shoal's functions: make test-gymnasium GYMNASIUM=../Gymnasium
+test-gymnasium: $(VENV)/.ready
+	@test -f "$(GYMNASIUM)/tests/vector/utils/test_shared_memory.py" || \
+	    { echo "give a checkout of Gymnasium: make test-gymnasium GYMNASIUM=../Gymnasium"; exit 2; }
+	cd "$(GYMNASIUM)" && PYTHONPATH="$(CURDIR)/tests/gymnasium_suite" "$(CURDIR)/$(BIN)/python" -m pytest -q \
+	    -p swapped -p no:cacheprovider tests/vector/utils/test_shared_memory.py $(ARGS)
+
+# The CPU build, for the tests that hand memory to torch; they are skipped without it.
+torch: $(VENV)/.ready
+	$(PIP) install torch==2.13.0
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.created:
+	@command -v $(PYTHON) >/dev/null || { echo "Shoal needs Python 3.10 or newer; set PYTHON=/path/to/python3"; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	    { echo "Shoal needs Python 3.10 or newer, found $$($(PYTHON) --version); set PYTHON=/path/to/python3"; exit 2; }
+	@command -v $(or $(CC),cc) >/dev/null || { echo "Shoal needs a C compiler (Debian: apt install build-essential)"; exit 2; }
+	@command -v $(or $(CXX),c++) >/dev/null || { echo "Shoal needs a C++ compiler (Debian: apt install build-essential)"; exit 2; }
+	@echo "creating $(VENV)"
+	@$(PYTHON) -m venv $(VENV) || { echo "python cannot make a virtual environment (Debian: apt install python3-venv)"; exit 2; }
+	@touch $@
+
+$(VENV)/.build-needs: $(VENV)/.created
+	@echo "installing build tools"
+	@$(PIP) install $(BUILD_NEEDS)
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.build-needs $(NATIVE)
+	@echo "building shoal"
+	@$(INSTALL) '.[cli]'
+	@touch $@
+
+# The same with the tools of developers. It does for .installed too, so one build serves both.
+$(VENV)/.ready: $(VENV)/.build-needs $(NATIVE)
+	@echo "building shoal, installing test tools"
+	@$(INSTALL) '.[cli,dev]'
+	@touch $(VENV)/.installed $@

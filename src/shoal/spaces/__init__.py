@@ -1,0 +1,156 @@
+"""Gymnasium spaces in shared memory: drop-in for the functions of `gymnasium.vector.utils`.
+
+One segment holds a whole space, however nested, so it crosses to other processes under any start method.
+A custom space works as in Gymnasium: register a function for it here, or keep the one registered there.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable
+from functools import singledispatch
+from typing import Any
+
+from gymnasium.error import CustomSpaceError
+from gymnasium.spaces import Space
+from gymnasium.vector.utils import shared_memory as gymnasium_functions
+
+from shoal.memory import Layout, Segment
+from shoal.spaces.declare import Bind, Bounds, Declaration, declare
+from shoal.spaces.memory import CustomMemory, Memory
+
+__all__ = [
+    "Bounds",
+    "Declaration",
+    "Memory",
+    "create_shared_memory",
+    "declare",
+    "read_from_shared_memory",
+    "write_to_shared_memory",
+]
+
+
+@singledispatch
+def create_shared_memory(
+    space: Space[Any],
+    n: int = 1,
+    ctx: Any = multiprocessing,
+    *,
+    max_length: int | None = None,
+    max_nodes: int | None = None,
+    max_edges: int | None = None,
+) -> Any:
+    """Shared memory for `n` values of `space`, zeroed, nested as Gymnasium nests it.
+
+    >>> from gymnasium.spaces import Box
+    >>> memory = create_shared_memory(Box(-1, 1, (3,)), n=2)
+    >>> write_to_shared_memory(Box(-1, 1, (3,)), 1, [0.5, 0.0, 1.0], memory)
+    >>> read_from_shared_memory(Box(-1, 1, (3,)), memory, n=2)
+    array([[0. , 0. , 0. ],
+           [0.5, 0. , 1. ]], dtype=float32)
+
+    The result crosses to processes started in any way, so `ctx` is accepted and not needed. Sequence
+    needs `max_length`, Graph `max_nodes` and (with an edge space) `max_edges`; without them TypeError,
+    as in Gymnasium.
+    """
+    if _declared(space):
+        return _create(space, n, ctx, max_length=max_length, max_nodes=max_nodes, max_edges=max_edges)
+    return _theirs(gymnasium_functions.create_shared_memory, space)(space, n=n, ctx=ctx)
+
+
+@singledispatch
+def read_from_shared_memory(space: Space[Any], shared_memory: Any, n: int = 1) -> Any:
+    """The values in the memory, batched: views of it, but Text and OneOf are decoded into tuples."""
+    if isinstance(shared_memory, Memory):
+        return _read(space, shared_memory, n)
+    return _theirs(gymnasium_functions.read_from_shared_memory, space)(space, shared_memory, n=n)
+
+
+@singledispatch
+def write_to_shared_memory(space: Space[Any], index: int, value: Any, shared_memory: Any) -> None:
+    """Writes one environment's value; SpaceError if it does not fit, and then nothing was written."""
+    if isinstance(shared_memory, Memory):
+        shared_memory.write(index, value)
+    else:
+        _theirs(gymnasium_functions.write_to_shared_memory, space)(space, index, value, shared_memory)
+
+
+def _theirs(function: Any, space: Any) -> Callable[..., Any]:
+    """Gymnasium's function where somebody registered this space there; its own errors otherwise."""
+    name = function.__name__
+    if not isinstance(space, Space):
+        raise TypeError(
+            f"The space provided to `{name}` is not a gymnasium Space instance, type: {type(space)}, {space}"
+        )
+    registered = function.dispatch(type(space))
+    if registered is function.dispatch(object):
+        raise CustomSpaceError(
+            f"Space of type `{type(space)}` doesn't have an registered `{name}` function. "
+            f"Register `{type(space)}` for `{name}` to support it."
+        )
+    return registered  # type: ignore[no-any-return]
+
+
+def _create(
+    space: Space[Any],
+    n: int = 1,
+    ctx: Any = multiprocessing,
+    *,
+    max_length: int | None = None,
+    max_nodes: int | None = None,
+    max_edges: int | None = None,
+) -> Any:
+    if isinstance(n, bool) or not hasattr(n, "__index__"):
+        raise TypeError(f"n, the number of environments, must be an int, got {type(n).__name__}: {n!r}")
+    if n < 0:
+        raise ValueError(f"n, the number of environments, must be at least 0, got {n}")
+
+    def custom(subspace: Space[Any], path: str, rows: int) -> Bind | None:
+        functions = _registered(subspace)
+        if functions is None:
+            return None
+        create, read, write = functions
+        memory = create(subspace, rows, ctx)
+        return lambda segment: CustomMemory(path, rows, subspace, memory, read, write)
+
+    declaration = Declaration(Bounds(max_length, max_nodes, max_edges), {}, custom)
+    bind = declaration.space(space, "value", int(n))
+    memory = bind(Segment(Layout(declaration.fields)))
+    return memory.public if isinstance(memory, CustomMemory) else memory
+
+
+def _declared(space: object) -> bool:
+    return declare.dispatch(type(space)) is not declare.dispatch(object)
+
+
+def _registered(space: Space[Any]) -> tuple[Callable[..., Any], ...] | None:
+    """Somebody's own (create, read, write) for this space, with Shoal or with Gymnasium; None for ours."""
+    own = create_shared_memory.dispatch(type(space))
+    if own is not _create and own is not create_shared_memory.dispatch(object):
+        return create_shared_memory, read_from_shared_memory, write_to_shared_memory
+    theirs: Any = gymnasium_functions
+    function = theirs.create_shared_memory.dispatch(type(space))
+    if function.__module__ == theirs.__name__ and _declared(space):
+        return None
+    return theirs.create_shared_memory, theirs.read_from_shared_memory, theirs.write_to_shared_memory
+
+
+def _read(space: Space[Any], shared_memory: Any, n: int = 1) -> Any:
+    if not isinstance(shared_memory, Memory):  # made by Gymnasium's function
+        return gymnasium_functions.read_from_shared_memory(space, shared_memory, n)
+    if n != shared_memory.rows:
+        raise ValueError(f"the memory holds {shared_memory.rows} environments, asked to read {n}")
+    return shared_memory.read(0, n)
+
+
+def _write(space: Space[Any], index: int, value: Any, shared_memory: Any) -> None:
+    if isinstance(shared_memory, Memory):
+        shared_memory.write(index, value)
+    else:
+        gymnasium_functions.write_to_shared_memory(space, index, value, shared_memory)
+
+
+for _kind in [kind for kind in declare.registry if kind is not object]:
+    create_shared_memory.register(_kind, _create)
+    read_from_shared_memory.register(_kind, _read)
+    write_to_shared_memory.register(_kind, _write)

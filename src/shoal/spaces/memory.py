@@ -1,0 +1,283 @@
+"""The shared memory of a space as a tree: leaves are arrays, branches look like Gymnasium's dicts and tuples.
+
+    write(row, value):  1. stage: check and convert the whole value, touching nothing
+                        2. commit: one copy per leaf
+    read(lo, hi):       views of rows lo..hi, nested as the space is
+
+A row is one environment's value. Inside a Sequence or a Graph one environment has many rows of a subspace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal import _core
+from shoal.errors import SpaceError, SpaceIndexError, SpaceKeyError
+from shoal.memory import Segment
+
+__all__ = ["CustomMemory", "DictMemory", "LeafMemory", "Memory", "Staged", "TupleMemory"]
+
+Staged: TypeAlias = "list[tuple[Any, int | slice, Any]]"
+"""Copies to make, `target[where] = data`, once the whole value has been checked."""
+
+
+_UNKNOWN = object()
+
+
+class Memory:
+    """One node of the tree: `rows` values of one space."""
+
+    rows: int
+    path: str
+    _writer: Any = _UNKNOWN
+
+    def stage(self, row: int, value: Any, staged: Staged) -> None:
+        """Appends the copies that write `value` at `row`; SpaceError if it does not fit."""
+        raise NotImplementedError
+
+    def read(self, lo: int, hi: int) -> Any:
+        """The values of rows lo..hi, batched as Gymnasium batches this space."""
+        raise NotImplementedError
+
+    def read_one(self, row: int) -> Any:
+        """The value of one row, as the environment gave it."""
+        raise NotImplementedError
+
+    def tree(self) -> Any:
+        """The arrays below this node as RowWriter takes them; None if a value needs more than copies."""
+        return None
+
+    def stage_rows(self, lo: int, limit: int, batch: Any, staged: Staged) -> int:
+        """Stages a batched value into rows from `lo`, at most `limit`; returns how many it had."""
+        count = self.checked_count(len(batch), limit)
+        for offset, value in enumerate(batch):
+            self.stage(lo + offset, value, staged)
+        return count
+
+    def checked_count(self, count: int, limit: int) -> int:
+        if count > limit:
+            raise SpaceIndexError(
+                f"{self.path}: {count} elements, but the memory was created for at most {limit}; "
+                "raise max_length, max_nodes or max_edges"
+            )
+        return count
+
+    def write(self, row: int, value: Any) -> None:
+        """Writes a value whole, or raises and writes nothing."""
+        writer = self._writer
+        if writer is _UNKNOWN:
+            tree = self.tree()
+            writer = self._writer = None if tree is None else _core.RowWriter(tree)
+        # The native writer takes what fits exactly and declines the rest without a trace.
+        if writer is not None and writer.write(row, value):
+            return
+        if not 0 <= row < self.rows:
+            raise SpaceIndexError(f"environment index {row} is out of range for {self.rows} environments")
+        staged: Staged = []
+        self.stage(row, value, staged)
+        for target, where, data in staged:
+            target[where] = data
+
+
+class LeafMemory(Memory):
+    """One array, a row per value: Box, Discrete, MultiDiscrete, MultiBinary."""
+
+    def __init__(self, segment: Segment, path: str) -> None:
+        self.segment = segment
+        self.path = path
+        self.array: NDArray[Any] = segment[path]
+        self.rows = self.array.shape[0]
+        self.shape = self.array.shape[1:]
+        self.dtype = self.array.dtype
+
+    def _converted(self, value: Any) -> NDArray[Any]:
+        try:
+            return np.asarray(value, dtype=self.dtype)
+        except (TypeError, ValueError) as error:
+            raise SpaceError(
+                f"{self.path}: expected {self.dtype}{list(self.shape)}, found {type(value).__name__} "
+                f"that NumPy cannot convert: {error}"
+            ) from error
+
+    def stage(self, row: int, value: Any, staged: Staged) -> None:
+        data = self._converted(value)
+        if data.shape != self.shape:
+            raise SpaceError(f"{self.path}: expected shape {self.shape}, found {data.shape}")
+        staged.append((self.array, row, data))
+
+    def stage_rows(self, lo: int, limit: int, batch: Any, staged: Staged) -> int:
+        data = self._converted(batch)
+        if data.shape == (0,):  # an empty list or tuple says nothing of its elements' shape
+            return 0
+        if data.shape[1:] != self.shape:
+            raise SpaceError(f"{self.path}: expected elements of shape {self.shape}, found {data.shape[1:]}")
+        count = self.checked_count(len(data), limit)
+        staged.append((self.array, slice(lo, lo + count), data))
+        return count
+
+    def read(self, lo: int, hi: int) -> NDArray[Any]:
+        return self.array if hi - lo == self.rows else self.array[lo:hi]
+
+    def read_one(self, row: int) -> Any:
+        return self.array[row]
+
+    def tree(self) -> Any:
+        return self.array if self.array.flags.writeable else None
+
+    def get_obj(self) -> NDArray[Any]:
+        """The memory as one flat array: Gymnasium's own functions read and write through this."""
+        return self.array.reshape(-1)
+
+    def __len__(self) -> int:
+        return self.array.size
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.path!r} {self.dtype}{list(self.array.shape)}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.segment, self.path)
+
+
+class DictMemory(dict[Any, Any], Memory):
+    """A Dict space: a dict of its children's memory."""
+
+    def __init__(self, path: str, rows: int, children: Sequence[tuple[Any, Memory]]) -> None:
+        super().__init__((key, _public(child)) for key, child in children)
+        self.path = path
+        self.rows = rows
+        self._children = tuple(children)
+
+    def stage(self, row: int, value: Any, staged: Staged) -> None:
+        for key, child in self._children:
+            child.stage(row, self._item(value, key), staged)
+
+    def stage_rows(self, lo: int, limit: int, batch: Any, staged: Staged) -> int:
+        counts = {
+            key: child.stage_rows(lo, limit, self._item(batch, key), staged) for key, child in self._children
+        }
+        return _agreed(self.path, counts)
+
+    def _item(self, value: Any, key: Any) -> Any:
+        try:
+            return value[key]
+        except KeyError:
+            raise SpaceKeyError(
+                f"{self.path}: the key {key!r} is missing; expected {list(self)}, found {list(value)}"
+            ) from None
+        except (TypeError, IndexError, ValueError):
+            raise SpaceError(
+                f"{self.path}: expected a dict with the keys {list(self)}, found {type(value).__name__}"
+            ) from None
+
+    def read(self, lo: int, hi: int) -> dict[Any, Any]:
+        return {key: child.read(lo, hi) for key, child in self._children}
+
+    def read_one(self, row: int) -> dict[Any, Any]:
+        return {key: child.read_one(row) for key, child in self._children}
+
+    def tree(self) -> Any:
+        return _branch([key for key, _ in self._children], [child for _, child in self._children])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return DictMemory, (self.path, self.rows, self._children)
+
+
+class TupleMemory(tuple[Any, ...], Memory):
+    """A Tuple space: a tuple of its children's memory."""
+
+    def __new__(cls, path: str, rows: int, children: Sequence[Memory]) -> TupleMemory:
+        return super().__new__(cls, map(_public, children))
+
+    def __init__(self, path: str, rows: int, children: Sequence[Memory]) -> None:
+        self.path = path
+        self.rows = rows
+        self._children = tuple(children)
+
+    def stage(self, row: int, value: Any, staged: Staged) -> None:
+        for item, child in zip(self._items(value), self._children, strict=True):
+            child.stage(row, item, staged)
+
+    def stage_rows(self, lo: int, limit: int, batch: Any, staged: Staged) -> int:
+        items = zip(self._items(batch), self._children, strict=True)
+        counts = {
+            position: child.stage_rows(lo, limit, item, staged)
+            for position, (item, child) in enumerate(items)
+        }
+        return _agreed(self.path, counts)
+
+    def _items(self, value: Any) -> Any:
+        if isinstance(value, (str, bytes, dict)) or not hasattr(value, "__len__"):
+            raise SpaceError(
+                f"{self.path}: expected a tuple of {len(self._children)} values, found {type(value).__name__}"
+            )
+        if len(value) != len(self._children):
+            raise SpaceError(f"{self.path}: expected {len(self._children)} values, found {len(value)}")
+        return value
+
+    def read(self, lo: int, hi: int) -> tuple[Any, ...]:
+        return tuple(child.read(lo, hi) for child in self._children)
+
+    def read_one(self, row: int) -> tuple[Any, ...]:
+        return tuple(child.read_one(row) for child in self._children)
+
+    def tree(self) -> Any:
+        return _branch(None, self._children)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.path, self.rows, self._children)
+
+
+class CustomMemory(Memory):
+    """Memory made by a function somebody registered for a space of their own; what it holds is theirs."""
+
+    def __init__(
+        self,
+        path: str,
+        rows: int,
+        space: Any,
+        public: Any,
+        read: Callable[..., Any],
+        write: Callable[..., Any],
+    ) -> None:
+        self.path = path
+        self.rows = rows
+        self.space = space
+        self.public = public
+        self._read = read
+        self._write = write
+
+    def stage(self, row: int, value: Any, staged: Staged) -> None:
+        # Their function checks and writes in one: it goes first, so its error leaves ours untouched.
+        staged.insert(0, (self, row, value))
+
+    def __setitem__(self, row: int | slice, value: Any) -> None:
+        self._write(self.space, row, value, self.public)
+
+    def read(self, lo: int, hi: int) -> Any:
+        batch = self._read(self.space, self.public, self.rows)
+        return batch if hi - lo == self.rows else batch[lo:hi]
+
+    def read_one(self, row: int) -> Any:
+        return self._read(self.space, self.public, self.rows)[row]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CustomMemory, (self.path, self.rows, self.space, self.public, self._read, self._write)
+
+
+def _public(child: Memory) -> Any:
+    return child.public if isinstance(child, CustomMemory) else child
+
+
+def _branch(keys: list[Any] | None, children: Sequence[Memory]) -> Any:
+    trees = tuple(child.tree() for child in children)
+    return None if any(tree is None for tree in trees) or not trees else (keys, trees)
+
+
+def _agreed(path: str, counts: dict[Any, int]) -> int:
+    if len(set(counts.values())) > 1:
+        raise SpaceError(f"{path}: every part must have as many elements as the others, found {counts}")
+    return next(iter(counts.values()), 0)
