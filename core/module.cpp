@@ -1,8 +1,10 @@
-/* The binding: the one file that knows both Python and the core, and the only place that turns -errno into an
- * exception. */
+/* The binding: with the .hpp files it includes, all that knows both Python and the core, and the only place
+ * that turns a failure into an exception. */
 // SPDX-License-Identifier: MIT
 #include "platform.h"
+#include "row_writer.hpp"
 #include "segment.h"
+#include "stepper.hpp"
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/pair.h>
@@ -95,122 +97,6 @@ nb::tuple inspect(int fd) {
     return nb::make_tuple(status, facts);
 }
 
-/* Writes one row of a space's memory in one call: a tree of leaves under dicts and tuples.
- * It accepts only what needs no conversion and no message: C-contiguous buffers of the exact type and shape
- * in plain dicts and tuples. Everything else is the Python path's, so what is right is written down once,
- * there. */
-class RowWriter {
-  public:
-    explicit RowWriter(nb::handle tree) : root_(parse(tree)) {}
-
-    bool write(int64_t row, nb::handle value) {
-        if (row < 0 || row >= rows_)
-            return false;
-        Staged staged;
-        if (!stage(root_, value.ptr(), staged))
-            return false;
-        for (const auto &[leaf, view] : staged.copies)
-            memmove(leaf->base + row * leaf->row_bytes, view.buf, static_cast<size_t>(leaf->row_bytes));
-        return true;
-    }
-
-  private:
-    struct Node {
-        enum Kind { LEAF, DICT, TUPLE } kind;
-        std::vector<nb::object> keys;
-        std::vector<Node> children;
-        nb::object array; /* keeps the memory of `base` */
-        char *base = nullptr;
-        int64_t row_bytes = 0;
-        std::string format;
-        std::vector<Py_ssize_t> shape;
-    };
-
-    struct Staged {
-        std::vector<std::pair<const Node *, Py_buffer>> copies;
-        ~Staged() {
-            for (auto &copy : copies)
-                PyBuffer_Release(&copy.second);
-        }
-    };
-
-    /* A leaf is an array, a branch is (keys, children) for a dict and (None, children) for a tuple. */
-    Node parse(nb::handle tree) {
-        Node node;
-        if (!nb::isinstance<nb::tuple>(tree)) {
-            node.kind = Node::LEAF;
-            node.array = nb::borrow(tree);
-            Py_buffer view;
-            if (PyObject_GetBuffer(tree.ptr(), &view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | PyBUF_WRITABLE) !=
-                0)
-                throw nb::python_error();
-            node.base = static_cast<char *>(view.buf);
-            node.format = view.format;
-            node.shape.assign(view.shape + 1, view.shape + view.ndim);
-            rows_ = view.shape[0];
-            node.row_bytes = rows_ == 0 ? 0 : view.len / rows_;
-            PyBuffer_Release(&view); /* the array keeps the memory */
-            return node;
-        }
-        nb::object keys = tree[0];
-        node.kind = keys.is_none() ? Node::TUPLE : Node::DICT;
-        if (node.kind == Node::DICT)
-            for (nb::handle key : keys)
-                node.keys.push_back(nb::borrow(key));
-        for (nb::handle child : nb::borrow<nb::tuple>(tree[1]))
-            node.children.push_back(parse(child));
-        return node;
-    }
-
-    static bool stage(const Node &node, PyObject *value, Staged &staged) {
-        const size_t count = node.children.size();
-        switch (node.kind) {
-        case Node::LEAF:
-            return stage_leaf(node, value, staged);
-        case Node::DICT:
-            if (!PyDict_CheckExact(value))
-                return false;
-            for (size_t i = 0; i < count; i++) {
-                /* Held: getting a buffer may run Python code, which may drop the item from its dict. */
-                nb::object item = nb::borrow(PyDict_GetItemWithError(value, node.keys[i].ptr()));
-                if (!item.is_valid())
-                    PyErr_Clear();
-                if (!item.is_valid() || !stage(node.children[i], item.ptr(), staged))
-                    return false;
-            }
-            return true;
-        default:
-            if (!PyTuple_CheckExact(value) || static_cast<size_t>(PyTuple_Size(value)) != count)
-                return false;
-            for (size_t i = 0; i < count; i++)
-                if (!stage(node.children[i], PyTuple_GetItem(value, static_cast<Py_ssize_t>(i)), staged))
-                    return false;
-            return true;
-        }
-    }
-
-    static bool stage_leaf(const Node &node, PyObject *value, Staged &staged) {
-        Py_buffer view;
-        if (!PyObject_CheckBuffer(value))
-            return false;
-        if (PyObject_GetBuffer(value, &view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) != 0) {
-            PyErr_Clear();
-            return false;
-        }
-        bool fits = view.format != nullptr && node.format == view.format && view.len == node.row_bytes &&
-                    static_cast<size_t>(view.ndim) == node.shape.size() &&
-                    std::equal(node.shape.begin(), node.shape.end(), view.shape);
-        if (fits)
-            staged.copies.emplace_back(&node, view);
-        else
-            PyBuffer_Release(&view);
-        return fits;
-    }
-
-    int64_t rows_ = 0;
-    Node root_;
-};
-
 } // namespace
 
 NB_MODULE(_core, m) {
@@ -238,6 +124,32 @@ NB_MODULE(_core, m) {
         .def(nb::init<nb::handle>(), "tree"_a)
         .def("write", &RowWriter::write, "row"_a, "value"_a.none());
 
+    nb::class_<Plugin>(m, "Plugin")
+        .def(nb::init<const std::string &>(), "path"_a)
+        .def_prop_ro("name", &Plugin::name)
+        .def_prop_ro("abi", &Plugin::abi)
+        .def_prop_ro("options", &Plugin::options)
+        .def("has_extension", &Plugin::has_extension, "id"_a)
+        .def("describe", &Plugin::describe, "values"_a);
+
+    nb::class_<Stepper>(m, "Stepper")
+        .def(nb::init<nb::object, nb::list, uint64_t, uint32_t, uint32_t, uint64_t, nb::tuple, nb::tuple,
+                      nb::object, uint32_t>(),
+             "plugin"_a, "values"_a, "num_envs"_a, "num_threads"_a, "autoreset"_a, "time_limit"_a, "arrays"_a,
+             "actions"_a, "hooks"_a, "flags"_a)
+        .def("add_slot", &Stepper::add_slot, "arrays"_a)
+        .def("seed", &Stepper::seed, "env"_a, "seed"_a)
+        .def("reset", &Stepper::reset, "mask"_a.none())
+        .def("step", &Stepper::step, "actions"_a = nb::none())
+        .def("step_into", &Stepper::step_into, "actions"_a.none(), "arrays"_a)
+        .def("save", &Stepper::save, "env"_a)
+        .def("restore", &Stepper::restore, "env"_a, "data"_a)
+        .def("render", &Stepper::render, "env"_a)
+        .def("close", &Stepper::close)
+        .def_prop_ro("finished", &Stepper::finished)
+        .def_prop_ro("statistics", &Stepper::statistics);
+
+    m.def("cpu_count", [] { return shoal_cpu_count(); });
     m.def("inspect", inspect, "fd"_a);
     m.def("memory_create", [] { return checked(shoal_memory_create()); });
     m.def(

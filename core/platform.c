@@ -5,17 +5,25 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #if !defined(__linux__) && !defined(__APPLE__)
 #error "Shoal runs on Linux and macOS; this system is neither"
 #endif
 
+#ifdef __linux__
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <sys/vfs.h>
+#endif
 #ifdef __APPLE__
 #include <sys/sysctl.h>
 #include <sys/time.h>
@@ -27,6 +35,10 @@ enum { HUGE_PAGE_BYTES = 2 << 20, NAME_TRIES = 16 };
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE 25 /* Linux 6.1 */
 #endif
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22 /* Linux 5.14 */
+#endif
+#define TMPFS_MAGIC 0x01021994u
 #else
 static int close_on_exec(int fd) {
     if (fcntl(fd, F_SETFD, FD_CLOEXEC) == 0)
@@ -119,7 +131,7 @@ int shoal_file_link(int fd, const char *temporary, const char *path) {
 int shoal_reserve(int fd, uint64_t begin, uint64_t length) {
     if (length == 0)
         return 0;
-    if (begin > INT64_MAX - length)
+    if (length > INT64_MAX || begin > INT64_MAX - length)
         return -EFBIG;
 #ifdef __linux__
     int error;
@@ -160,6 +172,28 @@ int shoal_reopen(int fd, int writable) {
 #endif
     int other = open(self, (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC);
     return other >= 0 ? other : -errno;
+}
+
+int shoal_back_holes(int fd, void *base, uint64_t size) {
+#ifdef __linux__
+    struct stat st;
+    struct statfs fs;
+    if (fstat(fd, &st) != 0 || fstatfs(fd, &fs) != 0)
+        return -errno;
+    uint64_t backed = (uint64_t)st.st_blocks * 512;
+    if (backed >= size || (uint64_t)fs.f_type != TMPFS_MAGIC)
+        return 0;
+    if (fs.f_blocks != 0 && (uint64_t)fs.f_bavail * (uint64_t)fs.f_bsize < size - backed)
+        return -ENOSPC;
+    if (madvise(base, size, MADV_POPULATE_READ) == 0 || errno == EINVAL) /* EINVAL: an older kernel */
+        return 0;
+    return errno == EFAULT ? -ENOSPC : -errno;
+#else
+    (void)fd;
+    (void)base;
+    (void)size;
+    return 0;
+#endif
 }
 
 int shoal_huge_pages(void *base, uint64_t size, int collapse) {
@@ -241,6 +275,55 @@ uint64_t shoal_process_start(int64_t pid) {
     struct timeval start = info.kp_proc.p_starttime;
     return (uint64_t)start.tv_sec * 1000000u + (uint64_t)start.tv_usec;
 #endif
+}
+
+void shoal_futex_wait(const shoal_word *word, uint32_t expected, uint64_t timeout_ns) {
+    struct timespec limit = {(time_t)(timeout_ns / 1000000000u), (long)(timeout_ns % 1000000000u)};
+#ifdef __linux__
+    (void)syscall(SYS_futex, word, FUTEX_WAIT, expected, &limit, NULL, 0);
+#else
+    struct timespec step = {0, 50000}; /* no public futex before macOS 14.4: look every 50 us */
+    if (limit.tv_sec == 0 && limit.tv_nsec < step.tv_nsec)
+        step = limit;
+    if (atomic_load_explicit(word, memory_order_relaxed) == expected)
+        nanosleep(&step, NULL);
+#endif
+}
+
+void shoal_futex_wake(const shoal_word *word) {
+#ifdef __linux__
+    (void)syscall(SYS_futex, word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+#else
+    (void)word;
+#endif
+}
+
+uint64_t shoal_now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+uint32_t shoal_cpu_count(void) {
+#ifdef __linux__
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0)
+        return (uint32_t)CPU_COUNT(&set);
+#endif
+    long count = sysconf(_SC_NPROCESSORS_ONLN);
+    return count > 0 ? (uint32_t)count : 1;
+}
+
+static uint64_t fork_count;
+static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
+
+static void count_fork(void) { fork_count++; /* the child has one thread, which is this one */ }
+
+static void watch_forks(void) { pthread_atfork(NULL, NULL, count_fork); }
+
+uint64_t shoal_fork_count(void) {
+    pthread_once(&fork_once, watch_forks);
+    return fork_count;
 }
 
 const char *shoal_name_directory(void) {

@@ -8,7 +8,12 @@
 #include <stdint.h>
 
 #ifdef __cplusplus
+#include <atomic>
+typedef std::atomic<uint32_t> shoal_word;
 extern "C" {
+#else
+#include <stdatomic.h>
+typedef _Atomic(uint32_t) shoal_word; /* what processes and threads wait on */
 #endif
 
 /* Every function that returns int gives 0 or a descriptor on success and -errno on failure. Descriptors close
@@ -33,8 +38,12 @@ int shoal_reserve(int fd, uint64_t begin, uint64_t length);
  */
 int shoal_seal(int fd);
 
-/* A second, independent open file description of `fd`; with `writable` 0 nobody can map it for writing. */
+/* A second, independent open file description of `fd`; with `writable` 0 it cannot be mapped for writing. */
 int shoal_reopen(int fd, int writable);
+
+/* Makes every byte of a mapping readable without a signal: on tmpfs even a load from a hole takes space.
+ * -ENOSPC where there is too little of it. Nothing to do for a file without holes. */
+int shoal_back_holes(int fd, void *base, uint64_t size);
 
 /* Asks for 2 MB pages: a hint, or with `collapse` a best effort made now. Returns 0 also where there are
  * none. */
@@ -46,6 +55,17 @@ void shoal_boot_id(uint8_t out[16]);
 /* When process `pid` started, in the kernel's own units; 0 if there is no such process (or it is a zombie).
  */
 uint64_t shoal_process_start(int64_t pid);
+
+/* Sleeps while `*word` is `expected`, at most `timeout_ns`; may return early. Works across processes. */
+void shoal_futex_wait(const shoal_word *word, uint32_t expected, uint64_t timeout_ns);
+void shoal_futex_wake(const shoal_word *word);
+
+uint64_t shoal_now_ns(void);    /* monotonic */
+uint32_t shoal_cpu_count(void); /* that this process may use */
+
+/* How often this process's line of ancestors forked since the library was loaded: a number that differs from
+ * the one remembered means "I am a forked child", without a system call. */
+uint64_t shoal_fork_count(void);
 
 /* The directory in which named segments live. */
 const char *shoal_name_directory(void);

@@ -48,7 +48,7 @@ int shoal_segment_inspect(int fd, shoal_segment_header *header, uint64_t *file_b
     if (header->size_bytes != *file_bytes)
         return SHOAL_SEGMENT_WRONG_SIZE;
     if (header->data_offset < sizeof *header || header->data_offset > header->size_bytes ||
-        header->data_offset % SHOAL_ALIGNMENT != 0 ||
+        header->data_offset % SHOAL_SMALLEST_PAGE != 0 ||
         header->schema_bytes > header->data_offset - sizeof *header)
         return SHOAL_SEGMENT_BOUNDS;
     return SHOAL_SEGMENT_OK;
@@ -81,6 +81,11 @@ int shoal_segment_map(int fd, uint64_t size, int writable, void **base) {
     char *end = (char *)(((uintptr_t)room + size + slack + page - 1) & ~(uintptr_t)(page - 1));
     if (end > start + mapped)
         munmap(start + mapped, (size_t)(end - (start + mapped)));
+    int error = writable ? 0 : shoal_back_holes(fd, at, size); /* a writer's file has none */
+    if (error != 0) {
+        munmap(at, size);
+        return error;
+    }
     *base = at;
     return 0;
 }
@@ -99,7 +104,9 @@ void shoal_segment_publish(void *base, const shoal_segment_header *header, const
     filled.owner_pid = (uint64_t)getpid();
     filled.owner_start = shoal_process_start(getpid());
     memcpy((char *)base + sizeof filled, schema, header->schema_bytes);
-    memcpy(base, &filled, sizeof filled);
+    /* All but the magic, which a reader may be waiting on. */
+    const size_t after = sizeof filled.magic;
+    memcpy((char *)base + after, (char *)&filled + after, sizeof filled - after);
     uint64_t magic;
     memcpy(&magic, MAGIC, sizeof magic);
     atomic_store_explicit((_Atomic uint64_t *)base, magic, memory_order_release);

@@ -23,6 +23,7 @@ extern "C" {
 #define SHOAL_SEGMENT_MIN_READER 1u  /* the oldest reader that understands it */
 #define SHOAL_BYTE_ORDER 0x01020304u /* reads as 0x04030201 on a machine of the other order */
 #define SHOAL_ALIGNMENT 64u          /* one cache line */
+#define SHOAL_SMALLEST_PAGE 4096u    /* of any machine that writes segments */
 
 /* Writer of every member: the creator, once, before `magic`. Readers: everybody. */
 typedef struct shoal_segment_header {
@@ -56,7 +57,8 @@ enum shoal_segment_status {
  * read. `file_bytes` gets the file's real size. Never touches a mapping, so a truncated file is no signal. */
 int shoal_segment_inspect(int fd, shoal_segment_header *header, uint64_t *file_bytes);
 
-/* Maps `size` bytes shared, aligned to 2 MB when that large. 0 or -errno. */
+/* Maps `size` bytes shared, aligned to 2 MB when that large. 0 or -errno; -ENOSPC for a sparse file on a full
+ * tmpfs. */
 int shoal_segment_map(int fd, uint64_t size, int writable, void **base);
 int shoal_segment_unmap(void *base, uint64_t size);
 

@@ -19,7 +19,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs `shoal ARGV...`; returns the exit status."""
     parser = argparse.ArgumentParser(prog="shoal", description="The data plane of reinforcement learning.")
     parser.add_argument("--version", action="version", version=f"shoal {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
 
     demo = commands.add_parser("demo", help="step environments in worker processes, all data in one segment")
     demo.add_argument("--env", default="CartPole-v1", help="a Gymnasium id (default: %(default)s)")
@@ -38,6 +38,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     clean.set_defaults(run=_clean)
 
     args = parser.parse_args(argv)
+    if args.command is None:
+        parser.print_help(sys.stderr)
+        return 2
     try:
         status: int = args.run(args)
         return status

@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
 import sys
 import time
 from collections import deque
@@ -87,6 +88,7 @@ def _layout(space: Space[Any], num_envs: int, num_workers: int) -> Layout:
 
 
 def _worker(segment: Segment, env_id: str, worker: int, begin: int, end: int, seed: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends us
     envs = [gymnasium.make(env_id) for _ in range(begin, end)]
     memory = Declaration().space(envs[0].observation_space, "observation", len(segment["reward"]))(segment)
     returns, lengths = np.zeros(len(envs)), np.zeros(len(envs), np.int64)

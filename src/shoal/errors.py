@@ -3,6 +3,9 @@
 ShoalError
 |-- LayoutError            fields that cannot be laid out, or two layouts that differ
 |-- ClosedError            use after close()
+|-- ForkedError            use in a forked child of the process that made it
+|-- PluginError            a C environment that cannot be loaded, described or started
+|   `-- BuildError         a C environment that cannot be compiled
 |-- SpaceError             a value that does not fit its space (also a ValueError)
 |   |-- SpaceKeyError      a missing key, an unknown character (also a KeyError)
 |   `-- SpaceIndexError    an index or a length out of range (also an IndexError)
@@ -21,12 +24,15 @@ from __future__ import annotations
 from typing import Any
 
 __all__ = [
+    "BuildError",
     "ClosedError",
     "CorruptFileError",
     "DiskFullError",
+    "ForkedError",
     "LayoutError",
     "NameInUse",
     "NoRoomError",
+    "PluginError",
     "SegmentError",
     "SegmentNotFound",
     "ShmFullError",
@@ -65,6 +71,18 @@ class LayoutError(ShoalError, ValueError):
 
 class ClosedError(ShoalError, ValueError):
     """The object was closed. Arrays taken from it before stay valid."""
+
+
+class ForkedError(ShoalError, RuntimeError):
+    """Threads do not survive fork(): the child must make environments of its own."""
+
+
+class PluginError(ShoalError):
+    """A plug-in is no Shoal environment, of another ABI, or refused its options."""
+
+
+class BuildError(PluginError):
+    """The compiler is missing, or refused the source; its own message is in this one."""
 
 
 class SpaceError(ShoalError, ValueError):

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from shoal import _core
 from shoal.errors import DiskFullError, NameInUse, NoRoomError, SegmentError, ShmFullError
@@ -21,7 +21,7 @@ from shoal.memory.limits import (
     space_limits,
 )
 
-__all__ = ["Handles", "link_file", "refill", "reserve_anonymous", "reserve_file"]
+__all__ = ["Handles", "link_file", "map_segment", "refill", "reopen", "reserve_anonymous", "reserve_file"]
 
 _RESERVE_STEP = 64 << 20
 
@@ -44,11 +44,12 @@ class Handles:
         if self.temporary and mine:
             os.unlink(self.temporary)
             self.temporary = ""
-        if self.lock_fd >= 0:
-            if self.path is not None and mine:
+        # A forked child closed the lock when it began; that number may be another file's by now.
+        if self.lock_fd >= 0 and mine:
+            if self.path is not None:
                 names.unlink_own(self.lock_fd, self.path)
             names.drop_lock(self.lock_fd)
-            self.lock_fd = -1
+        self.lock_fd = -1
 
 
 def reserve_anonymous(handles: Handles, size: int) -> None:
@@ -72,12 +73,14 @@ def reserve_file(handles: Handles, size: int, directory: str, named: bool) -> No
         require_room(size, limits())
     except (FileNotFoundError, NotADirectoryError):
         raise SegmentError(f"{directory!r} is not a directory; create it first") from None
+    except OSError as cause:
+        raise SegmentError(f"the directory {directory!r} cannot be used: {cause.strerror}") from cause
     fd, handles.temporary = _system(f"create a file in {directory!r}", _core.file_create, directory)
     if named:
         handles.lock_fd = fd
         names.hold_lock(fd)
         # Children get a description of their own: sharing this one would share the lock.
-        handles.fd = _core.reopen(fd, True)
+        handles.fd = reopen(fd, True)
     else:
         handles.fd = fd
     _reserve(fd, size, limits, error)
@@ -104,7 +107,43 @@ def _reserve(fd: int, size: int, limits: Callable[[], list[Limit]], error: type[
 
 def refill(fd: int, size: int) -> None:
     """Reserves the holes of a file that was copied sparsely: a store into one could be a signal."""
+    stat, system = os.fstat(fd), os.fstatvfs(fd)
+    holes = size - 512 * stat.st_blocks
+    if holes <= 0:  # also: where the system has no fallocate, the C library rewrites bytes others may change
+        return
+    if system.f_blocks:
+        advice = "free some space, or open it with readonly=True"
+        free = system.f_bavail * system.f_frsize
+        require_room(holes, [Limit("the file system of this sparse file", free, advice, DiskFullError)])
     _reserve(fd, size, lambda: [], DiskFullError)
+
+
+def reopen(fd: int, writable: bool) -> int:
+    """A second, independent descriptor of the same memory."""
+    return cast(int, _system("open the segment again", _core.reopen, fd, writable))
+
+
+def map_segment(fd: int, size: int, writable: bool) -> _core.Mapping:
+    """Maps an open segment; NoRoomError where the address space is too small for it."""
+    try:
+        return _core.Mapping(fd, size, writable)
+    except OSError as cause:
+        if cause.errno == errno.ENOSPC:
+            raise DiskFullError(
+                f"the segment needs {size} bytes ({format_bytes(size)}) but its file is sparse and the file "
+                "system too full even to read it; free some space",
+                need_bytes=size,
+                free_bytes=os.fstatvfs(fd).f_bavail * os.fstatvfs(fd).f_frsize,
+            ) from cause
+        if cause.errno != errno.ENOMEM:
+            raise SegmentError(f"cannot map {size} bytes: {cause.strerror}") from cause
+        free = min((limit.free_bytes for limit in memory_limits()), default=0)
+        raise NoRoomError(
+            f"the segment needs {size} bytes ({format_bytes(size)}) of address space, which the system "
+            "refused; raise the limit with `ulimit -v unlimited` or use a smaller segment",
+            need_bytes=size,
+            free_bytes=free,
+        ) from cause
 
 
 def _system(action: str, function: Callable[..., Any], *args: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -22,6 +23,7 @@ ALIGNMENT = 64
 _MAX_BYTES = 2**62
 _MAX_NDIM = 32
 _MAX_NAME = 1024
+_STORED_DTYPE = re.compile(r"[<>|][biufc][0-9]{1,2}")
 
 FieldSpec: TypeAlias = tuple[DTypeLike, Sequence[int]]
 
@@ -56,7 +58,7 @@ def _checked_name(name: object) -> str:
 def _checked_dtype(name: str, dtype: DTypeLike) -> np.dtype[Any]:
     try:
         checked = np.dtype(dtype)
-    except (TypeError, ValueError, SyntaxError) as error:  # np.dtype parses strings
+    except (TypeError, ValueError, SyntaxError, OverflowError) as error:  # np.dtype parses strings
         raise LayoutError(f"field {name!r}: {dtype!r} is not a NumPy dtype") from error
     if checked.kind not in "biufc" or checked.subdtype is not None:
         raise LayoutError(
@@ -81,6 +83,11 @@ def _checked_shape(name: str, shape: Sequence[int]) -> tuple[int, ...]:
     for size in checked:
         if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 0:
             raise LayoutError(f"field {name!r}: every dimension must be an int of at least 0, got {size!r}")
+        if size > _MAX_BYTES:  # its digits, and the product's, may be too many to print
+            raise LayoutError(
+                f"field {name!r}: a dimension of 2**{int(size).bit_length() - 1} or more is more than any "
+                "machine can address; check num_envs and the shape"
+            )
     return tuple(int(size) for size in checked)
 
 
@@ -112,9 +119,11 @@ class Layout(Mapping[str, Field]):
             dtype = _checked_dtype(name, dtype_like)
             field = Field(name, dtype, _checked_shape(name, shape_like), end)
             end += -(-field.size_bytes // ALIGNMENT) * ALIGNMENT
-            if end > _MAX_BYTES:
+            # NumPy refuses a shape whose nonzero part is too large, even if a 0 makes the array empty.
+            reach = max(end, dtype.itemsize * math.prod(filter(None, field.shape)))
+            if reach > _MAX_BYTES:
                 raise LayoutError(
-                    f"field {name!r}: {field} ends at byte {end}, more than any machine can "
+                    f"field {name!r}: {field} reaches byte {reach}, more than any machine can "
                     "address; check num_envs and the shape"
                 )
             self._fields[name] = field
@@ -131,6 +140,9 @@ class Layout(Mapping[str, Field]):
         try:
             specs = json.loads(schema.decode())["fields"]
             fields = {name: (dtype, shape) for name, dtype, shape in specs}
+            for dtype, _ in fields.values():
+                if not _STORED_DTYPE.fullmatch(dtype):  # NumPy would evaluate far more than a name
+                    raise ValueError(f"{dtype!r} is not a dtype of a field")
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise LayoutError(f"not the schema of a layout: {error}") from error
         layout = cls(fields)

@@ -123,7 +123,10 @@ def _memory_cgroups(root: Path) -> list[tuple[int, Path, Path]]:
     """(version, this process's cgroup, its mount point) for each hierarchy that counts memory."""
     paths: dict[int, str] = {}
     for line in _read_lines(root / "proc/self/cgroup"):
-        _, controllers, path = line.split(":", 2)
+        _, _, rest = line.partition(":")
+        controllers, colon, path = rest.partition(":")
+        if not colon:
+            continue
         if controllers == "":
             paths[2] = path
         elif "memory" in controllers.split(","):
@@ -131,19 +134,20 @@ def _memory_cgroups(root: Path) -> list[tuple[int, Path, Path]]:
     found = []
     for line in _read_lines(root / "proc/self/mountinfo"):
         mount, _, system = line.partition(" - ")
-        kind, _, options = system.split(" ", 2)
+        kind, _, options = system.partition(" ")
         version = 2 if kind == "cgroup2" else 1
-        is_memory = kind == "cgroup2" or (kind == "cgroup" and "memory" in options.split(","))
-        if not is_memory or version not in paths:
+        is_memory = kind == "cgroup2" or (kind == "cgroup" and "memory" in options.split(" ")[-1].split(","))
+        words = mount.split(" ")
+        if not is_memory or version not in paths or len(words) < 5:
             continue
-        mounted_part, mount_point = mount.split(" ")[3:5]
+        mounted_part, mount_point = words[3:5]
         top = root / mount_point.lstrip("/")
         path = paths[version]
         # Inside a container the path may be the host's while only our own part is mounted.
-        if mounted_part != "/" and path.startswith(mounted_part):
+        if mounted_part != "/" and (path + "/").startswith(mounted_part + "/"):
             path = path[len(mounted_part) :]
         directory = top / path.lstrip("/")
-        if ".." in directory.parts or not directory.is_dir():
+        if ".." in directory.parts or not os.path.isdir(directory):
             directory = top
         found.append((version, directory, top))
     return found
@@ -171,14 +175,18 @@ def _cgroup_free(version: int, directory: Path) -> int | None:
 
 def _read_lines(path: Path) -> list[str]:
     try:
-        return path.read_text().splitlines()
-    except OSError:
+        return path.read_text(errors="replace").split("\n")
+    except (OSError, ValueError):  # ValueError: a NUL in the path
         return []
 
 
 def _read_int(path: Path) -> int | None:
     lines = _read_lines(path)
-    return int(lines[0]) if lines and lines[0].isdigit() else None  # v2 writes "max"
+    return int(lines[0]) if lines and _is_number(lines[0]) else None  # v2 writes "max"
+
+
+def _is_number(text: str) -> bool:
+    return text.isdecimal() and len(text) < 25
 
 
 def _read_table(path: Path) -> dict[str, int]:
@@ -186,6 +194,6 @@ def _read_table(path: Path) -> dict[str, int]:
     table = {}
     for line in _read_lines(path):
         words = line.split()
-        if len(words) > 1 and words[1].isdigit():
+        if len(words) > 1 and _is_number(words[1]):
             table[words[0]] = int(words[1])
     return table

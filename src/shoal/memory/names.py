@@ -22,6 +22,8 @@ __all__ = [
     "checked_name",
     "list_names",
     "name_path",
+    "open_existing",
+    "open_named",
     "publish_name",
     "reap",
     "unlink_own",
@@ -78,7 +80,7 @@ def name_path(name: str) -> Path:
 def hold_lock(fd: int) -> None:
     """Locks a file for as long as this process lives or until `drop_lock`."""
     _held_locks.add(fd)
-    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    fcntl.flock(fd, fcntl.LOCK_EX)
 
 
 def drop_lock(fd: int) -> None:
@@ -98,6 +100,8 @@ def publish_name(fd: int, temporary: str, name: str) -> Path:
             return path
         except FileExistsError:
             pass
+        except OSError as error:
+            raise SegmentError(f"cannot give a segment the name {name!r}: {error.strerror}") from error
         if reap(path):
             continue
         pid, alive = _owner(path)
@@ -140,6 +144,16 @@ def unlink_own(fd: int, path: Path) -> None:
         pass
 
 
+def open_named(name: str, writable: bool) -> int:
+    """Opens the file behind a name; a file that another user put there is refused."""
+    fd = open_existing(name_path(name), writable, f"named segment {name!r}")
+    owner = os.fstat(fd).st_uid
+    if owner != os.getuid():
+        os.close(fd)
+        raise SegmentError(f"the named segment {name!r} belongs to user {owner}, expected {os.getuid()}")
+    return fd
+
+
 def open_existing(path: Path | str, writable: bool, what: str) -> int:
     """Opens a file that should be a segment: no link followed, no device waited for."""
     flags = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
@@ -164,6 +178,8 @@ def _owner(path: Path) -> tuple[int | None, bool]:
         if status != 0:
             return None, True
         pid = int(header["owner_pid"])
+        if pid >= 2**31:  # damaged: no process has that number
+            return None, True
         started = _core.process_start(pid)
         alive = header["boot_id"] == _core.boot_id() and started == header["owner_start"] != 0
         return pid, alive
@@ -189,7 +205,7 @@ def list_names() -> list[NameEntry]:
             if stat.st_uid != os.getuid():
                 continue
             try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: others may list too
                 alive = False
             except BlockingIOError:
                 alive = True

@@ -24,7 +24,15 @@ from numpy.typing import NDArray
 from shoal import _core
 from shoal.errors import ClosedError, LayoutError
 from shoal.memory import names
-from shoal.memory.allocate import Handles, link_file, refill, reserve_anonymous, reserve_file
+from shoal.memory.allocate import (
+    Handles,
+    link_file,
+    map_segment,
+    refill,
+    reopen,
+    reserve_anonymous,
+    reserve_file,
+)
 from shoal.memory.header import HEADER_BYTES, inspected
 from shoal.memory.layout import Layout
 from shoal.memory.limits import format_bytes
@@ -69,14 +77,16 @@ class Segment(Mapping[str, NDArray[Any]]):
     def file(cls, layout: Layout, path: str | os.PathLike[str], *, huge_pages: bool = False) -> Segment:
         """Creates a segment in a new file, which stays after `close()`."""
         self = cls.__new__(cls)
+        if "\0" in os.fspath(path):
+            raise ValueError(f"a path has no NUL in it, got {os.fspath(path)!r}")
         self._create(layout, "file", path=Path(path).absolute(), huge_pages=huge_pages)
         return self
 
     @classmethod
     def attach(cls, name: str, layout: Layout | None = None, *, readonly: bool = False) -> Segment:
         """Opens a named segment. With `layout`, LayoutError unless it is exactly that one."""
+        fd = names.open_named(name, not readonly)
         path = names.name_path(name)
-        fd = names.open_existing(path, not readonly, f"named segment {name!r}")
         return cls._opened(fd, "named", f"named segment {name!r}", name, path, layout, readonly)
 
     @classmethod
@@ -89,9 +99,9 @@ class Segment(Mapping[str, NDArray[Any]]):
         return cls._opened(fd, "file", f"file {str(path)!r}", None, path, layout, readonly)
 
     def reader(self) -> Segment:
-        """A read-only handle on the same memory: no process can map its descriptor for writing."""
+        """A read-only handle on the same memory; its descriptor cannot be mapped for writing."""
         self._open_arrays()
-        fd = _core.reopen(self._handles.fd, False)
+        fd = reopen(self._handles.fd, False)
         return self._opened(fd, self.kind, repr(self), self.name, self.path, self.layout, True)
 
     # -- arrays ---------------------------------------------------------------------------------
@@ -108,6 +118,14 @@ class Segment(Mapping[str, NDArray[Any]]):
 
     def __len__(self) -> int:
         return len(self.layout)
+
+    def rows(self, field: str, count: int) -> NDArray[Any]:
+        """A new array over the first `count` rows of a field, its base the mapping like the others'."""
+        whole = self[field]
+        start: int = whole.__array_interface__["data"][0] - self._address
+        buffer = cast(memoryview, whole.base)
+        array: NDArray[Any] = np.ndarray((count, *whole.shape[1:]), whole.dtype, buffer, start)
+        return array
 
     def shares_memory(self, array: NDArray[Any]) -> bool:
         """Whether `array` is a view of this segment's memory, through this handle."""
@@ -195,7 +213,7 @@ class Segment(Mapping[str, NDArray[Any]]):
             else:
                 directory = _core.name_directory() if path is None else str(path.parent)
                 reserve_file(handles, size, directory, kind == "named")
-            mapping = _core.Mapping(handles.fd, size, True)
+            mapping = map_segment(handles.fd, size, True)
             mapping.huge_pages(huge_pages)
             mapping.publish(data_offset, layout.schema, layout.digest)
             if name is not None:
@@ -203,10 +221,10 @@ class Segment(Mapping[str, NDArray[Any]]):
                 handles.temporary = ""
             elif path is not None:
                 link_file(handles, path)
+            self._adopt(layout, kind, name, path, handles, mapping, data_offset, readonly=False)
         except BaseException:
             handles.release()
             raise
-        self._adopt(layout, kind, name, path, handles, mapping, data_offset, readonly=False)
 
     @classmethod
     def _opened(
@@ -227,12 +245,12 @@ class Segment(Mapping[str, NDArray[Any]]):
                 raise LayoutError(f"the {what} has another layout than expected: {layout.difference(found)}")
             if kind == "file" and not readonly:
                 refill(fd, size)
-            mapping = _core.Mapping(fd, size, not readonly)
+            mapping = map_segment(fd, size, not readonly)
+            self = cls.__new__(cls)
+            self._adopt(found, kind, name, path, handles, mapping, data_offset, readonly)
         except BaseException:
             handles.release()
             raise
-        self = cls.__new__(cls)
-        self._adopt(found, kind, name, path, handles, mapping, data_offset, readonly)
         return self
 
     def _adopt(

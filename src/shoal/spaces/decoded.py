@@ -6,8 +6,6 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from shoal.errors import SpaceError, SpaceIndexError, SpaceKeyError
 from shoal.memory import Segment
 from shoal.spaces.memory import LeafMemory, Memory, Staged, TupleMemory
@@ -21,6 +19,7 @@ class TextMemory(LeafMemory):
     def __init__(self, segment: Segment, path: str, characters: Sequence[str]) -> None:
         super().__init__(segment, path)
         self._characters = tuple(characters)
+        self._padding = [len(characters)] * self.shape[0]
         self._numbers = {character: number for number, character in enumerate(characters)}
 
     def stage(self, row: int, value: Any, staged: Staged) -> None:
@@ -31,14 +30,14 @@ class TextMemory(LeafMemory):
             raise SpaceIndexError(
                 f"{self.path}: expected at most {longest} characters, found {len(value)}: {value[:80]!r}"
             )
-        data = np.full(longest, len(self._characters), self.dtype)
         try:
-            data[: len(value)] = [self._numbers[character] for character in value]
+            data = [self._numbers[character] for character in value]
         except KeyError as error:
             raise SpaceKeyError(
                 f"{self.path}: the character {error.args[0]!r} of {value!r} is not in the charset "
                 f"{''.join(self._characters)!r}"
             ) from None
+        data.extend(self._padding[len(value) :])
         staged.append((self.array, row, data))
 
     def stage_rows(self, lo: int, limit: int, batch: Any, staged: Staged) -> int:

@@ -1,0 +1,74 @@
+/* The engine: one plug-in's environments, stepped by a pool, with episode statistics, time limit and
+ * autoreset.
+ *
+ *   step(actions, targets):  for each part of the environments, on its thread:
+ *     plug-in's step            observations, rewards, terminated; environments that finished before are
+ * reset settle                    length and return of every episode, time limit, who finished, who is reset
+ * next
+ *
+ * All arrays belong to the caller's segment, padded to a multiple of the plug-in's lanes. */
+// SPDX-License-Identifier: MIT
+#ifndef SHOAL_ENGINE_H
+#define SHOAL_ENGINE_H
+
+#include "plugin.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum shoal_autoreset { SHOAL_NEXT_STEP = 0, SHOAL_SAME_STEP = 1, SHOAL_DISABLED = 2 };
+
+/* What outlives a step. Writer of an environment's entries: the thread that steps it. */
+typedef struct shoal_engine_arrays {
+    void *instances;
+    shoal_rng *rng;
+    uint8_t *reset;        /* per environment: the next step resets it */
+    uint32_t *elapsed;     /* per environment: steps of this episode */
+    double *total;         /* per row: reward so far of this episode */
+    uint32_t *length;      /* per row: steps so far of this episode */
+    double *last_return;   /* per row: of the last finished episode */
+    uint32_t *last_length; /* per row */
+} shoal_engine_arrays;
+
+/* Where one step's results go. */
+typedef struct shoal_targets {
+    void *const *observations;
+    double *rewards;
+    uint8_t *terminated, *truncated;
+    void *const *final_observations; /* SHOAL_SAME_STEP: rows of finished environments, before their reset */
+} shoal_targets;
+
+typedef struct shoal_statistics {
+    uint64_t steps, episodes, length_sum;
+    double return_sum;
+} shoal_statistics;
+
+typedef struct shoal_engine shoal_engine;
+
+/* 0, or -1 with `why`. Calls the plug-in's init for every environment. `description` and `values` must
+ * outlive it. */
+int shoal_engine_create(const shoal_plugin *plugin, const shoal_description *description,
+                        const shoal_value *values, uint64_t num_envs, uint32_t num_threads,
+                        enum shoal_autoreset autoreset, uint64_t time_limit,
+                        const shoal_engine_arrays *arrays, shoal_engine **engine, shoal_message *why);
+void shoal_engine_destroy(shoal_engine *engine);
+
+/* Resets the environments with a nonzero mask (NULL: all) and writes their observations; other rows are
+ * untouched. */
+void shoal_engine_reset(shoal_engine *engine, const uint8_t *mask, const shoal_targets *targets);
+
+/* Steps every environment. Returns how many rows finished an episode. `actions` are checked already and
+ * padded. */
+uint64_t shoal_engine_step(shoal_engine *engine, const void *const *actions, const shoal_targets *targets);
+
+/* The first row whose action lies outside the field's bounds (or is NaN, with `check_nan`); -1 if none. */
+int64_t shoal_engine_bad_action(const shoal_field *field, const void *rows, uint64_t count, int check_nan);
+
+void shoal_engine_statistics(const shoal_engine *engine, shoal_statistics *sum);
+shoal_envs *shoal_engine_envs(shoal_engine *engine); /* for extensions [main] */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,51 @@
+/* Plug-ins: a C environment's library, loaded, checked whole, and described for one choice of options. */
+// SPDX-License-Identifier: MIT
+#ifndef SHOAL_PLUGIN_H
+#define SHOAL_PLUGIN_H
+
+#include <shoal/env.h>
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Why a call failed, for people; empty on success. */
+typedef struct shoal_message {
+    char text[512];
+} shoal_message;
+
+typedef struct shoal_fields {
+    shoal_field *items; /* names and bounds are copies */
+    uint64_t count;
+} shoal_fields;
+
+typedef struct shoal_description {
+    shoal_spec spec;
+    shoal_fields observations, actions;
+    int failed; /* out of memory while fields were added */
+} shoal_description;
+
+typedef struct shoal_plugin {
+    void *library;
+    const shoal_entry_v1 *entry;
+} shoal_plugin;
+
+/* Loads the library at an absolute path and checks its entry before anything in it is called. 0, or -1 with
+ * `why`. */
+int shoal_plugin_open(const char *path, shoal_plugin *plugin, shoal_message *why);
+void shoal_plugin_close(shoal_plugin *plugin);
+
+/* Asks the plug-in for its spec and fields and checks each number. `values` has one per declared option, in
+ * order. 0, or -1 with `why`. shoal_description_free in both cases. */
+int shoal_plugin_describe(const shoal_plugin *plugin, const shoal_value *values,
+                          shoal_description *description, shoal_message *why);
+void shoal_description_free(shoal_description *description);
+
+uint64_t shoal_field_elements(const shoal_field *field); /* of one row */
+uint64_t shoal_field_bytes(const shoal_field *field);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,132 @@
+/* Part of the binding: writes one value of a space into its memory in one call. */
+// SPDX-License-Identifier: MIT
+#ifndef SHOAL_ROW_WRITER_HPP
+#define SHOAL_ROW_WRITER_HPP
+
+#include <nanobind/nanobind.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace nb = nanobind;
+
+/* Writes one row of a space's memory in one call: a tree of leaves under dicts and tuples.
+ * It accepts only what needs no conversion and no message: C-contiguous buffers of the exact type and shape
+ * in plain dicts and tuples. Everything else is the Python path's, so what is right is written down once,
+ * there. */
+class RowWriter {
+  public:
+    explicit RowWriter(nb::handle tree) : root_(parse(tree)) {}
+
+    bool write(int64_t row, nb::handle value) {
+        if (row < 0 || row >= rows_)
+            return false;
+        Staged staged;
+        if (!stage(root_, value.ptr(), staged))
+            return false;
+        for (const auto &[leaf, view] : staged.copies)
+            memmove(leaf->base + row * leaf->row_bytes, view.buf, static_cast<size_t>(leaf->row_bytes));
+        return true;
+    }
+
+  private:
+    struct Node {
+        enum Kind { LEAF, DICT, TUPLE } kind;
+        std::vector<nb::object> keys;
+        std::vector<Node> children;
+        nb::object array; /* keeps the memory of `base` */
+        char *base = nullptr;
+        int64_t row_bytes = 0;
+        std::string format;
+        std::vector<Py_ssize_t> shape;
+    };
+
+    struct Staged {
+        std::vector<std::pair<const Node *, Py_buffer>> copies;
+        ~Staged() {
+            for (auto &copy : copies)
+                PyBuffer_Release(&copy.second);
+        }
+    };
+
+    /* A leaf is an array, a branch is (keys, children) for a dict and (None, children) for a tuple. */
+    Node parse(nb::handle tree) {
+        Node node;
+        if (!nb::isinstance<nb::tuple>(tree)) {
+            node.kind = Node::LEAF;
+            node.array = nb::borrow(tree);
+            Py_buffer view;
+            if (PyObject_GetBuffer(tree.ptr(), &view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | PyBUF_WRITABLE) !=
+                0)
+                throw nb::python_error();
+            node.base = static_cast<char *>(view.buf);
+            node.format = view.format;
+            node.shape.assign(view.shape + 1, view.shape + view.ndim);
+            rows_ = view.shape[0];
+            node.row_bytes = rows_ == 0 ? 0 : view.len / rows_;
+            PyBuffer_Release(&view); /* the array keeps the memory */
+            return node;
+        }
+        nb::object keys = tree[0];
+        node.kind = keys.is_none() ? Node::TUPLE : Node::DICT;
+        if (node.kind == Node::DICT)
+            for (nb::handle key : keys)
+                node.keys.push_back(nb::borrow(key));
+        for (nb::handle child : nb::borrow<nb::tuple>(tree[1]))
+            node.children.push_back(parse(child));
+        return node;
+    }
+
+    static bool stage(const Node &node, PyObject *value, Staged &staged) {
+        const size_t count = node.children.size();
+        switch (node.kind) {
+        case Node::LEAF:
+            return stage_leaf(node, value, staged);
+        case Node::DICT:
+            if (!PyDict_CheckExact(value))
+                return false;
+            for (size_t i = 0; i < count; i++) {
+                /* Held: getting a buffer may run Python code, which may drop the item from its dict. */
+                nb::object item = nb::borrow(PyDict_GetItemWithError(value, node.keys[i].ptr()));
+                if (!item.is_valid())
+                    PyErr_Clear();
+                if (!item.is_valid() || !stage(node.children[i], item.ptr(), staged))
+                    return false;
+            }
+            return true;
+        default:
+            if (!PyTuple_CheckExact(value) || static_cast<size_t>(PyTuple_Size(value)) != count)
+                return false;
+            for (size_t i = 0; i < count; i++)
+                if (!stage(node.children[i], PyTuple_GetItem(value, static_cast<Py_ssize_t>(i)), staged))
+                    return false;
+            return true;
+        }
+    }
+
+    static bool stage_leaf(const Node &node, PyObject *value, Staged &staged) {
+        Py_buffer view;
+        if (!PyObject_CheckBuffer(value))
+            return false;
+        if (PyObject_GetBuffer(value, &view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) != 0) {
+            PyErr_Clear();
+            return false;
+        }
+        bool fits = view.format != nullptr && node.format == view.format && view.len == node.row_bytes &&
+                    static_cast<size_t>(view.ndim) == node.shape.size() &&
+                    std::equal(node.shape.begin(), node.shape.end(), view.shape);
+        if (fits)
+            staged.copies.emplace_back(&node, view);
+        else
+            PyBuffer_Release(&view);
+        return fits;
+    }
+
+    int64_t rows_ = 0;
+    Node root_;
+};
+
+#endif

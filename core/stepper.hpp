@@ -1,0 +1,600 @@
+/* Part of the binding: plug-ins, and the stepper that turns one Python call into one step of every
+ * environment.
+ *
+ *   step(actions):  take the actions' memory as it is (or have Python convert it), check it,
+ *                   find a slot nobody holds, step the engine into it, return its arrays
+ *
+ * A slot is free when its arrays have no reference but the slot's own: views and tensors keep their array
+ * alive, and an array's base is the mapping, so nothing else can. A step therefore allocates nothing but the
+ * result tuple. */
+// SPDX-License-Identifier: MIT
+#ifndef SHOAL_STEPPER_HPP
+#define SHOAL_STEPPER_HPP
+
+#include "engine.h"
+#include "platform.h"
+#include "seed.h"
+
+#include <shoal/ext/checkpoint.h>
+#include <shoal/ext/render.h>
+
+#include <nanobind/nanobind.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace nb = nanobind;
+
+[[noreturn]] inline void raise_shoal(const char *kind, const char *text) {
+    nb::object error = nb::module_::import_("shoal.errors").attr(kind)(text);
+    PyErr_SetObject(reinterpret_cast<PyObject *>(Py_TYPE(error.ptr())), error.ptr());
+    throw nb::python_error();
+}
+
+/* A borrowed view of an object's memory, given back at the end of its scope. */
+class Buffer {
+  public:
+    Buffer() { view_.obj = nullptr; }
+    ~Buffer() { PyBuffer_Release(&view_); }
+    Buffer(const Buffer &) = delete;
+    Buffer &operator=(const Buffer &) = delete;
+
+    bool try_take(nb::handle object) {
+        if (!PyObject_CheckBuffer(object.ptr()))
+            return false;
+        if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) == 0)
+            return true;
+        PyErr_Clear();
+        return false;
+    }
+    void take(nb::handle object) {
+        if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE) != 0)
+            throw nb::python_error();
+    }
+    void drop() { PyBuffer_Release(&view_); }
+    const Py_buffer *operator->() const { return &view_; }
+
+  private:
+    Py_buffer view_;
+};
+
+/* The address of an array's memory. The array itself keeps it alive. */
+inline void *address_of(nb::handle array) {
+    Buffer buffer;
+    buffer.take(array);
+    return buffer->buf;
+}
+
+/* One value per option, in the plug-in's order; strings live here. */
+struct Values {
+    std::vector<shoal_value> items;
+    std::vector<std::unique_ptr<std::string>> strings;
+
+    Values(const shoal_entry_v1 *entry, nb::handle list) {
+        if (nb::len(list) != entry->num_options)
+            throw nb::value_error("one value per option");
+        for (uint64_t i = 0; i < entry->num_options; i++) {
+            shoal_value value = {};
+            nb::object given = list[i];
+            if (entry->options[i].type == SHOAL_OPTION_INT)
+                value.i = nb::cast<int64_t>(given);
+            else if (entry->options[i].type == SHOAL_OPTION_FLOAT)
+                value.f = nb::cast<double>(given);
+            else {
+                strings.push_back(std::make_unique<std::string>(nb::cast<std::string>(given)));
+                value.s = strings.back()->c_str();
+            }
+            items.push_back(value);
+        }
+    }
+};
+
+struct Description {
+    shoal_description d = {};
+    ~Description() { shoal_description_free(&d); }
+};
+
+class Plugin {
+  public:
+    explicit Plugin(const std::string &path) {
+        shoal_message why;
+        if (shoal_plugin_open(path.c_str(), &plugin_, &why) != 0)
+            raise_shoal("PluginError", why.text);
+    }
+    ~Plugin() { shoal_plugin_close(&plugin_); }
+    Plugin(const Plugin &) = delete;
+    Plugin &operator=(const Plugin &) = delete;
+
+    const shoal_plugin *get() const { return &plugin_; }
+    std::string name() const { return plugin_.entry->name; }
+    nb::tuple abi() const { return nb::make_tuple(plugin_.entry->abi_major, plugin_.entry->abi_minor); }
+
+    const void *extension(const char *id) const {
+        return plugin_.entry->get_extension == nullptr ? nullptr : plugin_.entry->get_extension(id);
+    }
+    bool has_extension(const std::string &id) const { return extension(id.c_str()) != nullptr; }
+
+    nb::list options() const {
+        nb::list all;
+        for (uint64_t i = 0; i < plugin_.entry->num_options; i++) {
+            const shoal_option &option = plugin_.entry->options[i];
+            nb::object value = option.type == SHOAL_OPTION_INT     ? nb::cast(option.value.i)
+                               : option.type == SHOAL_OPTION_FLOAT ? nb::cast(option.value.f)
+                                                                   : nb::cast(option.value.s);
+            all.append(nb::make_tuple(option.name, option.help == nullptr ? "" : option.help, value));
+        }
+        return all;
+    }
+
+    nb::dict describe(nb::list values) const {
+        Values converted(plugin_.entry, values);
+        Description described;
+        fill(converted, &described.d);
+        nb::dict facts;
+        facts["instance_bytes"] = described.d.spec.instance_bytes;
+        facts["lanes"] = described.d.spec.lanes;
+        facts["agents"] = described.d.spec.agents;
+        facts["max_episode_steps"] = described.d.spec.max_episode_steps;
+        facts["observations"] = fields(described.d.observations);
+        facts["actions"] = fields(described.d.actions);
+        return facts;
+    }
+
+    void fill(const Values &values, shoal_description *description) const {
+        shoal_message why;
+        if (shoal_plugin_describe(&plugin_, values.items.data(), description, &why) != 0)
+            raise_shoal("PluginError", (name() + ": " + why.text).c_str());
+    }
+
+  private:
+    static nb::list fields(const shoal_fields &all) {
+        nb::list list;
+        for (uint64_t i = 0; i < all.count; i++) {
+            const shoal_field &field = all.items[i];
+            const char codes[] = {'i', 'u', 'f', '?', '?', '?', 'b'};
+            nb::list shape, lows, highs;
+            for (uint32_t k = 0; k < field.ndim; k++)
+                shape.append(field.shape[k]);
+            uint64_t elements =
+                field.lows == nullptr && field.highs == nullptr ? 1 : shoal_field_elements(&field);
+            for (uint64_t k = 0; k < elements; k++) {
+                lows.append(field.lows == nullptr ? field.low : field.lows[k]);
+                highs.append(field.highs == nullptr ? field.high : field.highs[k]);
+            }
+            nb::dict facts;
+            facts["name"] = field.name == nullptr ? nb::none() : nb::cast(field.name);
+            facts["dtype"] = std::string(1, codes[field.dtype.code]) + std::to_string(field.dtype.bits / 8);
+            facts["kind"] = field.kind;
+            facts["shape"] = shape;
+            facts["lows"] = lows;
+            facts["highs"] = highs;
+            list.append(facts);
+        }
+        return list;
+    }
+
+    shoal_plugin plugin_;
+};
+
+/* Where results go: references held for as long as the slot lives, and the addresses behind them. */
+struct Slot {
+    std::vector<nb::object> arrays; /* observations, rewards, terminated, truncated, final observations */
+    std::vector<void *> addresses;
+    size_t fields = 0;
+
+    Slot(nb::handle list, size_t num_fields) : fields(num_fields) {
+        for (nb::handle array : list) {
+            arrays.push_back(nb::borrow(array));
+            addresses.push_back(address_of(array));
+        }
+        if (arrays.size() != fields + 3 && arrays.size() != 2 * fields + 3)
+            throw nb::value_error("a slot has one array per field, rewards, terminated, truncated");
+    }
+
+    bool free() const {
+        for (const nb::object &array : arrays)
+            if (Py_REFCNT(array.ptr()) != 1)
+                return false;
+        return true;
+    }
+
+    shoal_targets targets() const {
+        return {addresses.data(), static_cast<double *>(addresses[fields]),
+                static_cast<uint8_t *>(addresses[fields + 1]), static_cast<uint8_t *>(addresses[fields + 2]),
+                addresses.data() + (arrays.size() > fields + 3 ? fields + 3 : 0)};
+    }
+};
+
+class Stepper {
+  public:
+    enum Flags { LEASED = 0, LIVE = 1, COPY = 2, CHECK_ACTIONS = 4, CHECK_NAN = 8, INFOS = 16 };
+
+    Stepper(nb::object plugin, nb::list values, uint64_t num_envs, uint32_t num_threads, uint32_t autoreset,
+            uint64_t time_limit, nb::tuple arrays, nb::tuple actions, nb::object hooks, uint32_t flags);
+    ~Stepper() { close(); }
+    Stepper(const Stepper &) = delete;
+    Stepper &operator=(const Stepper &) = delete;
+
+    void add_slot(nb::tuple arrays) { slots_.push_back(std::make_unique<Slot>(arrays, fields_)); }
+    void seed(uint64_t env, uint64_t seed) {
+        require_open();
+        if (env >= num_envs_)
+            throw nb::index_error("no such environment");
+        shoal_rng_seed(&arrays_.rng[env], seed);
+    }
+    nb::object reset(nb::object mask);
+    nb::object step(nb::object actions);
+    uint64_t step_into(nb::object actions, nb::tuple arrays);
+    nb::bytes save(uint64_t env);
+    void restore(uint64_t env, nb::bytes data);
+    nb::tuple render(uint64_t env);
+    void close();
+    uint64_t finished() const { return finished_; }
+    nb::dict statistics() const;
+
+  private:
+    /* The checkpoint of an environment: this, then the plug-in's part. */
+    struct Saved {
+        char magic[8]; /* "SHOALENV" */
+        uint64_t instance_bytes, agents, part_bytes;
+        shoal_rng rng;
+        uint32_t reset, elapsed;
+    };
+
+    void require_open() const;
+    void require_begun() const;
+    Slot &take_slot(bool &copied);
+    nb::object observation(const Slot &slot) const;
+    nb::object result(const Slot &slot, bool copied);
+    void take_actions(nb::handle actions, Buffer *views);
+    void take_field(uint64_t f, nb::handle given, Buffer &view);
+    void check_actions();
+    void run(const Slot &slot);
+    const shoal_checkpoint_v1 *checkpoint() const;
+
+    nb::object plugin_, hooks_;
+    Values values_;
+    Description description_;
+    shoal_engine *engine_ = nullptr;
+    shoal_engine_arrays arrays_ = {};
+    std::vector<nb::object> kept_; /* arrays behind arrays_ and own_actions_ */
+    std::vector<void *> own_actions_;
+    std::vector<const void *> actions_; /* of the step in progress */
+    std::vector<std::string> formats_;
+    std::vector<nb::object> names_; /* of observation fields; empty: the space is the one field */
+    std::vector<nb::object> action_names_;
+    std::vector<std::unique_ptr<Slot>>
+        slots_; /* the first is never lent: results that must be copied go there */
+    const Slot *last_ = nullptr;
+    uint64_t num_envs_, rows_, fields_, finished_ = 0, forks_;
+    uint32_t flags_;
+    std::vector<uint8_t> over_; /* SHOAL_DISABLED: environments that ended and were not reset */
+    bool disabled_, whole_, began_ = false, busy_ = false;
+};
+
+inline Stepper::Stepper(nb::object plugin, nb::list values, uint64_t num_envs, uint32_t num_threads,
+                        uint32_t autoreset, uint64_t time_limit, nb::tuple arrays, nb::tuple actions,
+                        nb::object hooks, uint32_t flags)
+    : plugin_(plugin), hooks_(hooks), values_(nb::cast<Plugin &>(plugin).get()->entry, values),
+      num_envs_(num_envs), forks_(shoal_fork_count()), flags_(flags) {
+    const Plugin &loaded = nb::cast<const Plugin &>(plugin);
+    loaded.fill(values_, &description_.d);
+    const shoal_description &d = description_.d;
+    rows_ = num_envs * d.spec.agents;
+    fields_ = d.observations.count;
+    whole_ = num_envs % d.spec.lanes == 0;
+    disabled_ = autoreset == SHOAL_DISABLED;
+    std::vector<void *> address;
+    for (nb::handle array : arrays) {
+        kept_.push_back(nb::borrow(array));
+        address.push_back(address_of(array));
+    }
+    arrays_ = {address.at(0),
+               static_cast<shoal_rng *>(address.at(1)),
+               static_cast<uint8_t *>(address.at(2)),
+               static_cast<uint32_t *>(address.at(3)),
+               static_cast<double *>(address.at(4)),
+               static_cast<uint32_t *>(address.at(5)),
+               static_cast<double *>(address.at(6)),
+               static_cast<uint32_t *>(address.at(7))};
+    for (nb::handle array : actions) {
+        Buffer buffer;
+        if (!buffer.try_take(array))
+            throw nb::type_error("actions are arrays");
+        kept_.push_back(nb::borrow(array));
+        own_actions_.push_back(buffer->buf);
+        formats_.push_back(buffer->format);
+    }
+    actions_.resize(own_actions_.size());
+    for (uint64_t i = 0; i < d.observations.count && d.observations.items[0].name != nullptr; i++)
+        names_.push_back(nb::cast(d.observations.items[i].name));
+    for (uint64_t i = 0; i < d.actions.count && d.actions.items[0].name != nullptr; i++)
+        action_names_.push_back(nb::cast(d.actions.items[i].name));
+    shoal_message why;
+    if (shoal_engine_create(loaded.get(), &d, values_.items.data(), num_envs, num_threads,
+                            static_cast<shoal_autoreset>(autoreset), time_limit, &arrays_, &engine_,
+                            &why) != 0)
+        raise_shoal("PluginError", (loaded.name() + ": " + why.text).c_str());
+}
+
+inline void Stepper::close() {
+    shoal_engine_destroy(engine_);
+    engine_ = nullptr;
+}
+
+inline void Stepper::require_open() const {
+    if (engine_ == nullptr || forks_ != shoal_fork_count() || busy_)
+        hooks_.attr("refuse")(engine_ == nullptr ? "closed" : busy_ ? "busy" : "forked");
+}
+
+inline void Stepper::require_begun() const {
+    require_open();
+    if (!began_ || !over_.empty())
+        hooks_.attr("refuse")(began_ ? "over" : "not reset");
+}
+
+inline Slot &Stepper::take_slot(bool &copied) {
+    copied = (flags_ & COPY) != 0;
+    if ((flags_ & (LIVE | COPY)) != 0)
+        return *slots_[0];
+    for (size_t i = 1; i < slots_.size(); i++)
+        if (slots_[i]->free())
+            return *slots_[i];
+    nb::object grown = hooks_.attr("grow")(slots_.size() - 1);
+    if (grown.is_none()) {
+        copied = true;
+        return *slots_[0];
+    }
+    add_slot(nb::borrow<nb::tuple>(grown));
+    return *slots_.back();
+}
+
+inline nb::object Stepper::observation(const Slot &slot) const {
+    if (names_.empty())
+        return slot.arrays[0];
+    nb::dict all;
+    for (size_t i = 0; i < names_.size(); i++)
+        all[names_[i]] = slot.arrays[i];
+    return all;
+}
+
+inline nb::object Stepper::reset(nb::object mask) {
+    require_open();
+    bool copied;
+    Slot &slot = take_slot(copied);
+    Buffer chosen;
+    if (!mask.is_none()) {
+        chosen.take(mask);
+        for (size_t f = 0; last_ != nullptr && last_ != &slot && f < fields_; f++)
+            memcpy(slot.addresses[f], last_->addresses[f],
+                   rows_ * shoal_field_bytes(&description_.d.observations.items[f]));
+    }
+    shoal_targets targets = slot.targets();
+    shoal_engine_reset(engine_, mask.is_none() ? nullptr : static_cast<const uint8_t *>(chosen->buf),
+                       &targets);
+    for (size_t i = 0; i < over_.size() && !mask.is_none(); i++)
+        over_[i] &= !static_cast<const uint8_t *>(chosen->buf)[i];
+    if (mask.is_none() || std::none_of(over_.begin(), over_.end(), [](uint8_t flag) { return flag != 0; }))
+        over_.clear();
+    last_ = &slot;
+    began_ = true;
+    nb::object found = observation(slot);
+    return copied ? hooks_.attr("copied")(found) : found;
+}
+
+inline void Stepper::take_field(uint64_t f, nb::handle given, Buffer &view) {
+    const shoal_field &field = description_.d.actions.items[f];
+    nb::object converted = nb::borrow(given);
+    for (int tries = 0;; tries++) {
+        bool taken = view.try_take(converted);
+        bool fits = taken && view->format != nullptr && formats_[f] == view->format &&
+                    view->ndim == static_cast<int>(field.ndim) + 1 &&
+                    view->shape[0] == static_cast<Py_ssize_t>(rows_);
+        for (uint32_t k = 0; fits && k < field.ndim; k++)
+            fits = view->shape[k + 1] == field.shape[k];
+        if (fits)
+            break;
+        if (taken)
+            view.drop();
+        if (tries == 1)
+            throw nb::type_error("the converted action has the wrong type");
+        converted = hooks_.attr("convert")(f, converted); /* raises if it cannot */
+    }
+    actions_[f] = view->buf;
+    if (!whole_) { /* a tail runs through the whole kernel: its padding must be readable */
+        memcpy(own_actions_[f], view->buf, static_cast<size_t>(view->len));
+        actions_[f] = own_actions_[f];
+    }
+}
+
+inline void Stepper::take_actions(nb::handle actions, Buffer *views) {
+    const size_t count = own_actions_.size();
+    if (actions.is_none()) {
+        for (size_t f = 0; f < count; f++)
+            actions_[f] = own_actions_[f];
+    } else if (action_names_.empty()) {
+        take_field(0, actions, views[0]);
+    } else {
+        nb::object parts =
+            PyDict_CheckExact(actions.ptr()) ? nb::borrow(actions) : hooks_.attr("as_dict")(actions);
+        for (size_t f = 0; f < count; f++) {
+            PyObject *part = PyDict_GetItemWithError(parts.ptr(), action_names_[f].ptr());
+            if (part == nullptr)
+                hooks_.attr("as_dict")(actions); /* raises, naming the keys */
+            take_field(f, part, views[f]);
+        }
+    }
+    if ((flags_ & (CHECK_ACTIONS | CHECK_NAN)) != 0)
+        check_actions();
+}
+
+inline void Stepper::check_actions() {
+    for (size_t f = 0; f < actions_.size(); f++) {
+        const shoal_field &field = description_.d.actions.items[f];
+        if ((flags_ & CHECK_ACTIONS) == 0 && field.dtype.code != SHOAL_CODE_FLOAT)
+            continue;
+        int64_t bad = shoal_engine_bad_action(&field, actions_[f], rows_, (flags_ & CHECK_NAN) != 0);
+        if (bad >= 0) {
+            const char *row = static_cast<const char *>(actions_[f]) + bad * shoal_field_bytes(&field);
+            hooks_.attr("bad_action")(f, bad, nb::bytes(row, shoal_field_bytes(&field)));
+        }
+    }
+}
+
+inline void Stepper::run(const Slot &slot) {
+    shoal_targets targets = slot.targets();
+    busy_ = true;
+    /* Under some tens of microseconds, giving the GIL away costs more than it gains anybody. */
+    if (rows_ < 512) {
+        finished_ = shoal_engine_step(engine_, actions_.data(), &targets);
+    } else {
+        nb::gil_scoped_release unlocked;
+        finished_ = shoal_engine_step(engine_, actions_.data(), &targets);
+    }
+    busy_ = false;
+    last_ = &slot;
+    if (disabled_ && finished_ != 0) {
+        over_.assign(num_envs_, 0);
+        for (uint64_t row = 0; row < rows_; row++)
+            over_[row / (rows_ / num_envs_)] |= targets.terminated[row] | targets.truncated[row];
+    }
+}
+
+inline nb::object Stepper::result(const Slot &slot, bool copied) {
+    const std::vector<nb::object> &arrays = slot.arrays;
+    nb::object info = nb::dict();
+    if ((flags_ & INFOS) != 0 && finished_ != 0) {
+        nb::list finals;
+        for (size_t i = fields_ + 3; i < arrays.size(); i++)
+            finals.append(arrays[i]);
+        info = hooks_.attr("infos")(arrays[fields_ + 1], arrays[fields_ + 2], finals);
+    }
+    nb::tuple whole =
+        nb::make_tuple(observation(slot), arrays[fields_], arrays[fields_ + 1], arrays[fields_ + 2], info);
+    return copied ? hooks_.attr("copied")(whole) : nb::object(whole);
+}
+
+inline nb::object Stepper::step(nb::object actions) {
+    require_begun();
+    Buffer one;
+    std::unique_ptr<Buffer[]> many(own_actions_.size() > 1 ? new Buffer[own_actions_.size()] : nullptr);
+    take_actions(actions, many ? many.get() : &one);
+    bool copied;
+    Slot &slot = take_slot(copied);
+    run(slot);
+    return result(slot, copied);
+}
+
+inline uint64_t Stepper::step_into(nb::object actions, nb::tuple arrays) {
+    require_begun();
+    std::unique_ptr<Buffer[]> views(new Buffer[own_actions_.size()]);
+    take_actions(actions, views.get());
+    Slot slot(arrays, fields_);
+    run(slot);
+    last_ = nullptr;
+    return finished_;
+}
+
+inline const shoal_checkpoint_v1 *Stepper::checkpoint() const {
+    auto *found = static_cast<const shoal_checkpoint_v1 *>(
+        nb::cast<const Plugin &>(plugin_).extension(SHOAL_EXT_CHECKPOINT));
+    if (found == nullptr)
+        hooks_.attr("refuse")("no checkpoint");
+    return found;
+}
+
+inline nb::bytes Stepper::save(uint64_t env) {
+    require_open();
+    const shoal_checkpoint_v1 *extension = checkpoint();
+    shoal_envs *envs = shoal_engine_envs(engine_);
+    const shoal_spec &spec = description_.d.spec;
+    Saved saved = {{'S', 'H', 'O', 'A', 'L', 'E', 'N', 'V'},
+                   spec.instance_bytes,
+                   spec.agents,
+                   extension->size == nullptr ? spec.instance_bytes : extension->size(envs, env),
+                   arrays_.rng[env],
+                   arrays_.reset[env],
+                   arrays_.elapsed[env]};
+    const size_t rows = spec.agents;
+    std::string data(sizeof saved + rows * (sizeof(double) + sizeof(uint32_t)) + saved.part_bytes, '\0');
+    char *at = data.data();
+    auto put = [&at](const void *from, size_t bytes) { memcpy(at, from, bytes), at += bytes; };
+    put(&saved, sizeof saved);
+    put(arrays_.total + env * rows, rows * sizeof(double));
+    put(arrays_.length + env * rows, rows * sizeof(uint32_t));
+    if (extension->save != nullptr)
+        extension->save(envs, env, at);
+    else
+        put(static_cast<char *>(envs->instances) + env * spec.instance_bytes, spec.instance_bytes);
+    return nb::bytes(data.data(), data.size());
+}
+
+inline void Stepper::restore(uint64_t env, nb::bytes data) {
+    require_open();
+    const shoal_checkpoint_v1 *extension = checkpoint();
+    shoal_envs *envs = shoal_engine_envs(engine_);
+    const shoal_spec &spec = description_.d.spec;
+    const size_t rows = spec.agents, fixed = sizeof(Saved) + rows * (sizeof(double) + sizeof(uint32_t));
+    Saved saved;
+    if (data.size() < fixed)
+        hooks_.attr("refuse")("bad checkpoint");
+    memcpy(&saved, data.c_str(), sizeof saved);
+    if (memcmp(saved.magic, "SHOALENV", 8) != 0 || saved.instance_bytes != spec.instance_bytes ||
+        saved.agents != spec.agents || saved.part_bytes != data.size() - fixed || saved.reset > 1 ||
+        saved.rng.has_half > 1 || saved.rng.inc_low % 2 == 0 ||
+        (extension->restore == nullptr && saved.part_bytes != spec.instance_bytes))
+        hooks_.attr("refuse")("bad checkpoint");
+    const char *at = data.c_str() + sizeof saved;
+    const char *part = data.c_str() + fixed;
+    if (extension->restore != nullptr) {
+        const char *why = extension->restore(envs, env, part, saved.part_bytes);
+        if (why != nullptr)
+            raise_shoal("PluginError", why);
+    } else {
+        memcpy(static_cast<char *>(envs->instances) + env * spec.instance_bytes, part, spec.instance_bytes);
+    }
+    memcpy(arrays_.total + env * rows, at, rows * sizeof(double));
+    memcpy(arrays_.length + env * rows, at + rows * sizeof(double), rows * sizeof(uint32_t));
+    arrays_.rng[env] = saved.rng;
+    arrays_.reset[env] = static_cast<uint8_t>(saved.reset);
+    arrays_.elapsed[env] = saved.elapsed;
+    began_ = true;
+}
+
+inline nb::tuple Stepper::render(uint64_t env) {
+    require_open();
+    auto *extension =
+        static_cast<const shoal_render_v1 *>(nb::cast<const Plugin &>(plugin_).extension(SHOAL_EXT_RENDER));
+    if (extension == nullptr)
+        hooks_.attr("refuse")("no render");
+    uint32_t height = 0, width = 0;
+    extension->size(shoal_engine_envs(engine_), env, &height, &width);
+    if (height == 0 || width == 0 || height > 16384 || width > 16384)
+        raise_shoal("PluginError", "the plug-in gave an absurd picture size");
+    std::vector<uint8_t> pixels(static_cast<size_t>(height) * width * 3);
+    extension->draw(shoal_engine_envs(engine_), env, pixels.data());
+    return nb::make_tuple(height, width,
+                          nb::bytes(reinterpret_cast<const char *>(pixels.data()), pixels.size()));
+}
+
+inline nb::dict Stepper::statistics() const {
+    require_open();
+    shoal_statistics sum;
+    shoal_engine_statistics(engine_, &sum);
+    nb::dict all;
+    all["steps"] = sum.steps;
+    all["episodes"] = sum.episodes;
+    all["mean_return"] =
+        sum.episodes == 0 ? std::nan("") : sum.return_sum / static_cast<double>(sum.episodes);
+    all["mean_length"] = sum.episodes == 0
+                             ? std::nan("")
+                             : static_cast<double>(sum.length_sum) / static_cast<double>(sum.episodes);
+    all["slots"] = slots_.size() - 1;
+    return all;
+}
+
+#endif

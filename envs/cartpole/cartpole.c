@@ -1,0 +1,128 @@
+/* CartPole-v1: keep a pole upright on a cart that is pushed left or right. Gymnasium's environment: the same
+ * dynamics, draws, rewards and spaces. */
+// SPDX-License-Identifier: MIT
+#ifndef REAL
+#include "lanes.h"
+
+#define X_LIMIT 2.4
+#define THETA_LIMIT (12 * 2 * 3.141592653589793 / 360)
+
+enum { PRECISION, SUTTON_BARTO_REWARD };
+static const shoal_option OPTIONS[] = {
+    LANES_PRECISION,
+    {.name = "sutton_barto_reward",
+     .help = "1: reward 0 for each step and -1 for the fall, instead of 1 for each",
+     .type = SHOAL_OPTION_INT,
+     .value = {.i = 0}},
+};
+
+#define REAL double
+#include "cartpole.c"
+#undef REAL
+#define REAL float
+#include "cartpole.c"
+#undef REAL
+
+LANES_BOTH_PRECISIONS
+
+static const char *describe(const shoal_value *options, shoal_spec *spec) {
+    static const double highs[] = {(float)(2 * X_LIMIT), INFINITY, (float)(2 * THETA_LIMIT), INFINITY};
+    static const double lows[] = {(float)(-2 * X_LIMIT), -INFINITY, (float)(-2 * THETA_LIMIT), -INFINITY};
+    if (!lanes_real_bytes(options))
+        return "precision must be double or float";
+    if (options[SUTTON_BARTO_REWARD].i != 0 && options[SUTTON_BARTO_REWARD].i != 1)
+        return "sutton_barto_reward must be 0 or 1";
+    spec->lanes = LANES;
+    spec->instance_bytes = lanes_real_bytes(options) * sizeof(CartPole_float) / (LANES * sizeof(float));
+    spec->max_episode_steps = 500;
+    shoal_field observation = {.dtype = SHOAL_FLOAT32, .ndim = 1, .shape = {4}, .lows = lows, .highs = highs};
+    shoal_field push = {.dtype = SHOAL_INT64, .kind = SHOAL_DISCRETE, .low = 0, .high = 1};
+    spec->add_observation(spec->host, &observation);
+    spec->add_action(spec->host, &push);
+    return 0;
+}
+
+const shoal_entry_v1 shoal_entry = {
+    .abi_major = SHOAL_ABI_MAJOR,
+    .abi_minor = SHOAL_ABI_MINOR,
+    .name = "CartPole-v1",
+    .options = OPTIONS,
+    .num_options = sizeof OPTIONS / sizeof OPTIONS[0],
+    .describe = describe,
+    .reset = reset,
+    .step = step,
+    .get_extension = lanes_get_extension,
+};
+
+#else /* The physics, once per precision. */
+#define CartPole LANES_NAME(CartPole)
+#define reset_lane LANES_NAME(reset_lane)
+#define step_lanes LANES_NAME(step_lanes)
+#define step_block LANES_NAME(step_block)
+
+typedef struct CartPole {
+    REAL x[LANES], x_dot[LANES], theta[LANES], theta_dot[LANES];
+    REAL fall_reward[LANES]; /* for being down after the next step */
+} CartPole;
+
+LANES_INLINE void reset_lane(CartPole *block, uint64_t lane, shoal_envs *envs, uint64_t env) {
+    shoal_rng *rng = &envs->rng[env];
+    float *row = SHOAL_OBSERVATION(float, envs, 0, env);
+    row[0] = (float)(block->x[lane] = (REAL)shoal_uniform(rng, -0.05, 0.05));
+    row[1] = (float)(block->x_dot[lane] = (REAL)shoal_uniform(rng, -0.05, 0.05));
+    row[2] = (float)(block->theta[lane] = (REAL)shoal_uniform(rng, -0.05, 0.05));
+    row[3] = (float)(block->theta_dot[lane] = (REAL)shoal_uniform(rng, -0.05, 0.05));
+    block->fall_reward[lane] = envs->options[SUTTON_BARTO_REWARD].i ? -1 : 1;
+}
+
+/* `near`: every |theta| <= 0.78. Whoever steps on after a fall gets late_reward while down. */
+LANES_INLINE void step_lanes(CartPole *restrict block, const shoal_value *options, const int64_t *restrict actions,
+                             float *restrict rows, double *restrict rewards, uint8_t *restrict terminated, int near) {
+    const REAL gravity = 9.8, length = 0.5, pole_mass = 0.1, per_mass = 1 / 1.1, push = 10, tau = 0.02;
+    const REAL step_reward = options[SUTTON_BARTO_REWARD].i ? 0 : 1, late_reward = step_reward - 1;
+    lanes_word down[LANES];
+    for (int i = 0; i < LANES; i++) {
+        REAL x = block->x[i], x_dot = block->x_dot[i], theta = block->theta[i], theta_dot = block->theta_dot[i];
+        REAL force = lanes_select((lanes_word)actions[i] & 1, push, -push);
+        REAL sine = near ? lanes_sin_near(theta) : lanes_sin(theta);
+        REAL cosine = near ? lanes_cos_near(theta) : lanes_cos(theta);
+        REAL temp = (force + pole_mass * length * (theta_dot * theta_dot) * sine) * per_mass;
+        REAL theta_acc = (gravity * sine - cosine * temp) /
+                         (length * (REAL)(4.0 / 3.0) - length * pole_mass * per_mass * (cosine * cosine));
+        REAL x_acc = temp - pole_mass * length * per_mass * theta_acc * cosine;
+        block->x[i] = x = x + tau * x_dot;
+        block->x_dot[i] = x_dot = x_dot + tau * x_acc;
+        block->theta[i] = theta = theta + tau * theta_dot;
+        block->theta_dot[i] = theta_dot = theta_dot + tau * theta_acc;
+        rows[4 * i] = (float)x;
+        rows[4 * i + 1] = (float)x_dot;
+        rows[4 * i + 2] = (float)theta;
+        rows[4 * i + 3] = (float)theta_dot;
+        down[i] = lanes_is_negative((REAL)X_LIMIT - lanes_abs(x)) |
+                  lanes_is_negative((REAL)THETA_LIMIT - lanes_abs(theta));
+        rewards[i] = lanes_select(down[i], block->fall_reward[i], step_reward);
+        block->fall_reward[i] = lanes_select(down[i], late_reward, block->fall_reward[i]);
+    }
+    for (int i = 0; i < LANES; i++)
+        terminated[i] = (uint8_t)down[i];
+}
+
+/* A pole leans further than 0.78 only where stepping goes on after a fall. */
+LANES_INLINE void step_block(CartPole *restrict block, const shoal_value *options, const int64_t *restrict actions,
+                             float *restrict rows, double *restrict rewards, uint8_t *restrict terminated) {
+    lanes_word leaning = 0;
+    for (int i = 0; i < LANES; i++)
+        leaning |= lanes_bits((REAL)0.78 - lanes_abs(block->theta[i]));
+    if (leaning >> (8 * sizeof leaning - 1))
+        step_lanes(block, options, actions, rows, rewards, terminated, 0);
+    else
+        step_lanes(block, options, actions, rows, rewards, terminated, 1);
+}
+
+LANES_BATCH(CartPole, int64_t, reset_lane, step_block)
+
+#undef CartPole
+#undef reset_lane
+#undef step_lanes
+#undef step_block
+#endif

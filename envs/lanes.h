@@ -1,0 +1,284 @@
+/* For plug-ins that step LANES environments at once: how a block is laid out and walked, sines and cosines that
+ * a compiler turns into vector code, and checkpoints. envs/cartpole/cartpole.c shows the use.
+ *
+ *   block: REAL x[LANES], v[LANES], ...     one block per LANES environments, an array per quantity
+ *   reset_lane(block, lane, envs, env)      starts an episode in one environment, writes its observation
+ *   step_block(block, options, actions, rows, rewards, terminated)
+ *                                           steps all lanes: plain loops over lanes, without branches; one
+ *                                           action and one observation field of floats
+ *
+ * A plug-in includes itself twice, with REAL as double and as float, and offers the choice as its first option.
+ * Everything called from a lane loop is LANES_INLINE, so that it is compiled for each instruction set with its
+ * caller. */
+// SPDX-License-Identifier: MIT
+#ifndef SHOAL_LANES_H
+#define SHOAL_LANES_H
+
+#include <math.h>
+#include <shoal/env.h>
+#include <shoal/ext/checkpoint.h>
+#include <string.h>
+
+enum { LANES = 32 };
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "lanes_resets reads flags as words");
+
+#define LANES_INLINE static inline __attribute__((always_inline))
+#define LANES_JOIN_(name, real) name##_##real
+#define LANES_JOIN(name, real) LANES_JOIN_(name, real)
+#define LANES_NAME(name) LANES_JOIN(name, REAL) /* name_double, name_float */
+
+/* ---- Precision: the first option of every such plug-in
+ * ---------------------------------------------------- */
+
+#define LANES_PRECISION                                                                                      \
+    {.name = "precision",                                                                                    \
+     .help = "of state and arithmetic: double, as in Gymnasium, or float, which is faster",                  \
+     .type = SHOAL_OPTION_STRING,                                                                            \
+     .value = {.s = "double"}}
+
+/* Bytes of a REAL under these options; 0 if the precision is neither. */
+static inline uint64_t lanes_real_bytes(const shoal_value *options) {
+    if (!strcmp(options[0].s, "double"))
+        return sizeof(double);
+    return strcmp(options[0].s, "float") ? 0 : sizeof(float);
+}
+
+/* ---- Bits: choices without branches
+ * ----------------------------------------------------------------------- */
+
+typedef uint64_t lanes_word_double;
+typedef uint32_t lanes_word_float;
+
+LANES_INLINE uint64_t lanes_bits_double(double x) {
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+LANES_INLINE uint32_t lanes_bits_float(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+LANES_INLINE double lanes_from_bits_double(uint64_t bits) {
+    double x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+LANES_INLINE float lanes_from_bits_float(uint32_t bits) {
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* 1 if the sign bit is set, else 0: `lanes_is_negative(limit - x)` is x > limit in every instruction set. */
+LANES_INLINE uint64_t lanes_is_negative_double(double x) { return lanes_bits_double(x) >> 63; }
+LANES_INLINE uint32_t lanes_is_negative_float(float x) { return lanes_bits_float(x) >> 31; }
+
+LANES_INLINE double lanes_abs_double(double x) {
+    return lanes_from_bits_double(lanes_bits_double(x) & ~(uint64_t)0 >> 1);
+}
+LANES_INLINE float lanes_abs_float(float x) {
+    return lanes_from_bits_float(lanes_bits_float(x) & ~(uint32_t)0 >> 1);
+}
+
+/* `yes` if the condition is 1, `no` if it is 0. */
+LANES_INLINE double lanes_select_double(uint64_t condition, double yes, double no) {
+    uint64_t mask = -condition;
+    return lanes_from_bits_double((lanes_bits_double(yes) & mask) | (lanes_bits_double(no) & ~mask));
+}
+LANES_INLINE float lanes_select_float(uint32_t condition, float yes, float no) {
+    uint32_t mask = -condition;
+    return lanes_from_bits_float((lanes_bits_float(yes) & mask) | (lanes_bits_float(no) & ~mask));
+}
+
+/* ---- Sines and cosines
+ * ------------------------------------------------------------------------------------
+ * Below 1 ulp of error for |x| < 1e5 (float: 1e4); a smooth loss of accuracy beyond. The _near ones hold only for
+ * |x| <= 0.785, where they give the same bits as the others. */
+
+LANES_INLINE double lanes_sin_near_double(double x) {
+    double z = x * x;
+    double p = 1.5896067520000301e-10;
+    p = p * z - 2.5050745037952375e-08;
+    p = p * z + 2.7557313604526984e-06;
+    p = p * z - 0.0001984126982954261;
+    p = p * z + 0.008333333333322063;
+    p = p * z - 0.1666666666666663;
+    return x + x * (z * p);
+}
+LANES_INLINE double lanes_cos_near_double(double x) {
+    double z = x * x;
+    double p = -1.1358423540692638e-11;
+    p = p * z + 2.0875698709079934e-09;
+    p = p * z - 2.7557314163981447e-07;
+    p = p * z + 2.480158728880005e-05;
+    p = p * z - 0.0013888888888872975;
+    p = p * z + 0.041666666666666595;
+    double half = 0.5 * z, rough = 1 - half; /* what this subtraction lost is added below */
+    return rough + (((1 - rough) - half) + z * z * p);
+}
+LANES_INLINE float lanes_sin_near_float(float x) {
+    float z = x * x;
+    float p = -0.00019514957655854584f;
+    p = p * z + 0.008332158409914935f;
+    p = p * z - 0.16666654573141712f;
+    return x + x * (z * p);
+}
+LANES_INLINE float lanes_cos_near_float(float x) {
+    float z = x * x;
+    float p = 2.443278512451336e-05f;
+    p = p * z - 0.0013887313063000385f;
+    p = p * z + 0.04166664561880505f;
+    float half = 0.5f * z, rough = 1 - half;
+    return rough + (((1 - rough) - half) + z * z * p);
+}
+
+/* x less the nearest multiple of pi/2, and in the low two bits of `quarter` which one. Adding ROUND leaves an
+ * integer in the low bits of the sum; pi/2 is in three parts, so that the first products are exact. */
+LANES_INLINE double lanes_reduce_double(double x, uint64_t *quarter) {
+    const double ROUND = 0x1.8p52;
+    double sum = x * 0.6366197723675814 + ROUND;
+    *quarter = lanes_bits_double(sum);
+    double n = sum - ROUND;
+    double head = x - n * 0x1.921fb544p+0;
+    double part = n * 0x1.0b4611a6p-34;
+    double rest = head - part;
+    return rest + (((head - rest) - part) - n * 0x1.3198a2e037073p-69);
+}
+LANES_INLINE float lanes_reduce_float(float x, uint32_t *quarter) {
+    const float ROUND = 0x1.8p23f;
+    float sum = x * 0.63661975f + ROUND;
+    *quarter = lanes_bits_float(sum);
+    float n = sum - ROUND;
+    float head = x - n * 0x1.92p+0f;
+    float part = n * 0x1.fb4p-12f;
+    float rest = head - part;
+    return rest + (((head - rest) - part) - n * 0x1.4442d2p-24f);
+}
+
+/* Odd quarters swap sine and cosine; the second bit is the sign. */
+LANES_INLINE double lanes_turn_double(double rest, uint64_t quarter) {
+    double turned = lanes_select_double(quarter & 1, lanes_cos_near_double(rest), lanes_sin_near_double(rest));
+    return lanes_from_bits_double(lanes_bits_double(turned) ^ (quarter & 2) << 62);
+}
+LANES_INLINE float lanes_turn_float(float rest, uint32_t quarter) {
+    float turned = lanes_select_float(quarter & 1, lanes_cos_near_float(rest), lanes_sin_near_float(rest));
+    return lanes_from_bits_float(lanes_bits_float(turned) ^ (quarter & 2) << 30);
+}
+
+LANES_INLINE double lanes_sin_double(double x) {
+    uint64_t quarter;
+    double rest = lanes_reduce_double(x, &quarter);
+    return lanes_turn_double(rest, quarter);
+}
+LANES_INLINE float lanes_sin_float(float x) {
+    uint32_t quarter;
+    float rest = lanes_reduce_float(x, &quarter);
+    return lanes_turn_float(rest, quarter);
+}
+LANES_INLINE double lanes_cos_double(double x) {
+    uint64_t quarter;
+    double rest = lanes_reduce_double(x, &quarter);
+    return lanes_turn_double(rest, quarter + 1);
+}
+LANES_INLINE float lanes_cos_float(float x) {
+    uint32_t quarter;
+    float rest = lanes_reduce_float(x, &quarter);
+    return lanes_turn_float(rest, quarter + 1);
+}
+
+/* The names without their precision, for use where REAL is defined. */
+#define lanes_word LANES_NAME(lanes_word)
+#define lanes_bits LANES_NAME(lanes_bits)
+#define lanes_from_bits LANES_NAME(lanes_from_bits)
+#define lanes_select LANES_NAME(lanes_select)
+#define lanes_abs LANES_NAME(lanes_abs)
+#define lanes_is_negative LANES_NAME(lanes_is_negative)
+#define lanes_sin LANES_NAME(lanes_sin)
+#define lanes_cos LANES_NAME(lanes_cos)
+#define lanes_sin_near LANES_NAME(lanes_sin_near)
+#define lanes_cos_near LANES_NAME(lanes_cos_near)
+
+/* ---- Blocks ----------------------------------------------------------------------------------------------- */
+
+/* The block that holds environment `env`. */
+LANES_INLINE void *lanes_block(const shoal_envs *envs, uint64_t env) {
+    return (char *)envs->instances + env / LANES * LANES * envs->instance_bytes;
+}
+
+/* The reset flags of the eight environments from `env` on, one byte each; those from `end` on are 0. */
+LANES_INLINE uint64_t lanes_resets(const shoal_envs *envs, uint64_t env, uint64_t end) {
+    uint64_t flags = 0;
+    if (end - env >= sizeof flags)
+        memcpy(&flags, envs->reset + env, sizeof flags);
+    else
+        memcpy(&flags, envs->reset + env, end - env);
+    return flags;
+}
+
+/* Writes the batch functions reset_REAL and step_REAL. A block with environments to reset is stepped whole too,
+ * and then they are reset. */
+#define LANES_BATCH(Block, Action, reset_lane, step_block)                                                   \
+    static void LANES_NAME(reset)(shoal_envs * envs, uint64_t begin, uint64_t end) {                         \
+        for (uint64_t env = begin; env < end; env++)                                                         \
+            reset_lane((Block *)lanes_block(envs, env), env % LANES, envs, env);                             \
+    }                                                                                                        \
+    SHOAL_MULTIVERSION static void LANES_NAME(step)(shoal_envs * envs, uint64_t begin, uint64_t end) {       \
+        for (uint64_t row = begin; row < end; row += LANES) {                                                \
+            Block *block = (Block *)lanes_block(envs, row);                                                  \
+            step_block(block, envs->options, SHOAL_ACTION(Action, envs, 0, row),                             \
+                       SHOAL_OBSERVATION(float, envs, 0, row), envs->rewards + row, envs->terminated + row); \
+            for (uint64_t half = row; half < row + LANES && half < end; half += 8) {                         \
+                for (uint64_t flags = lanes_resets(envs, half, end); flags;) {                               \
+                    uint64_t byte = (uint64_t)__builtin_ctzll(flags) / 8, env = half + byte;                 \
+                    flags &= ~((uint64_t)0xff << 8 * byte);                                                  \
+                    reset_lane(block, env % LANES, envs, env);                                               \
+                    envs->rewards[env] = 0;                                                                  \
+                    envs->terminated[env] = 0;                                                               \
+                }                                                                                            \
+            }                                                                                                \
+        }                                                                                                    \
+    }
+
+/* Writes reset and step, which go to the precision chosen. */
+#define LANES_BOTH_PRECISIONS                                                                                \
+    static void reset(shoal_envs *envs, uint64_t begin, uint64_t end) {                                      \
+        (envs->options[0].s[0] == 'f' ? reset_float : reset_double)(envs, begin, end);                       \
+    }                                                                                                        \
+    static void step(shoal_envs *envs, uint64_t begin, uint64_t end) {                                       \
+        (envs->options[0].s[0] == 'f' ? step_float : step_double)(envs, begin, end);                         \
+    }
+
+/* ---- shoal.checkpoint/1: one lane of every array of a block ------------------------------------------------ */
+
+static inline uint64_t lanes_checkpoint_size(shoal_envs *envs, uint64_t env) {
+    (void)env;
+    return envs->instance_bytes;
+}
+static inline void lanes_checkpoint_save(shoal_envs *envs, uint64_t env, void *out) {
+    uint64_t real = lanes_real_bytes(envs->options);
+    const char *lane = (const char *)lanes_block(envs, env) + env % LANES * real;
+    for (uint64_t at = 0; at < envs->instance_bytes; at += real)
+        memcpy((char *)out + at, lane + at * LANES, real);
+}
+static inline const char *lanes_checkpoint_restore(shoal_envs *envs, uint64_t env, const void *in,
+                                                   uint64_t bytes) {
+    if (bytes != envs->instance_bytes)
+        return "the checkpoint is of another size: was it saved with the same options?";
+    uint64_t real = lanes_real_bytes(envs->options);
+    char *lane = (char *)lanes_block(envs, env) + env % LANES * real;
+    for (uint64_t at = 0; at < bytes; at += real)
+        memcpy(lane + at * LANES, (const char *)in + at, real);
+    return 0;
+}
+static inline const void *lanes_get_extension(const char *id) {
+    static const shoal_checkpoint_v1 CHECKPOINT = {
+        lanes_checkpoint_size,
+        lanes_checkpoint_save,
+        lanes_checkpoint_restore,
+    };
+    return strcmp(id, SHOAL_EXT_CHECKPOINT) ? 0 : &CHECKPOINT;
+}
+
+#endif

@@ -1,0 +1,121 @@
+/* Squared: walk to the goal on a square board. The environment to copy: everything an author needs, and no
+ * more.
+ *
+ * The board is size x size; the agent starts in the middle, the goal in a random other cell. Reward is 1 at
+ * the goal, -1 for leaving the board, and both end the episode. `cc -DSQUARED_MAIN -I include
+ * envs/squared/squared.c && ./a.out` plays it. */
+// SPDX-License-Identifier: MIT
+#include <shoal/env.h>
+#include <string.h>
+
+enum { EMPTY = 0, AGENT = 1, GOAL = 2 };
+enum { STAY = 0, DOWN = 1, UP = 2, LEFT = 3, RIGHT = 4, NUM_ACTIONS = 5 };
+
+typedef struct Squared {
+    int32_t size, row, column, goal_row, goal_column;
+} Squared;
+
+static const shoal_option OPTIONS[] = {
+    {.name = "size", .help = "cells along an edge, odd", .type = SHOAL_OPTION_INT, .value = {.i = 11}},
+};
+
+static const char *describe(const shoal_value *options, shoal_spec *spec) {
+    int64_t size = options[0].i;
+    if (size < 3 || size > 255 || size % 2 == 0)
+        return "size must be odd, from 3 to 255";
+    spec->instance_bytes = sizeof(Squared);
+    spec->max_episode_steps = 2 * size;
+    shoal_field board = {.dtype = SHOAL_UINT8, .kind = SHOAL_BOX, .ndim = 2, .low = 0, .high = 2};
+    board.shape[0] = board.shape[1] = size;
+    shoal_field move = {.dtype = SHOAL_INT64, .kind = SHOAL_DISCRETE, .low = 0, .high = NUM_ACTIONS - 1};
+    spec->add_observation(spec->host, &board);
+    spec->add_action(spec->host, &move);
+    return 0;
+}
+
+static void observe(const Squared *self, shoal_envs *envs, uint64_t env) {
+    uint8_t *board = SHOAL_OBSERVATION(uint8_t, envs, 0, env);
+    memset(board, EMPTY, envs->observation_bytes[0]);
+    board[self->goal_row * self->size + self->goal_column] = GOAL;
+    if (self->row >= 0 && self->row < self->size && self->column >= 0 && self->column < self->size)
+        board[self->row * self->size + self->column] = AGENT;
+}
+
+static void reset_one(Squared *self, shoal_envs *envs, uint64_t env) {
+    self->size = (int32_t)envs->options[0].i;
+    self->row = self->column = self->size / 2;
+    do {
+        self->goal_row = (int32_t)shoal_integers(&envs->rng[env], 0, self->size);
+        self->goal_column = (int32_t)shoal_integers(&envs->rng[env], 0, self->size);
+    } while (self->goal_row == self->row && self->goal_column == self->column);
+    observe(self, envs, env);
+}
+
+static void step_one(Squared *self, shoal_envs *envs, uint64_t env) {
+    int64_t action = *SHOAL_ACTION(int64_t, envs, 0, env);
+    self->row += (action == DOWN) - (action == UP);
+    self->column += (action == RIGHT) - (action == LEFT);
+    int outside = self->row < 0 || self->row >= self->size || self->column < 0 || self->column >= self->size;
+    int found = self->row == self->goal_row && self->column == self->goal_column;
+    envs->rewards[env] = found - outside;
+    envs->terminated[env] = (uint8_t)(found || outside);
+    observe(self, envs, env);
+}
+
+SHOAL_BATCH(Squared, reset_one, step_one)
+
+const shoal_entry_v1 shoal_entry = {
+    .abi_major = SHOAL_ABI_MAJOR,
+    .abi_minor = SHOAL_ABI_MINOR,
+    .name = "Squared-v0",
+    .options = OPTIONS,
+    .num_options = sizeof OPTIONS / sizeof OPTIONS[0],
+    .describe = describe,
+    .reset = Squared_reset,
+    .step = Squared_step,
+};
+
+#ifdef SQUARED_MAIN
+#include <stdio.h>
+#include <time.h>
+
+/* A host of one environment. Keys w, a, s, d and Enter move; any other key waits; end of input ends. */
+int main(void) {
+    enum { SIZE = 11 };
+    Squared self = {0};
+    uint8_t board[SIZE * SIZE], terminated = 0, truncated = 0, reset = 1;
+    int64_t action = STAY;
+    double reward = 0;
+    shoal_value options[] = {{.i = SIZE}};
+    shoal_rng rng = {.state_low = (uint64_t)time(0), .inc_low = 1};
+    shoal_envs envs = {
+        .num_envs = 1,
+        .options = options,
+        .instances = &self,
+        .instance_bytes = sizeof self,
+        .rng = &rng,
+        .observations = (void *[]){board},
+        .observation_bytes = (uint64_t[]){sizeof board},
+        .actions = (const void *[]){&action},
+        .action_bytes = (uint64_t[]){sizeof action},
+        .rewards = &reward,
+        .terminated = &terminated,
+        .truncated = &truncated,
+        .reset = &reset,
+    };
+    for (int key = 0; key != EOF;) {
+        Squared_step(&envs, 0, 1);
+        reset = terminated; /* the next step starts anew */
+        terminated = 0;
+        for (int i = 0; i < SIZE * SIZE; i++)
+            printf("%c%c", ".A*"[board[i]], (i + 1) % SIZE ? ' ' : '\n');
+        if (reset)
+            printf("reward %g; any key for another round", reward);
+        printf("\n");
+        while ((key = getchar()) == '\n')
+            continue;
+        action = key == 's' ? DOWN : key == 'w' ? UP : key == 'a' ? LEFT : key == 'd' ? RIGHT : STAY;
+    }
+    return 0;
+}
+#endif

@@ -1,0 +1,349 @@
+"""`shoal doctor`: what this machine offers Shoal, each thing tried rather than guessed, one line each.
+
+ok       works, with what was found
+warning  works, but slowly or not for every size; the line says what to do
+failure  does not work; the line says what to do
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import importlib.metadata
+import mmap
+import os
+import platform
+import re
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, TextIO, TypeAlias
+
+import numpy as np
+
+from shoal import _core
+from shoal.errors import NoRoomError, ShmFullError, ShoalError
+from shoal.memory import Layout, Segment, list_names
+from shoal.memory.limits import file_size_limits, format_bytes, memory_limits, space_limits
+
+__all__ = ["Finding", "examine", "report", "run"]
+
+Status: TypeAlias = Literal["ok", "warning", "failure"]
+
+_SMALL_MEMORY = 512 << 20
+_SMALL_SHM = 64 << 20  # Docker's default
+_ENOUGH_FILES = 1024
+_ENOUGH_PROCESSES = 256
+_FUTEX_WAKE = 1
+_FUTEX_NUMBERS = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "ppc64le": 221, "s390x": 238}
+_COLOURS = {"ok": "\033[32m", "warning": "\033[33m", "failure": "\033[31m"}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report; probes leave its name to `examine`."""
+
+    status: Status
+    found: str
+    advice: str = ""
+    name: str = ""
+
+
+def run(strict: bool = False) -> int:
+    """Examines this machine and prints the report; 0 unless something failed (or, if strict, warned)."""
+    return report(examine(), sys.stdout, strict=strict)
+
+
+def examine(root: Path = Path("/")) -> list[Finding]:
+    """Runs every probe. `root` is where /proc and /sys are read."""
+    return [_examined(name, probe, root) for name, probe in _PROBES.items()]
+
+
+def report(findings: Iterable[Finding], file: TextIO, *, strict: bool = False) -> int:
+    """Writes aligned lines and a summary to `file`; returns the exit status."""
+    findings = list(findings)
+    width = max((len(finding.name) for finding in findings), default=0)
+    coloured = file.isatty() and not os.environ.get("NO_COLOR")
+    count = dict.fromkeys(_COLOURS, 0)
+    for finding in findings:
+        count[finding.status] += 1
+        status = f"{finding.status:7}"
+        if coloured:
+            status = f"{_COLOURS[finding.status]}{status}\033[0m"
+        text = f"{finding.found}; {finding.advice}" if finding.advice else finding.found
+        text = " ".join(text.split()).encode("ascii", "backslashreplace").decode()
+        print(f"{status}  {finding.name:{width}}  {text}", file=file)
+    counts = ", ".join(f"{status} {number}" for status, number in count.items())
+    print(f"{len(findings)} checks: {counts}", file=file)
+    return 1 if count["failure"] or (strict and count["warning"]) else 0
+
+
+def _examined(name: str, probe: Callable[[Path], Finding], root: Path) -> Finding:
+    try:
+        return replace(probe(root), name=name)
+    except Exception as error:  # a probe must not hide the others
+        found = f"the check itself failed with {type(error).__name__}: {error}"
+        return Finding("failure", found, "please report this line", name)
+
+
+# -- machine -----------------------------------------------------------------------------------------
+
+
+def _system(root: Path) -> Finding:
+    found = f"{platform.system()} {platform.release()} on {platform.machine()}"
+    if sys.platform in ("linux", "darwin"):
+        return Finding("ok", found)
+    return Finding("failure", found, "Shoal runs on Linux and macOS")
+
+
+def _cores(root: Path) -> Finding:
+    cores = os.cpu_count() or 1
+    usable = len(os.sched_getaffinity(0)) if sys.platform == "linux" else cores
+    quota = _cpu_quota(root)
+    found = f"{usable} of {cores} usable"
+    if quota is not None:
+        found += f", cgroup quota {quota:g}"
+        if quota < usable:
+            most = max(1, int(quota))
+            return Finding("warning", found, f"start at most {most} threads and workers: more will be paused")
+    if usable == 1:
+        return Finding("warning", found, "threads and workers will take turns; give this process more cores")
+    return Finding("ok", found)
+
+
+def _cpu_quota(root: Path) -> float | None:
+    """Cores' worth of time the cgroups (version 1 and 2, with all ancestors) allow; None if unlimited."""
+    quotas = []
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        controllers, _, path = line.partition(":")[2].partition(":")
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        for top in (root / "sys/fs/cgroup" / controllers, root / "sys/fs/cgroup/cpu"):
+            directory = top / path.lstrip("/")
+            # A container may see the host's path with only its own part mounted: then just the top is there.
+            for level in (directory, *directory.parents):
+                words = _read(level / "cpu.max").split() or [
+                    *_read(level / "cpu.cfs_quota_us").split(),
+                    *_read(level / "cpu.cfs_period_us").split(),
+                ]
+                if len(words) == 2 and all(word.isdecimal() and int(word) > 0 for word in words):
+                    quotas.append(int(words[0]) / int(words[1]))
+                if level == top:
+                    break
+    return min(quotas, default=None)
+
+
+def _memory(root: Path) -> Finding:
+    limits = memory_limits(root) + file_size_limits()
+    if not limits:
+        return Finding("ok", "this system states no limit")
+    tightest = min(limits, key=lambda limit: limit.free_bytes)
+    found = f"{format_bytes(tightest.free_bytes)} free, bounded by {tightest.name}"
+    enough = tightest.free_bytes >= _SMALL_MEMORY
+    return Finding("ok", found) if enough else Finding("warning", found, tightest.advice)
+
+
+def _huge_pages(root: Path) -> Finding:
+    if sys.platform != "linux":
+        return Finding("ok", "macOS has none to ask for; ordinary pages are used")
+    settings = root / "sys/kernel/mm/transparent_hugepage"
+    chosen = {name: re.search(r"\[(\w+)\]", _read(settings / name)) for name in ("enabled", "shmem_enabled")}
+    words = {name: match[1] if match else "absent" for name, match in chosen.items()}
+    found = ", ".join(f"{name} {word}" for name, word in words.items())
+    if words["enabled"] == "absent":
+        return Finding("ok", "this kernel has none; ordinary pages are used")
+    if words["shmem_enabled"] in ("never", "deny", "absent"):
+        # The default of most systems, and nothing fails: worth a word, not a warning.
+        found += " (large segments get 2 MB pages only with huge_pages=True)"
+    return Finding("ok", found)
+
+
+# -- shared memory -----------------------------------------------------------------------------------
+
+
+def _anonymous_memory(root: Path) -> Finding:
+    advice = "allow memfd_create and its seals in the container's or sandbox's system call filter (seccomp)"
+    try:
+        with Segment(Layout({"probe": (np.uint8, (1,))})) as segment:
+            segment["probe"][0] = 1
+        fd = _core.memory_create()
+        try:
+            _core.reserve(fd, 0, 4096)
+            _core.seal(fd)
+            if sys.platform != "linux":
+                return Finding("ok", "shm_open, unlinked at once; macOS has no memfd and no seals")
+            try:
+                os.ftruncate(fd, 0)
+            except PermissionError:
+                return Finding("ok", "memfd, sealed against shrinking")
+            return Finding("failure", "memfd works, but sealed memory could be shrunk", advice)
+        finally:
+            os.close(fd)
+    except NoRoomError as error:
+        return Finding("failure", f"no room: {error}", "end other programs or raise that limit")
+    except (OSError, ShoalError) as error:
+        return Finding("failure", f"refused: {error}", advice)
+
+
+def _named_memory(root: Path) -> Finding:
+    directory = _core.name_directory()
+    try:
+        stats, limits = os.statvfs(directory), space_limits(directory, ShmFullError)
+        with Segment.named(Layout({"probe": (np.uint8, (1,))})) as segment:
+            Segment.attach(str(segment.name), readonly=True).close()
+    except (OSError, ShoalError) as error:
+        advice = f"{directory} must be a writable file system; named segments do not work without it"
+        return Finding("failure", f"{directory}: {error}", advice)
+    size, free = stats.f_blocks * stats.f_frsize, stats.f_bavail * stats.f_frsize
+    found = f"{directory}: {format_bytes(size)}, {format_bytes(free)} free"
+    if size and (size <= _SMALL_SHM or free < _SMALL_SHM):
+        return Finding("warning", found, limits[0].advice)
+    return Finding("ok", found if size else f"{directory}: no fixed size")
+
+
+def _leftovers(root: Path) -> Finding:
+    entries = list_names()
+    dead = [entry for entry in entries if not entry.alive]
+    if dead:
+        size = format_bytes(sum(entry.size_bytes for entry in dead))
+        names = ", ".join(entry.name for entry in dead[:3]) + (", ..." if len(dead) > 3 else "")
+        found = f"{len(dead)} named segments of dead owners ({size}): {names}"
+        return Finding("warning", found, "run `shoal clean`")
+    return Finding("ok", f"none; {len(entries)} named segments in use")
+
+
+# -- system calls ------------------------------------------------------------------------------------
+
+
+def _futex(root: Path) -> Finding:
+    if sys.platform != "linux":
+        return Finding("ok", "macOS has none; the system's own wait-on-address is used instead")
+    number = _FUTEX_NUMBERS.get(platform.machine())
+    if number is None or sys.maxsize < 2**32:
+        return Finding("ok", f"not tried: its number on {platform.machine()} is not known here")
+    call = ctypes.CDLL(None, use_errno=True).syscall
+    call.restype = ctypes.c_long
+    # On a word of shared memory, not a private one: that is where workers wait.
+    word = ctypes.c_uint32.from_buffer(mmap.mmap(-1, mmap.PAGESIZE))
+    if call(*map(ctypes.c_long, (number, ctypes.addressof(word), _FUTEX_WAKE, 1, 0, 0, 0))) != 0:
+        found = f"refused: {os.strerror(ctypes.get_errno())}"
+        return Finding("failure", found, "allow futex in the container's or sandbox's system call filter")
+    return Finding("ok", "works on shared memory")
+
+
+def _pidfd(root: Path) -> Finding:
+    if sys.platform != "linux":
+        return Finding("ok", "macOS has none; kqueue tells of a process's end instead")
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except AttributeError:
+        return Finding("warning", "this Python was built without it", "use one built for Linux 5.3 or newer")
+    except OSError as error:
+        advice = "needs Linux 5.3 or newer, and pidfd_open allowed in the system call filter"
+        return Finding("failure", f"refused: {error.strerror}", advice)
+    return Finding("ok", "works")
+
+
+# -- limits of this process --------------------------------------------------------------------------
+
+
+def _limit(which: int, enough: int, flag: str) -> Finding:
+    soft, hard = resource.getrlimit(which)
+    if soft == resource.RLIM_INFINITY:
+        return Finding("ok", "no limit")
+    if soft >= enough:
+        return Finding("ok", f"at most {soft}")
+    found = f"at most {soft}"
+    if hard != resource.RLIM_INFINITY and hard < enough:
+        return Finding("warning", found, f"the hard limit is {hard}; ask an administrator for {enough}")
+    return Finding("warning", found, f"raise it with `ulimit {flag} {enough}`")
+
+
+# -- software ----------------------------------------------------------------------------------------
+
+
+def _python(root: Path) -> Finding:
+    python = f"{platform.python_implementation()} {platform.python_version()}"
+    return Finding("ok", f"{python}, shoal {importlib.metadata.version('shoal')}")
+
+
+def _package(name: str) -> Finding:
+    needs = importlib.metadata.requires("shoal") or []
+    wanted = next(need for need in needs if re.match(rf"{name}\b", need))
+    try:
+        version = str(importlib.import_module(name).__version__)
+    except ImportError as error:
+        return Finding("failure", f"cannot be imported: {error}", f"pip install '{wanted}'")
+    for operator, bound in re.findall(r"(>=|<)([\d.]+)", wanted):
+        if (_numbers(version) >= _numbers(bound)) != (operator == ">="):
+            return Finding("failure", version, f"pip install '{wanted}'")
+    return Finding("ok", version)
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(digits) for digits in re.findall(r"\d+", version)]
+
+
+def _compiler(root: Path) -> Finding:
+    for name in ("cc", "gcc", "clang"):
+        path = shutil.which(name)
+        line = _first_line(path, "--version") if path else None
+        if line is not None:
+            return Finding("ok", f"{name}: {line}")
+    advice = "install one (Debian: apt install gcc; macOS: xcode-select --install) to write environments in C"
+    return Finding("warning", "no cc, gcc or clang that runs", advice)
+
+
+def _cuda(root: Path) -> Finding:
+    tool = shutil.which("nvidia-smi")
+    if tool:
+        gpu = _first_line(tool, "--query-gpu=name,driver_version", "--format=csv,noheader")
+        if gpu is None:
+            return Finding("warning", "nvidia-smi is there but fails", "reinstall the NVIDIA driver")
+        return Finding("ok", gpu)
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return Finding("ok", "none; everything but copies to a GPU works without it")
+    return Finding("ok", "libcuda.so.1")
+
+
+def _first_line(*command: str) -> str | None:
+    """The first line a command prints; None if it cannot run or fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    lines = done.stdout.splitlines()
+    return lines[0].strip() if done.returncode == 0 and lines else None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+_PROBES: dict[str, Callable[[Path], Finding]] = {
+    "system": _system,
+    "python": _python,
+    "numpy": lambda root: _package("numpy"),
+    "gymnasium": lambda root: _package("gymnasium"),
+    "cores": _cores,
+    "memory": _memory,
+    "anonymous memory": _anonymous_memory,
+    "named memory": _named_memory,
+    "leftovers": _leftovers,
+    "huge pages": _huge_pages,
+    "futex": _futex,
+    "pidfd": _pidfd,
+    "open files": lambda root: _limit(resource.RLIMIT_NOFILE, _ENOUGH_FILES, "-n"),
+    "processes": lambda root: _limit(resource.RLIMIT_NPROC, _ENOUGH_PROCESSES, "-u"),
+    "compiler": _compiler,
+    "cuda": _cuda,
+}

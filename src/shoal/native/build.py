@@ -1,0 +1,267 @@
+"""Compiling a C environment: one source file in, one shared library out, again only when something changed.
+
+The library of `my_env.c` lies in a cache of one's own as `my_env-HASH.so`, where HASH covers whatever the
+result depends on: the source, the headers it includes, the flags, the compiler and the machine. A library is
+complete before it gets its name, so any number of processes may build at once. The cache may be deleted at
+any time.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import json
+import os
+import platform
+import re
+import shlex
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from shoal import _core
+from shoal.errors import BuildError
+
+__all__ = ["build", "include_directory"]
+
+_FLAGS = ("-O3", "-ffp-contract=off", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra")
+
+
+@dataclass(frozen=True, slots=True)
+class _Language:
+    flags: tuple[str, ...]
+    variable: str
+    compilers: tuple[str, ...]
+
+
+# A call of an undeclared function would link, and fail only when the library is loaded.
+_C = _Language(("-std=c11", "-Werror=implicit-function-declaration"), "CC", ("cc", "gcc", "clang"))
+_CPP = _Language(("-std=c++17",), "CXX", ("c++", "g++", "clang++"))
+_LANGUAGES = {".c": _C, ".cc": _CPP, ".cpp": _CPP}
+
+
+def build(source: str | Path, *, output: Path | None = None, compiler: str | None = None) -> Path:
+    """Compiles an environment and returns the absolute path of its library.
+
+    The compiler is `compiler`, else $CC ($CXX for C++), else the first of cc, gcc and clang; each may carry
+    flags. Its warnings go to stderr. With `output` the library is written there, every time; without, it is
+    the one in the cache ($XDG_CACHE_HOME or ~/.cache, then /shoal) if nothing changed. A BuildError has the
+    compiler's whole message in its text, and as `compiler_output` beside `command`.
+    """
+    path, language = _checked(source)
+    program = _compiler(language, compiler)
+    command = [*program, *language.flags, *_FLAGS, f"-I{path.parent}", f"-I{include_directory()}"]
+    if output is not None:
+        target = Path(output).absolute()
+        if target.is_dir():
+            raise BuildError(f"the output {target} is a directory; give the path of a file in it")
+        with _compiled(command, path, target) as built:
+            os.replace(built, target)
+        return target
+
+    tools = _tools(tuple(program), os.stat(program[0]).st_mtime_ns)
+    directory = _cache() or _private_directory(os.getpid())
+    inputs = _inputs(tools, command, path, directory)
+    while not _is_own_file(library := directory / f"{path.stem}-{inputs}.so"):
+        with _compiled(command, path, library) as built:
+            compiled, inputs = inputs, _inputs(tools, command, path, directory)
+            if compiled == inputs:  # else someone saved a file in between: it may hold either text
+                os.replace(built, library)
+                break
+    return library
+
+
+def include_directory() -> Path:
+    """Where shoal/env.h lies: beside the native module, or in the checkout of an editable install."""
+    installed = Path(_core.__file__).parent / "include"
+    checkout = Path(__file__).resolve().parents[3] / "include"
+    for directory in (installed, checkout):
+        if (directory / "shoal" / "env.h").is_file():
+            return directory
+    raise BuildError(f"shoal/env.h is neither in {installed} nor in {checkout}; install shoal again")
+
+
+def _checked(source: str | Path) -> tuple[Path, _Language]:
+    path = Path(source).absolute()
+    if path.is_dir():
+        example = path / f"{path.name}.c"
+        raise BuildError(f"{source} is a directory; give the source file in it, such as {example}")
+    if path.suffix not in _LANGUAGES:
+        raise BuildError(
+            f"{source} must end in {', '.join(_LANGUAGES)}; it ends in {path.suffix or 'none of these'}"
+        )
+    if not path.is_file():
+        raise BuildError(f"there is no file {path}")
+    return path, _LANGUAGES[path.suffix]
+
+
+def _compiler(language: _Language, given: str | None) -> list[str]:
+    """The command that compiles, its program as an absolute path."""
+    chosen = (given or os.environ.get(language.variable, "")).strip()
+    for candidate in [chosen] if chosen else language.compilers:
+        try:
+            program, *flags = [candidate] if shutil.which(candidate) else shlex.split(candidate)
+        except ValueError as error:
+            raise BuildError(f"{language.variable} is no command: {candidate!r}: {error}") from error
+        found = shutil.which(program)
+        if found is not None:
+            return [str(Path(found).absolute()), *flags]
+    asked = f"{chosen!r}" if chosen else f"any of {', '.join(language.compilers)}"
+    raise BuildError(
+        f"no compiler: looked for {asked} on the PATH. Install one (Debian: apt install build-essential; "
+        f"macOS: xcode-select --install), or set {language.variable} to yours"
+    )
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    """Runs the compiler; BuildError with all it said if it fails."""
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace"
+        )
+    except OSError as error:
+        raise BuildError(f"the compiler cannot be run: {error}\ncommand: {shlex.join(command)}") from error
+    if done.returncode != 0:
+        said = (done.stderr + done.stdout).strip() or f"(nothing; exit status {done.returncode})"
+        raise BuildError(
+            f"the compiler refused it:\n{said}\ncommand: {shlex.join(command)}",
+            command=shlex.join(command),
+            compiler_output=done.stderr + done.stdout,
+        )
+    return done
+
+
+@contextmanager
+def _compiled(command: list[str], source: Path, library: Path) -> Iterator[Path]:
+    """The new library, complete, under a name of its own beside where it belongs."""
+    try:
+        # A directory of our own: nobody can put another file where the compiler writes.
+        scratch = Path(tempfile.mkdtemp(prefix=f".{library.stem}-", dir=library.parent))
+    except OSError as error:
+        raise BuildError(f"nothing can be written beside {library}: {error.strerror}") from error
+    try:
+        built = scratch / library.name
+        done = _run([*command, str(source), "-o", str(built), "-lm"])
+        if done.stderr:
+            print(done.stderr, end="", file=sys.stderr)
+        with built.open("rb") as file:
+            os.fsync(file.fileno())
+        yield built
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+# ---- What a library depends on
+
+
+@cache
+def _tools(program: tuple[str, ...], mtime_ns: int) -> str:
+    """The compiler, and the machine: a home directory may be shared between several."""
+    del mtime_ns  # a new file is a new compiler
+    return _digest([_run([*program, "--version"]).stdout, platform.machine(), *platform.libc_ver()])
+
+
+def _inputs(tools: str, command: list[str], source: Path, directory: Path) -> str:
+    """A hash of everything that goes into the library.
+
+    Which headers that includes is the compiler's answer (-MM), kept in the cache for as long as neither those
+    files nor the names in the source's directory change.
+    """
+    record = directory / f"{source.stem}-{_digest([tools, *command, str(source)])}.json"
+    names = sorted(os.listdir(source.parent))
+    files = _recorded(record, names)
+    if files is None:
+        files = _dependencies(command, source)
+        _write_record(record, {"names": names, "files": files, "contents": _contents(files)})
+    return _digest([tools, *command, _contents(files)])
+
+
+def _recorded(record: Path, names: list[str]) -> list[str] | None:
+    if not _is_own_file(record):
+        return None
+    try:
+        known = json.loads(record.read_text())
+        files = [str(file) for file in known["files"]]
+        return files if known["names"] == names and known["contents"] == _contents(files) else None
+    except (OSError, BuildError, ValueError, KeyError, TypeError):
+        return None  # asked again, written again
+
+
+def _write_record(record: Path, known: dict[str, object]) -> None:
+    with suppress(OSError):  # then it is asked again the next time
+        descriptor, temporary = tempfile.mkstemp(prefix=f".{record.stem}-", dir=record.parent)
+        with open(descriptor, "w") as file:
+            json.dump(known, file)
+        os.replace(temporary, record)
+
+
+def _dependencies(command: list[str], source: Path) -> list[str]:
+    """The source and the headers it includes, less those of the system."""
+    rule = _run([*command, "-MM", "-MT", "it", str(source)]).stdout
+    words = re.findall(r"(?:\\.|[^\s\\])+", rule.removeprefix("it:").replace("\\\n", " "))
+    return [re.sub(r"\\(.)", r"\1", word).replace("$$", "$") for word in words]
+
+
+def _contents(files: list[str]) -> str:
+    try:
+        return _digest(hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in files)
+    except OSError as error:
+        raise BuildError(f"{error.filename} cannot be read: {error.strerror}") from error
+
+
+def _digest(parts: Iterable[str]) -> str:
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:20]
+
+
+# ---- Where libraries lie
+
+
+def _cache() -> Path | None:
+    """The user's cache, or None if it cannot be written or another user could put a library there."""
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    try:
+        directory = (base if base.is_absolute() else Path.home() / ".cache") / "shoal"
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        directory = directory.resolve()
+        safe = _is_private(directory.stat()) and all(_is_trusted(above.stat()) for above in directory.parents)
+        return directory if safe and os.access(directory, os.W_OK | os.X_OK) else None
+    except (OSError, RuntimeError):  # RuntimeError: no home directory
+        return None
+
+
+def _is_private(status: os.stat_result) -> bool:
+    return status.st_uid == os.geteuid() and status.st_mode & 0o077 == 0
+
+
+def _is_trusted(status: os.stat_result) -> bool:
+    """Whether only root and this user decide what lies in this directory."""
+    others_write = status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX
+    return status.st_uid in (0, os.geteuid()) and not others_write
+
+
+def _is_own_file(path: Path) -> bool:
+    try:
+        status = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
+
+
+@cache
+def _private_directory(pid: int) -> Path:
+    """A directory for this process alone, gone at its end."""
+    directory = Path(tempfile.mkdtemp(prefix="shoal-"))
+    atexit.register(_remove, directory, pid)
+    return directory
+
+
+def _remove(directory: Path, pid: int) -> None:
+    if os.getpid() == pid:  # a forked child leaves it to its parent
+        shutil.rmtree(directory, ignore_errors=True)

@@ -1,0 +1,131 @@
+"""A plug-in as Python sees it: its options resolved, its fields as Gymnasium spaces."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space
+
+from shoal import _core
+from shoal.errors import PluginError
+
+__all__ = ["FieldInfo", "PluginInfo", "bundled", "load"]
+
+_BOX, _DISCRETE, _MULTI_DISCRETE, _MULTI_BINARY = range(4)
+
+
+@dataclass(frozen=True, slots=True)
+class FieldInfo:
+    """One declared field: the key in its Dict space (None: it is the whole space) and its own space."""
+
+    name: str | None
+    space: Space[Any]
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PluginInfo:
+    """A plug-in described for one choice of options."""
+
+    plugin: _core.Plugin
+    values: list[int | float | str]
+    options: dict[str, int | float | str]
+    instance_bytes: int
+    lanes: int
+    agents: int
+    max_episode_steps: int
+    observations: list[FieldInfo]
+    actions: list[FieldInfo]
+
+    @property
+    def observation_space(self) -> Space[Any]:
+        return _joined(self.observations)
+
+    @property
+    def action_space(self) -> Space[Any]:
+        return _joined(self.actions)
+
+
+def load(path: str | Path, options: Mapping[str, Any]) -> PluginInfo:
+    """Loads a compiled plug-in and asks it for its fields with these options."""
+    plugin = _core.Plugin(str(Path(path).absolute()))
+    values = _resolved(plugin, options)
+    facts = plugin.describe(list(values.values()))
+    return PluginInfo(
+        plugin,
+        list(values.values()),
+        values,
+        facts["instance_bytes"],
+        facts["lanes"],
+        facts["agents"],
+        facts["max_episode_steps"],
+        [_field(field) for field in facts["observations"]],
+        [_field(field) for field in facts["actions"]],
+    )
+
+
+@lru_cache(maxsize=1)
+def bundled() -> dict[str, Path]:
+    """The environments that come with Shoal, id to library; each names itself."""
+    directory = Path(_core.__file__).parent / "envs"
+    return {_core.Plugin(str(path)).name: path for path in sorted(directory.glob("*.so"))}
+
+
+def _resolved(plugin: _core.Plugin, given: Mapping[str, Any]) -> dict[str, int | float | str]:
+    """Every option's value, the given ones checked against the type of their default."""
+    known = {name: default for name, _, default in plugin.options}
+    unknown = sorted(set(given) - set(known))
+    if unknown:
+        has = f"it has {sorted(known)}" if known else "it has none"
+        raise TypeError(f"{plugin.name} has no option {', '.join(map(repr, unknown))}; {has}")
+    values: dict[str, int | float | str] = dict(known)
+    for name, value in given.items():
+        default = known[name]
+        if isinstance(default, int) and isinstance(value, (bool, int, np.integer, np.bool_)):
+            values[name] = int(value)
+        elif isinstance(default, float) and isinstance(value, (int, float, np.number)):
+            values[name] = float(value)
+        elif isinstance(default, str) and isinstance(value, str):
+            values[name] = value
+        else:
+            raise TypeError(
+                f"{plugin.name}: option {name!r} must be of type {type(default).__name__}, "
+                f"got {type(value).__name__}: {value!r}"
+            )
+        if isinstance(values[name], int) and not -(2**63) <= int(values[name]) < 2**63:
+            raise PluginError(f"{plugin.name}: option {name!r} must fit 64 bits, got {value}")
+    return values
+
+
+def _field(facts: dict[str, Any]) -> FieldInfo:
+    kind, shape = facts["kind"], tuple(facts["shape"])
+    dtype = np.dtype(bool) if facts["dtype"] == "b1" else np.dtype(facts["dtype"])
+    low, high = _bounds(facts["lows"], dtype, shape), _bounds(facts["highs"], dtype, shape)
+    space: Space[Any]
+    if kind == _DISCRETE:
+        space = Discrete(int(high) - int(low) + 1, start=int(low), dtype=dtype.type)
+    elif kind == _MULTI_DISCRETE:
+        space = MultiDiscrete(high - low + 1, dtype=dtype.type, start=low)
+    elif kind == _MULTI_BINARY:
+        space = MultiBinary(shape if len(shape) != 1 else shape[0])
+    else:
+        space = Box(low, high, shape, dtype.type)
+    return FieldInfo(facts["name"], space, dtype, shape)
+
+
+def _bounds(values: list[float], dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
+    array = np.array(values, np.float64)
+    whole = np.full(shape, array[0]) if len(values) == 1 else array.reshape(shape)
+    return whole.astype(dtype) if dtype.kind in "iub" else whole.astype(dtype.type)
+
+
+def _joined(fields: list[FieldInfo]) -> Space[Any]:
+    if fields[0].name is None:
+        return fields[0].space
+    return Dict({str(field.name): field.space for field in fields}, sort_keys=False)

@@ -1,0 +1,46 @@
+"""A new C environment: a directory with one complete, playable file to change, and a README with the commands."""
+
+from __future__ import annotations
+
+import errno
+import re
+from pathlib import Path
+
+__all__ = ["new"]
+
+# template.c and template.md beside this file are valid as they stand; only this name is replaced in them.
+_PLACEHOLDER = "template_env"
+
+
+def new(name: str, directory: Path) -> list[Path]:
+    """Writes `directory/name/name.c` and its README.md, and returns both paths.
+
+    `name` must be a C identifier (ValueError). A directory of that name is left alone (FileExistsError).
+    """
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
+        raise ValueError(
+            f"the name of an environment must be letters, digits and _, beginning with a letter; got {name!r}"
+        )
+    target = Path(directory) / name
+    try:
+        target.mkdir()
+    except FileExistsError:
+        message = "exists already; choose another name, or remove it"
+        raise FileExistsError(errno.EEXIST, message, str(target)) from None
+    written = [target / f"{name}.c", target / "README.md"]
+    for template, path in zip(("template.c", "template.md"), written, strict=True):
+        path.write_text(_named(Path(__file__).with_name(template).read_text(), name))
+    return written
+
+
+def _named(text: str, name: str) -> str:
+    """The text of a template, with `name` as a word, as a macro and as a type."""
+    text = text.replace(_PLACEHOLDER.upper(), name.upper())
+    text = text.replace(_camel(_PLACEHOLDER), _camel(name))
+    return text.replace(_PLACEHOLDER, name)
+
+
+def _camel(name: str) -> str:
+    # A word in capitals becomes Capitals: the constants of the file are the names in capitals.
+    words = [word.lower() if word.isupper() else word for word in name.split("_")]
+    return "".join(word[:1].upper() + word[1:] for word in words)

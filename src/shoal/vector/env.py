@@ -1,0 +1,370 @@
+"""The vector environment users hold: Gymnasium's VectorEnv over C environments, results lent from slots.
+
+    reset / step  ->  a slot nobody holds  ->  (observations, rewards, terminated, truncated, info)
+
+Every array is a view of a segment. buffers="leased": a slot is used again when its arrays are let go, so what
+you keep never changes. "live": one slot, overwritten by the next step. "copy": fresh arrays.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Literal
+
+import gymnasium.vector
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+
+from shoal import _core
+from shoal.errors import ClosedError
+from shoal.memory import Layout, Segment
+from shoal.memory.layout import FieldSpec
+from shoal.native.plugin import FieldInfo, PluginInfo
+from shoal.vector.hooks import Hooks
+from shoal.vector.rollout import Rollout
+
+__all__ = ["VectorEnv"]
+
+_AUTORESET = {AutoresetMode.NEXT_STEP: 0, AutoresetMode.SAME_STEP: 1, AutoresetMode.DISABLED: 2}
+_BUFFERS = {"leased": 0, "live": 1, "copy": 2}
+_CHECKS = {"actions": 4, "nan": 8}
+_INFOS = 16
+_MAX_ENVS = 2**31
+
+
+class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
+    """Steps `num_envs` C environments in one call. Made by `shoal.make_vec`.
+
+    For environments with several agents the rows of every array are agents, `num_envs` counts rows, and
+    `num_worlds` the environments behind them.
+    """
+
+    def __init__(
+        self,
+        info: PluginInfo,
+        num_envs: int = 1,
+        *,
+        num_threads: int | None = None,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+        buffers: Literal["leased", "live", "copy"] = "leased",
+        max_slots: int = 64,
+        max_episode_steps: int | None = None,
+        episode_stats: bool = False,
+        check: Iterable[str] = ("actions", "nan"),
+        render_mode: str | None = None,
+    ) -> None:
+        self.num_worlds = _count("num_envs", num_envs, _MAX_ENVS)
+        self.agents_per_env = info.agents
+        self.num_envs = self.num_worlds * info.agents
+        self.autoreset_mode = AutoresetMode(autoreset_mode)
+        if buffers not in _BUFFERS:
+            raise ValueError(f"buffers must be 'leased', 'live' or 'copy', got {buffers!r}")
+        checks = {check} if isinstance(check, str) else set(check)
+        if not checks <= set(_CHECKS):
+            raise ValueError(f"check may name {sorted(_CHECKS)}, got {sorted(checks)}")
+        if render_mode not in (None, "rgb_array"):
+            raise ValueError(f"render_mode must be None or 'rgb_array', got {render_mode!r}")
+        threads = _core.cpu_count() if num_threads is None else _count("num_threads", num_threads, 4096)
+        limit = info.max_episode_steps
+        if max_episode_steps is not None:
+            limit = _count("max_episode_steps", max_episode_steps, 2**32 - 1)
+        self.render_mode = render_mode
+        self.metadata = {"render_modes": ["rgb_array"], "autoreset_mode": self.autoreset_mode}
+        self.single_observation_space = info.observation_space
+        self.single_action_space = info.action_space
+        self.options = dict(info.options)
+        self.buffers = buffers
+        self._info = info
+        self._padded = -(-self.num_worlds // info.lanes) * info.lanes * info.agents
+        self._state = Segment(self._state_layout())  # first: it refuses sizes that nothing below could hold
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self.action_space = batch_space(self.single_action_space, self.num_envs)
+        self._slots = _SlotMaker(info.observations, self.num_envs, self._padded, self._same_step)
+        arrays = tuple(self._state[name] for name in _STATE)
+        infos = _Infos(
+            info.observations,
+            self._state["last_return"],
+            self._state["last_length"],
+            episode_stats,
+            self.num_envs,
+        )
+        self._hooks = Hooks(info.actions, self.num_envs, self._slots, max_slots, infos)
+        flags = _BUFFERS[buffers] | sum(_CHECKS[name] for name in checks)
+        if episode_stats or self._same_step:
+            flags |= _INFOS
+        self._action_rows = [self._state.rows(f"action/{i}", self.num_envs) for i in range(len(info.actions))]
+        self._stepper = _core.Stepper(
+            info.plugin,
+            info.values,
+            self.num_worlds,
+            threads,
+            _AUTORESET[self.autoreset_mode],
+            limit,
+            arrays,
+            tuple(self._state[f"action/{i}"] for i in range(len(info.actions))),
+            self._hooks,
+            flags,
+        )
+        self._stepper.add_slot(self._slots())
+        self._seeded = False
+        # The bound native method, so that a step is one call with no Python frame of ours in between.
+        self.step = self._stepper.step  # type: ignore[method-assign]
+
+    @property
+    def _same_step(self) -> bool:
+        return self.autoreset_mode == AutoresetMode.SAME_STEP
+
+    def _state_layout(self) -> Layout:
+        info, rows = self._info, self._padded
+        worlds = rows // info.agents
+        fields: dict[str, FieldSpec] = {
+            "instances": (np.uint8, (worlds, max(1, info.instance_bytes))),
+            "rng": (np.uint64, (worlds, 5)),
+            "reset": (np.uint8, (worlds,)),
+            "elapsed": (np.uint32, (worlds,)),
+            "total": (np.float64, (rows,)),
+            "length": (np.uint32, (rows,)),
+            "last_return": (np.float64, (rows,)),
+            "last_length": (np.uint32, (rows,)),
+        }
+        for number, field in enumerate(info.actions):
+            fields[f"action/{number}"] = (field.dtype, (rows, *field.shape))
+        return Layout(fields)
+
+    # -- Gymnasium's interface ------------------------------------------------------------------------
+
+    def reset(
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> tuple[Any, dict[str, Any]]:
+        """Starts new episodes, in all environments or where `options["reset_mask"]` is True."""
+        mask = self._reset_mask(options)
+        self._seed(seed, mask)
+        return self._stepper.reset(mask), {}
+
+    def step(self, actions: Any = None) -> Any:
+        """Steps every environment; None steps with what was written into `self.actions`."""
+        return self._stepper.step(actions)
+
+    def close(self, **kwargs: Any) -> None:
+        """Ends the threads and environments. Idempotent; arrays that were returned stay valid."""
+        if not self.closed:
+            self._stepper.close()
+            self._state.close()
+            self._slots.close()
+            self.closed = True
+
+    close_extras = close
+
+    def __enter__(self) -> VectorEnv:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def render(self) -> tuple[NDArray[np.uint8], ...]:
+        """A picture of every environment, for render_mode="rgb_array"."""
+        if self.render_mode is None:
+            raise ValueError('make the environments with render_mode="rgb_array" to draw them')
+        return tuple(self.render_env(env) for env in range(self.num_worlds))
+
+    # -- beyond Gymnasium -----------------------------------------------------------------------------
+
+    @property
+    def actions(self) -> Any:
+        """The action buffer itself: write into it, then call `step()` without arguments."""
+        if self._info.actions[0].name is None:
+            return self._action_rows[0]
+        return {field.name: rows for field, rows in zip(self._info.actions, self._action_rows, strict=True)}
+
+    @property
+    def stats(self) -> dict[str, Any]:
+        """Steps, episodes, their mean return and length; slots made, results copied for want of one."""
+        if self.closed:
+            raise ClosedError("the environments are closed")
+        return {**self._stepper.statistics, "copies": self._hooks.copies}
+
+    def shares_buffer(self, array: NDArray[Any]) -> bool:
+        """Whether the next step may change this array: True for results of `buffers="live"` alone."""
+        return self.buffers == "live" and self._slots.is_first(array)
+
+    def rollout(self, length: int) -> Rollout:
+        """Lends a block of `length + 1` rows of every environment; its `step` writes straight into it."""
+        return Rollout(
+            self._stepper, self._info, self.num_envs, self._padded, _count("length", length, 2**31)
+        )
+
+    def save_env(self, env_id: int) -> bytes:
+        """Everything environment `env_id` is, to be given to `restore_env` of any slot with these options."""
+        return self._stepper.save(self._env_id(env_id))
+
+    def restore_env(self, env_id: int, data: bytes) -> None:
+        """Makes environment `env_id` what it was when `save_env` gave `data`."""
+        if not isinstance(data, bytes):
+            raise TypeError(f"a checkpoint is bytes, got {type(data).__name__}")
+        self._stepper.restore(self._env_id(env_id), data)
+
+    def render_env(self, env_id: int) -> NDArray[np.uint8]:
+        """A picture of one environment, [height, width, 3]."""
+        height, width, pixels = self._stepper.render(self._env_id(env_id))
+        return np.frombuffer(pixels, np.uint8).reshape(height, width, 3)
+
+    # -- inside ---------------------------------------------------------------------------------------
+
+    def _env_id(self, env_id: int) -> int:
+        if not 0 <= env_id < self.num_worlds:
+            raise IndexError(f"environment {env_id} is out of range for {self.num_worlds} environments")
+        return int(env_id)
+
+    def _reset_mask(self, options: Mapping[str, Any] | None) -> NDArray[np.bool_] | None:
+        given = dict(options or {})
+        mask = given.pop("reset_mask", None)
+        if given:
+            raise ValueError(f"reset takes the option 'reset_mask', got {sorted(given)}")
+        if mask is None:
+            return None
+        if not isinstance(mask, np.ndarray):
+            raise TypeError(f"`options['reset_mask']` must be a numpy array, got {type(mask)}")
+        if mask.shape != (self.num_envs,):
+            raise ValueError(
+                f"`options['reset_mask']` must have shape `({self.num_envs},)`, got {mask.shape}"
+            )
+        if mask.dtype != np.bool_:
+            raise TypeError(f"`options['reset_mask']` must have `dtype=np.bool_`, got {mask.dtype}")
+        if not mask.any():
+            raise ValueError(
+                "`options['reset_mask']` must contain a boolean array with at least one True value, "
+                f"got reset_mask={mask}"
+            )
+        return np.asarray(mask.reshape(self.num_worlds, -1).any(axis=1))
+
+    def _seed(self, seed: int | Sequence[int | None] | None, mask: NDArray[np.bool_] | None) -> None:
+        if seed is None and self._seeded:
+            return
+        seeds: Sequence[int | None]
+        if seed is None:
+            first = secrets.randbits(62)
+            seeds = range(first, first + self.num_worlds)
+        elif isinstance(seed, (int, np.integer)):
+            seeds = range(int(seed), int(seed) + self.num_worlds)
+        else:
+            seeds = list(seed)
+            if len(seeds) != self.num_worlds:
+                raise ValueError(
+                    f"If seeds are passed as a list the length must match num_envs={self.num_worlds} "
+                    f"but got length={len(seeds)}."
+                )
+        for env, value in enumerate(seeds):
+            if value is None and not self._seeded:
+                value = secrets.randbits(62)
+            if value is None or (mask is not None and self._seeded and not mask[env]):
+                continue
+            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 0:
+                raise ValueError(f"a seed must be an int of at least 0, got {value!r} for environment {env}")
+            if value < 2**64:
+                self._stepper.seed(env, int(value))
+            else:
+                self._state["rng"][env] = _rng_words(int(value))
+        self._seeded = True
+
+
+_STATE = ("instances", "rng", "reset", "elapsed", "total", "length", "last_return", "last_length")
+
+
+def _count(name: str, value: Any, most: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise TypeError(f"{name} must be an int, got {type(value).__name__}: {value!r}")
+    if not 1 <= value <= most:
+        raise ValueError(f"{name} must be from 1 to {most}, got {value}")
+    return int(value)
+
+
+def _rng_words(seed: int) -> list[int]:
+    """The generator of a seed beyond 64 bits, as NumPy makes it."""
+    state = np.random.PCG64(np.random.SeedSequence(seed)).state["state"]
+    word = 2**64 - 1
+    return [state["state"] >> 64, state["state"] & word, state["inc"] >> 64, state["inc"] & word, 0]
+
+
+class _SlotMaker:
+    """Makes slots: arrays of one step's results in a segment of their own."""
+
+    def __init__(self, observations: list[FieldInfo], rows: int, padded: int, finals: bool) -> None:
+        self._rows = rows
+        fields: dict[str, FieldSpec] = {
+            f"observation/{i}": (field.dtype, (padded, *field.shape)) for i, field in enumerate(observations)
+        }
+        fields["reward"] = (np.float64, (padded,))
+        fields["terminated"] = (np.bool_, (padded,))
+        fields["truncated"] = (np.bool_, (padded,))
+        if finals:
+            for i, field in enumerate(observations):
+                fields[f"final/{i}"] = (field.dtype, (padded, *field.shape))
+        self._layout = Layout(fields)
+        self._first: Segment | None = None
+
+    def __call__(self) -> tuple[NDArray[Any], ...]:
+        segment = Segment(self._layout)
+        arrays = tuple(segment.rows(name, self._rows) for name in segment)
+        if self._first is None:
+            self._first = segment
+        else:
+            segment.close()  # the arrays keep the memory; no descriptor is needed
+        return arrays
+
+    def close(self) -> None:
+        if self._first is not None:
+            self._first.close()
+
+    def is_first(self, array: NDArray[Any]) -> bool:
+        return self._first is not None and self._first.shares_memory(array)
+
+
+class _Infos:
+    """Builds the info dict of a step in which episodes ended."""
+
+    def __init__(
+        self,
+        observations: list[FieldInfo],
+        last_return: NDArray[np.float64],
+        last_length: NDArray[np.uint32],
+        episode_stats: bool,
+        rows: int,
+    ) -> None:
+        self._observations = observations
+        self._returns, self._lengths = last_return[:rows], last_length[:rows]
+        self._episode_stats = episode_stats
+
+    def __call__(
+        self, terminated: NDArray[np.bool_], truncated: NDArray[np.bool_], finals: list[NDArray[Any]]
+    ) -> dict[str, Any]:
+        done = terminated | truncated
+        info: dict[str, Any] = {}
+        if self._episode_stats:
+            info["episode"] = {
+                "r": np.where(done, self._returns, 0.0),
+                "l": np.where(done, self._lengths, 0).astype(np.int64),
+            }
+            info["_episode"] = done.copy()
+        if finals:
+            whole = np.full(len(done), None, dtype=object)
+            for row in np.flatnonzero(done):
+                if self._observations[0].name is None:
+                    whole[row] = finals[0][row].copy()
+                else:
+                    names = [field.name for field in self._observations]
+                    whole[row] = {name: part[row].copy() for name, part in zip(names, finals, strict=True)}
+            info["final_obs"], info["_final_obs"] = whole, done.copy()
+            info["final_info"], info["_final_info"] = {}, done.copy()
+        return info

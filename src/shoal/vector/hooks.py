@@ -1,0 +1,119 @@
+"""What the native stepper asks Python for, off the hot path: conversions, messages, new slots, infos.
+
+The stepper holds this object, which holds neither the stepper nor the environment: there is no cycle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import numpy as np
+from gymnasium.error import ResetNeeded
+from numpy.typing import NDArray
+
+from shoal.errors import ClosedError, ForkedError, ShoalError
+from shoal.native.plugin import FieldInfo
+
+__all__ = ["Hooks"]
+
+_REFUSALS: dict[str, tuple[type[Exception], str]] = {
+    "closed": (ClosedError, "the environments are closed; arrays they returned are still valid"),
+    "busy": (ShoalError, "another thread is stepping these environments; one step at a time"),
+    "forked": (
+        ForkedError,
+        "these environments were made by the parent process; their threads did not survive fork(). "
+        "Make new ones in the child",
+    ),
+    "not reset": (ResetNeeded, "call reset() before step()"),
+    "over": (
+        ResetNeeded,
+        "an environment finished and autoreset is disabled: reset it with "
+        'reset(options={"reset_mask": terminated | truncated}) before the next step',
+    ),
+    "no checkpoint": (ShoalError, "this environment cannot be saved: it has no shoal.checkpoint/1"),
+    "no render": (ShoalError, "this environment cannot be drawn: it has no shoal.render/1"),
+    "bad checkpoint": (
+        ValueError,
+        "not a checkpoint of this environment with these options; pass what save_env returned",
+    ),
+}
+
+
+class Hooks:
+    """Answers for one vector environment."""
+
+    def __init__(
+        self,
+        actions: list[FieldInfo],
+        rows: int,
+        make_slot: Callable[[], tuple[Any, ...]],
+        max_slots: int,
+        infos: Callable[..., dict[str, Any]],
+    ) -> None:
+        self._actions = actions
+        self._rows = rows
+        self._make_slot = make_slot
+        self._max_slots = max_slots
+        self.infos = infos
+        self.copies = 0
+
+    def refuse(self, reason: str) -> NoReturn:
+        kind, message = _REFUSALS[reason]
+        raise kind(message)
+
+    def grow(self, slots: int) -> tuple[Any, ...] | None:
+        """Another slot, or None at the cap: then the results are copied out."""
+        return self._make_slot() if slots < self._max_slots else None
+
+    def copied(self, value: Any) -> Any:
+        """The same results in memory of their own."""
+        self.copies += 1
+        return _copied(value)
+
+    def as_dict(self, given: Any) -> dict[str, Any]:
+        names = [field.name for field in self._actions]
+        try:
+            return {str(name): given[name] for name in names}
+        except (KeyError, TypeError, IndexError, ValueError):
+            found = f"the keys {list(given)}" if isinstance(given, dict) else type(given).__name__
+            raise ValueError(f"expected actions with the keys {names}, found {found}") from None
+
+    def convert(self, number: int, given: Any) -> NDArray[Any]:
+        """Actions of another type, order or container as the field's own; never by losing anything."""
+        field = self._actions[number]
+        what = "actions" if field.name is None else f"actions[{field.name!r}]"
+        try:
+            array = np.asarray(given)
+        except ValueError as error:
+            raise ValueError(f"{what}: expected an array, found {type(given).__name__}: {error}") from None
+        expected = (self._rows, *field.shape)
+        if array.shape != expected:
+            raise ValueError(f"{what}: expected shape {expected}, found {array.shape}")
+        fits = array.dtype.kind in ("iub" if field.dtype.kind in "iu" else "iubf")
+        if not fits or (field.dtype.kind == "b" and array.dtype.kind != "b"):
+            raise TypeError(f"{what}: expected dtype {field.dtype}, found {array.dtype}; convert it yourself")
+        converted = np.ascontiguousarray(array.astype(field.dtype))
+        if field.dtype.kind in "iu" and not np.array_equal(converted, array):
+            raise ValueError(f"{what}: a value does not fit dtype {field.dtype}")
+        return converted.reshape(expected)
+
+    def bad_action(self, number: int, row: int, data: bytes) -> NoReturn:
+        field = self._actions[number]
+        value = np.frombuffer(data, field.dtype).reshape(field.shape)
+        what = "action" if field.name is None else f"action {field.name!r}"
+        shown = value.item() if value.shape == () else value.tolist()
+        raise ValueError(
+            f"{what} {shown} of row {row} is not in {field.space}; nothing was stepped. "
+            "Pass check=() to skip this check"
+        )
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, tuple):
+        return tuple(_copied(item) for item in value)
+    if isinstance(value, dict):
+        return {key: _copied(item) for key, item in value.items()}
+    return value

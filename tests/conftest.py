@@ -1,0 +1,161 @@
+"""What every test shares: Python processes that talk in lines, and a check that nothing is left behind."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import os
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+settings.register_profile("shoal", deadline=None)  # machines that run other things too
+settings.load_profile("shoal")
+
+_SHM = Path("/dev/shm")
+_DESCRIPTORS = Path("/proc/self/fd")
+_OWNER_PID_AT = 96
+_counter = itertools.count()
+
+
+class Child:
+    """A Python process that runs `source` and talks with the test in lines."""
+
+    def __init__(self, source: str, *args: object) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", source, *map(str, args)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.pid = self._process.pid
+
+    def read(self) -> str:
+        """The next line it says; the test fails if it ended instead."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, f"the child ended with {self._process.wait()}"
+        return line.rstrip("\n")
+
+    def read_rest(self) -> str:
+        """All it says until every process that holds its output has ended."""
+        assert self._process.stdout is not None
+        return self._process.stdout.read()
+
+    def write(self, line: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+
+    def hang_up(self) -> None:
+        """Ends its input, and that of everything it forked."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def end(self) -> int:
+        """Ends its input and waits; its exit status."""
+        self.hang_up()
+        return self._process.wait(60)
+
+    def clear(self) -> None:
+        self.kill()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+
+@pytest.fixture
+def start_python() -> Iterator[Callable[..., Child]]:
+    """Starts `python -c source args...`; whatever still runs after the test is killed and reaped."""
+    children: list[Child] = []
+
+    def start(source: str, *args: object) -> Child:
+        children.append(Child(source, *args))
+        return children[-1]
+
+    yield start
+    for child in children:
+        child.clear()
+
+
+@pytest.fixture
+def run_python(tmp_path: Path) -> Callable[..., str]:
+    """Runs `source` as a script to its end and returns what it printed; fails if it did not exit with 0."""
+
+    def run(source: str, *args: object, command: tuple[str, ...] = ()) -> str:
+        script = tmp_path / "script.py"
+        script.write_text(source)
+        done = subprocess.run(
+            [*command, sys.executable, str(script), *map(str, args)],
+            capture_output=True,
+            text=True,
+            timeout=90,
+        )
+        assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    return run
+
+
+@pytest.fixture
+def name() -> str:
+    """A segment name that no other test and no other run uses."""
+    return f"test-{os.getpid()}-{next(_counter)}"
+
+
+def _owner_pid(path: Path) -> int:
+    try:
+        with path.open("rb") as file:
+            return int(struct.unpack_from("=Q", file.read(128), _OWNER_PID_AT)[0])
+    except (OSError, struct.error):
+        return 0
+
+
+def _names() -> set[str]:
+    return {entry for entry in os.listdir(_SHM) if "shoal" in entry} if _SHM.is_dir() else set()
+
+
+def _left_over(before: set[str]) -> set[str]:
+    """New names, less those of other living processes: another test run may be under way."""
+    left = set()
+    for entry in _names() - before:
+        pid = _owner_pid(_SHM / entry)
+        if pid == os.getpid() or not Path(f"/proc/{pid}").exists():
+            left.add(entry)
+    return left
+
+
+def _segment_descriptors() -> set[tuple[str, str]]:
+    found = set()
+    for entry in os.listdir(_DESCRIPTORS) if _DESCRIPTORS.is_dir() else []:
+        try:
+            target = os.readlink(_DESCRIPTORS / entry)
+        except OSError:
+            continue
+        if target.startswith(("/memfd:shoal", "/dev/shm/shoal")):
+            found.add((entry, target))
+    return found
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> Iterator[None]:
+    """Every test leaves /dev/shm and this process's segment descriptors as they were."""
+    names, descriptors = _names(), _segment_descriptors()
+    yield
+    deadline = time.monotonic() + 2  # another run's dead names go when its test ends
+    while (left := _left_over(names)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not left, f"left in /dev/shm: {sorted(left)}"
+    if _segment_descriptors() - descriptors:
+        gc.collect()  # a caught exception's traceback may still hold the frame that held a segment
+    assert not _segment_descriptors() - descriptors, "segment descriptors left open"

@@ -1,0 +1,34 @@
+/* The one macro of the C tests: a condition that does not hold ends the program, saying where. */
+// SPDX-License-Identifier: MIT
+#ifndef SHOAL_TEST_CHECK_H
+#define SHOAL_TEST_CHECK_H
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define CHECK(condition)                                                                                     \
+    do {                                                                                                     \
+        if (!(condition)) {                                                                                  \
+            fprintf(stderr, "%s:%d: expected %s\n", __FILE__, __LINE__, #condition);                         \
+            exit(1);                                                                                         \
+        }                                                                                                    \
+    } while (0)
+
+/* The same for two integers, showing both. */
+#define CHECK_EQUAL(found, expected)                                                                         \
+    do {                                                                                                     \
+        long long found_ = (long long)(found), expected_ = (long long)(expected);                            \
+        if (found_ != expected_) {                                                                           \
+            fprintf(stderr, "%s:%d: expected %s to be %s (%lld), found %lld\n", __FILE__, __LINE__, #found,  \
+                    #expected, expected_, found_);                                                           \
+            exit(1);                                                                                         \
+        }                                                                                                    \
+    } while (0)
+
+#define RUN(test)                                                                                            \
+    do {                                                                                                     \
+        test();                                                                                              \
+        printf("ok %s\n", #test);                                                                            \
+    } while (0)
+
+#endif

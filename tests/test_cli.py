@@ -1,0 +1,75 @@
+"""The `shoal` command, as a user types it."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import shoal
+from shoal.cli import main
+from shoal.memory import Layout, Segment, list_names
+
+LAYOUT = Layout({"x": (np.float64, (4,))})
+
+
+def shoal_command(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "shoal", *arguments], capture_output=True, text=True, timeout=60
+    )
+
+
+def test_version_is_printed(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["--version"])
+    assert stopped.value.code == 0
+    assert capsys.readouterr().out == f"shoal {shoal.__version__}\n"
+
+
+def test_without_a_command_usage_is_shown_and_the_status_is_2(capsys):
+    assert main([]) == 2
+    assert "step environments in worker processes" in capsys.readouterr().err
+
+
+def test_the_module_runs_like_the_command():
+    done = shoal_command("--version")
+    assert (done.returncode, done.stdout) == (0, f"shoal {shoal.__version__}\n")
+
+
+def test_clean_says_when_there_is_nothing(capsys):
+    assert main(["clean"]) == 0
+    assert capsys.readouterr().out == "no named segments\n"
+
+
+def test_clean_keeps_the_living_and_removes_the_dead(capsys):
+    script = (
+        "import numpy as np, os, signal\n"
+        "from shoal.memory import Layout, Segment\n"
+        "s = Segment.named(Layout({'x': (np.float64, (4,))}), 'cli-dead')\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", script]).returncode == -9
+    with Segment.named(LAYOUT, "cli-alive"):
+        assert main(["clean", "--dry-run"]) == 0
+        listed = capsys.readouterr().out
+        assert "would be removed" in listed and "in use, kept" in listed
+        assert {entry.name: entry.alive for entry in list_names()} == {"cli-alive": True, "cli-dead": False}
+        assert main(["clean"]) == 0
+        assert "owner is dead, removed" in capsys.readouterr().out
+        assert [entry.name for entry in list_names()] == ["cli-alive"]
+    assert list_names() == []
+
+
+def test_an_error_of_shoals_is_one_line_and_status_1(capsys):
+    assert main(["demo", "--env", "Nope-v0"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("shoal demo: Gymnasium cannot make 'Nope-v0'")
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("number", ["0", "-3", "many"])
+def test_a_bad_count_is_refused_by_name(number, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["demo", "--num-envs", number])
+    assert stopped.value.code == 2
+    assert "--num-envs" in capsys.readouterr().err

@@ -1,0 +1,504 @@
+"""`shoal doctor` on this machine, and on machines that lack something: really so where a test can do that."""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import os
+import platform
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from shoal import _core, doctor
+from shoal.doctor import Finding, examine, report
+from shoal.memory import list_names
+
+linux_only = pytest.mark.skipif(sys.platform != "linux", reason="a Linux facility")
+
+
+def finding(name: str, root: Path = Path("/")) -> Finding:
+    """What one probe says, through the same door as `examine`."""
+    return doctor._examined(name, doctor._PROBES[name], root)
+
+
+def is_warning(found: Finding, *words: str) -> bool:
+    line = f"{found.found}; {found.advice}"
+    return found.status == "warning" and bool(found.advice) and all(word in line for word in words)
+
+
+def is_failure(found: Finding, *words: str) -> bool:
+    line = f"{found.found}; {found.advice}"
+    return found.status == "failure" and bool(found.advice) and all(word in line for word in words)
+
+
+# -- the report ------------------------------------------------------------------------------------
+
+OK = Finding("ok", "4 of 4 usable", name="cores")
+WARNING = Finding("warning", "64.0 MB", "make it larger", name="shm")
+FAILURE = Finding("failure", "refused:\nnot  permitted", "allow it", name="memfd")
+
+
+def reported(*findings: Finding, strict: bool = False, tty: bool = False) -> tuple[int, str]:
+    file = io.StringIO()
+    file.isatty = lambda: tty  # type: ignore[method-assign]
+    return report(findings, file, strict=strict), file.getvalue()
+
+
+def test_each_finding_is_one_aligned_line_with_what_to_do() -> None:
+    _, text = reported(OK, WARNING, FAILURE)
+    assert text.splitlines() == [
+        "ok       cores  4 of 4 usable",
+        "warning  shm    64.0 MB; make it larger",
+        "failure  memfd  refused: not permitted; allow it",
+        "3 checks: ok 1, warning 1, failure 1",
+    ]
+
+
+@pytest.mark.parametrize(
+    "findings, strict, status",
+    [
+        ([], False, 0),
+        ([OK], False, 0),
+        ([OK], True, 0),
+        ([OK, WARNING], False, 0),
+        ([OK, WARNING], True, 1),
+        ([OK, FAILURE], False, 1),
+        ([FAILURE, WARNING], True, 1),
+    ],
+)
+def test_the_status_is_1_for_failures_and_for_warnings_only_if_strict(
+    findings: list[Finding], strict: bool, status: int
+) -> None:
+    assert reported(*findings, strict=strict)[0] == status
+
+
+def test_colours_are_for_terminals_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert "\033[" not in reported(OK, WARNING, FAILURE)[1]
+    coloured = reported(OK, WARNING, FAILURE, tty=True)[1]
+    assert "\033[33mwarning\033[0m  shm    64.0 MB" in coloured
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\033[" not in reported(OK, tty=True)[1]
+
+
+def test_the_text_is_ascii_whatever_a_compiler_calls_itself() -> None:
+    assert "gcc \\xe9" in reported(Finding("ok", "gcc \u00e9", name="compiler"))[1]
+
+
+def test_a_probe_that_raises_becomes_a_failure_that_names_the_exception(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(root: Path) -> Finding:
+        raise ZeroDivisionError("by surprise")
+
+    monkeypatch.setitem(doctor._PROBES, "cores", broken)
+    findings = {found.name: found for found in examine()}
+    assert list(findings) == list(doctor._PROBES)  # the others ran
+    assert is_failure(findings["cores"], "ZeroDivisionError: by surprise")
+    assert findings["system"].status == "ok"
+
+
+# -- the real thing --------------------------------------------------------------------------------
+
+
+def test_this_machine_gets_a_line_for_each_subject(capsys: pytest.CaptureFixture[str]) -> None:
+    status = doctor.run()
+    lines = capsys.readouterr().out.splitlines()
+    assert [line[9:].split("  ")[0] for line in lines[:-1]] == list(doctor._PROBES)
+    assert {line.split()[0] for line in lines[:-1]} <= {"ok", "warning", "failure"}
+    assert status == (1 if any(line.startswith("failure") for line in lines) else 0)
+    assert not any("the check itself failed" in line for line in lines)
+
+
+def test_what_this_test_run_needs_is_found() -> None:
+    # These tests could not have begun without them.
+    for name in ("system", "python", "numpy", "gymnasium", "anonymous memory", "named memory"):
+        assert finding(name).status != "failure", finding(name)
+
+
+def test_strict_is_handed_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(doctor, "_PROBES", {"shm": lambda root: WARNING})
+    assert doctor.run() == 0
+    assert doctor.run(strict=True) == 1
+
+
+def test_examining_leaves_no_descriptor_open() -> None:
+    examine()
+    files = len(os.listdir("/dev/fd"))
+    for _ in range(3):
+        examine()
+    assert len(os.listdir("/dev/fd")) == files
+
+
+def test_it_works_for_an_ordinary_user() -> None:
+    if os.getuid() != 0:
+        pytest.skip("these tests already run as one")
+    # All is imported before: an ordinary user may not be able to read the installation under test.
+    script = (
+        "import os, gymnasium; from shoal import doctor; os.setuid(65534); raise SystemExit(doctor.run())"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1].endswith("failure 0"), done.stdout + done.stderr
+    assert done.returncode == 0
+
+
+# -- cores and memory ------------------------------------------------------------------------------
+
+
+def tree(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+QUOTAS: dict[str, tuple[dict[str, str], float | None]] = {
+    "v2": ({"proc/self/cgroup": "0::/box\n", "sys/fs/cgroup/box/cpu.max": "150000 100000\n"}, 1.5),
+    "v2 unlimited": ({"proc/self/cgroup": "0::/box\n", "sys/fs/cgroup/box/cpu.max": "max 100000\n"}, None),
+    "v2 parent": (
+        {
+            "proc/self/cgroup": "0::/slice/box\n",
+            "sys/fs/cgroup/slice/cpu.max": "50000 100000\n",
+            "sys/fs/cgroup/slice/box/cpu.max": "400000 100000\n",
+        },
+        0.5,
+    ),
+    "v2 inside a container": (
+        {"proc/self/cgroup": "0::/docker/abc\n", "sys/fs/cgroup/cpu.max": "200000 100000\n"},
+        2.0,
+    ),
+    "v1": (
+        {
+            "proc/self/cgroup": "5:memory:/m\n4:cpu,cpuacct:/box\n1:cpuset:/\n0::/\n",
+            "sys/fs/cgroup/cpu,cpuacct/box/cpu.cfs_quota_us": "300000\n",
+            "sys/fs/cgroup/cpu,cpuacct/box/cpu.cfs_period_us": "100000\n",
+        },
+        3.0,
+    ),
+    "v1 unlimited": (
+        {
+            "proc/self/cgroup": "4:cpu:/\n",
+            "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
+            "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+        },
+        None,
+    ),
+    "only cpusets": ({"proc/self/cgroup": "1:cpuset:/\n", "sys/fs/cgroup/cpuset/cpu.max": "1 1\n"}, None),
+    "no period": ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "100000 0\n"}, None),
+    "nonsense": ({"proc/self/cgroup": "what\n\n::\n", "sys/fs/cgroup/cpu.max": "0 zero\n"}, None),
+    "nothing": ({}, None),
+}
+
+
+@pytest.mark.parametrize("files, quota", QUOTAS.values(), ids=QUOTAS)
+def test_the_cpu_quota_is_read_from_both_kinds_of_cgroup(
+    files: dict[str, str], quota: float | None, tmp_path: Path
+) -> None:
+    assert doctor._cpu_quota(tree(tmp_path, files)) == quota
+
+
+@linux_only
+def test_a_quota_below_the_cores_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+    assert finding("cores", tmp_path) == Finding("ok", "8 of 64 usable", name="cores")
+    tree(tmp_path, {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "250000 100000\n"})
+    assert is_warning(finding("cores", tmp_path), "8 of 64 usable, cgroup quota 2.5", "at most 2 threads")
+    tree(tmp_path, {"sys/fs/cgroup/cpu.max": "800000 100000\n"})
+    assert finding("cores", tmp_path).status == "ok"
+
+
+@linux_only
+def test_a_single_core_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3})
+    assert is_warning(finding("cores", tmp_path), "1 of", "take turns")
+
+
+def test_a_tight_memory_cgroup_is_a_warning_that_names_it(tmp_path: Path) -> None:
+    files = {
+        "proc/self/cgroup": "0::/box\n",
+        "proc/self/mountinfo": "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n",
+        "proc/meminfo": "MemAvailable: 16000000 kB\n",
+        "sys/fs/cgroup/box/memory.max": str(100 << 20),
+        "sys/fs/cgroup/box/memory.current": str(40 << 20),
+        "sys/fs/cgroup/box/memory.stat": "",
+    }
+    found = finding("memory", tree(tmp_path, files))
+    assert is_warning(found, "60.0 MB free, bounded by the memory cgroup /sys/fs/cgroup/box", "raise")
+    tree(tmp_path, {"sys/fs/cgroup/box/memory.max": "max"})
+    found = finding("memory", tmp_path)
+    assert (found.status, found.found) == ("ok", "15.3 GB free, bounded by this machine's free memory")
+
+
+@linux_only
+@pytest.mark.parametrize(
+    "enabled, shmem, words",
+    [
+        ("always [madvise] never", "always within_size [advise] never deny force", "shmem_enabled advise"),
+        (
+            "[always] madvise never",
+            "always within_size advise [never] deny force",
+            "only with huge_pages=True",
+        ),
+        (None, None, "this kernel has none"),
+    ],
+)
+def test_huge_pages_are_described_and_never_a_warning(
+    enabled: str | None, shmem: str | None, words: str, tmp_path: Path
+) -> None:
+    base = "sys/kernel/mm/transparent_hugepage"
+    if enabled and shmem:
+        tree(tmp_path, {f"{base}/enabled": enabled, f"{base}/shmem_enabled": shmem})
+    found = finding("huge pages", tmp_path)
+    assert found.status == "ok" and words in found.found
+
+
+# -- shared memory ---------------------------------------------------------------------------------
+
+
+def refuse(*args: Any) -> Any:
+    raise PermissionError(1, "Operation not permitted")
+
+
+def test_memory_that_is_refused_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_core, "memory_create", refuse)
+    assert is_failure(finding("anonymous memory"), "refused:", "not permitted", "seccomp")
+
+
+def test_seals_that_are_refused_are_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_core, "seal", refuse)
+    assert is_failure(finding("anonymous memory"), "refused:", "seals")
+
+
+@linux_only
+def test_seals_that_do_not_hold_are_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_core, "seal", lambda fd: None)
+    assert is_failure(finding("anonymous memory"), "could be shrunk")
+
+
+SECCOMP = """
+import ctypes, struct, sys
+from shoal import doctor
+number = int(sys.argv[1])
+# if (system call == number) return EPERM; return ALLOW;
+code = [(0x20, 0, 0, 0), (0x15, 0, 1, number), (0x06, 0, 0, 0x00050001), (0x06, 0, 0, 0x7FFF0000)]
+program = b"".join(struct.pack("HBBI", *line) for line in code)
+buffer = ctypes.create_string_buffer(program)
+class Filter(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("code", ctypes.c_void_p)]
+libc = ctypes.CDLL(None, use_errno=True)
+whole = Filter(len(code), ctypes.addressof(buffer))
+if libc.prctl(38, 1, 0, 0, 0) or libc.prctl(22, 2, ctypes.byref(whole), 0, 0):
+    sys.exit(77)
+sys.exit(doctor.run())
+"""
+
+
+@linux_only
+@pytest.mark.parametrize("name, call", [("anonymous memory", "memfd_create"), ("pidfd", "pidfd_open")])
+def test_a_sandbox_that_forbids_the_call_is_a_failure(name: str, call: str) -> None:
+    numbers = {"memfd_create": {"x86_64": 319, "aarch64": 279}, "pidfd_open": {"x86_64": 434, "aarch64": 434}}
+    number = numbers[call].get(platform.machine())
+    if number is None:
+        pytest.skip(f"the number of {call} on {platform.machine()} is not known here")
+    done = subprocess.run([sys.executable, "-c", SECCOMP, str(number)], capture_output=True, text=True)
+    if done.returncode == 77:
+        pytest.skip("this system does not let a process filter its own calls")
+    assert done.returncode == 1, done.stderr
+    failures = [line for line in done.stdout.splitlines() if line.startswith("failure")]
+    assert [line for line in failures if line.startswith(f"failure  {name}") and call in line]
+
+
+def file_system(size: int, free: int) -> Callable[[Any], Any]:
+    stats = SimpleNamespace(f_blocks=size // 4096, f_bavail=free // 4096, f_frsize=4096)
+    return lambda path: stats
+
+
+@linux_only
+def test_the_small_dev_shm_of_a_container_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "statvfs", file_system(64 << 20, 64 << 20))
+    assert is_warning(finding("named memory"), "/dev/shm: 64.0 MB, 64.0 MB free", "--shm-size", "anonymous")
+
+
+@linux_only
+def test_a_large_dev_shm_is_a_warning_only_when_nearly_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "statvfs", file_system(8 << 30, 1 << 20))
+    assert is_warning(finding("named memory"), "8.0 GB, 1.0 MB free")
+    monkeypatch.setattr(os, "statvfs", file_system(8 << 30, 1 << 30))
+    assert finding("named memory").status == "ok"
+    monkeypatch.setattr(os, "statvfs", file_system(0, 0))
+    assert finding("named memory").found == "/dev/shm: no fixed size"
+
+
+def test_a_full_or_missing_directory_of_names_is_a_failure(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(_core, "name_directory", lambda: str(tmp_path / "missing"))
+    assert is_failure(finding("named memory"), "missing", "must be a writable file system")
+    monkeypatch.undo()
+    monkeypatch.setattr(os, "statvfs", file_system(8 << 30, 0))
+    assert is_failure(finding("named memory"), "leaves 0")
+
+
+DEAD_OWNER = """
+import os, signal, sys
+import numpy as np
+from shoal.memory import Layout, Segment
+segment = Segment.named(Layout({"x": (np.uint8, (1,))}), sys.argv[1])
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_the_segment_of_a_killed_owner_is_a_warning_until_it_is_cleaned(name: str) -> None:
+    done = subprocess.run([sys.executable, "-c", DEAD_OWNER, name])
+    assert done.returncode == -signal.SIGKILL
+    (entry,) = (entry for entry in list_names() if entry.name == name)
+    try:
+        assert is_warning(finding("leftovers"), "named segments of dead owners", "run `shoal clean`")
+    finally:
+        entry.path.unlink()
+
+
+def test_living_owners_are_no_leftovers(monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = [SimpleNamespace(name=f"run-{i}", size_bytes=1 << 20, alive=i > 0) for i in range(3)]
+    monkeypatch.setattr(doctor, "list_names", lambda: entries[1:])
+    assert finding("leftovers") == Finding("ok", "none; 2 named segments in use", name="leftovers")
+    monkeypatch.setattr(doctor, "list_names", lambda: entries)
+    assert is_warning(finding("leftovers"), "1 named segments of dead owners (1.0 MB): run-0")
+
+
+# -- system calls ----------------------------------------------------------------------------------
+
+
+@linux_only
+def test_a_futex_that_is_refused_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert finding("futex").status == "ok"
+    monkeypatch.setitem(doctor._FUTEX_NUMBERS, platform.machine(), 100_000)  # no such call: ENOSYS
+    assert is_failure(finding("futex"), "refused: Function not implemented", "allow futex")
+
+
+@linux_only
+def test_a_futex_on_an_unknown_machine_is_said_to_be_untried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "pdp11")
+    found = finding("futex")
+    assert found.status == "ok" and "not tried" in found.found and "pdp11" in found.found
+
+
+@linux_only
+def test_a_pidfd_that_is_refused_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    assert is_failure(finding("pidfd"), "refused:", "Linux 5.3")
+    monkeypatch.delattr(os, "pidfd_open")
+    assert is_warning(finding("pidfd"), "built without it")
+
+
+def test_macos_is_told_what_is_used_instead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    for missing in ("sched_getaffinity", "pidfd_open"):
+        monkeypatch.delattr(os, missing, raising=False)
+    for name in ("futex", "pidfd", "anonymous memory", "huge pages", "cores"):
+        assert finding(name).status == "ok", finding(name)
+    assert "macOS has no memfd" in finding("anonymous memory").found
+    assert "instead" in finding("futex").found and "instead" in finding("pidfd").found
+
+
+def test_another_system_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "win32")
+    assert is_failure(finding("system"), "Linux and macOS")
+
+
+# -- limits and software ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def few_files() -> Iterator[None]:
+    """Really lowers this process's limit, and raises it again."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_low_limit_on_open_files_is_a_warning(few_files: None) -> None:
+    assert is_warning(finding("open files"), "at most 200")
+
+
+@pytest.mark.parametrize(
+    "limits, status, words",
+    [
+        ((64, 64), "warning", "ask an administrator"),
+        ((64, 4096), "warning", "`ulimit -u 256`"),
+        ((64, resource.RLIM_INFINITY), "warning", "`ulimit -u 256`"),
+        ((256, 256), "ok", "at most 256"),
+        ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), "ok", "no limit"),
+    ],
+)
+def test_a_low_limit_on_processes_is_a_warning_with_the_way_out(
+    limits: tuple[int, int], status: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda which: limits)
+    found = finding("processes")
+    assert found.status == status and words in f"{found.found}; {found.advice}"
+
+
+def test_no_compiler_on_the_path_is_a_warning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert is_warning(finding("compiler"), "no cc, gcc or clang", "install")
+
+
+def test_a_compiler_that_does_not_run_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    shell = shutil.which("sh")
+    for name, body in [
+        ("cc", "echo stub; exit 1"),
+        ("gcc", "exit 127"),
+        ("clang", "echo clang 19; echo more"),
+    ]:
+        (tmp_path / name).write_text(f"#!{shell}\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert finding("compiler") == Finding("ok", "clang: clang 19", name="compiler")
+
+
+def test_a_gpu_is_optional_but_a_broken_driver_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def missing(name: str, **options: Any) -> Any:
+        raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(ctypes, "CDLL", missing)
+    assert finding("cuda").status == "ok" and finding("cuda").found.startswith("none")
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: None)
+    assert finding("cuda").found == "libcuda.so.1"
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(f"#!{shutil.which('sh', path='/bin:/usr/bin')}\necho NVIDIA H100, 550.54\n")
+    tool.chmod(0o755)
+    assert finding("cuda") == Finding("ok", "NVIDIA H100, 550.54", name="cuda")
+    tool.write_text(f"#!{shutil.which('sh', path='/bin:/usr/bin')}\nexit 9\n")
+    assert is_warning(finding("cuda"), "nvidia-smi is there but fails", "driver")
+
+
+@pytest.mark.parametrize(
+    "version, status", [("1.0.0", "failure"), ("1.1", "ok"), ("1.9.3", "ok"), ("2.0.0", "failure")]
+)
+def test_a_package_outside_its_bounds_is_a_failure(
+    version: str, status: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "gymnasium", SimpleNamespace(__version__=version))  # type: ignore[arg-type]
+    found = finding("gymnasium")
+    assert (found.status, found.found) == (status, version)
+    assert status == "ok" or found.advice.startswith("pip install 'gymnasium")
+
+
+def test_a_package_that_is_missing_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gymnasium", None)  # type: ignore[arg-type]
+    assert is_failure(finding("gymnasium"), "cannot be imported", "pip install 'gymnasium")

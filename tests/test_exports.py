@@ -1,0 +1,98 @@
+"""The public names: what `from shoal import ...` gives, on one screen."""
+
+import ast
+import importlib
+import types
+from pathlib import Path
+
+import pytest
+
+import shoal
+from shoal import _core
+
+PUBLIC = {
+    "shoal": ["Layout", "Segment", "ShoalError", "VectorEnv", "__version__", "make_vec"],
+    "shoal.vector": ["Rollout", "VectorEnv", "make_vec"],
+    "shoal.memory": ["Field", "Layout", "NameEntry", "Segment", "list_names"],
+    "shoal.spaces": [
+        "Bounds",
+        "Declaration",
+        "Memory",
+        "create_shared_memory",
+        "declare",
+        "read_from_shared_memory",
+        "write_to_shared_memory",
+    ],
+    "shoal.reference": ["shared_memory_rl_pipeline", "zero_copy_env_simulation"],
+    "shoal.errors": [
+        "BuildError",
+        "ClosedError",
+        "CorruptFileError",
+        "DiskFullError",
+        "ForkedError",
+        "LayoutError",
+        "NameInUse",
+        "NoRoomError",
+        "PluginError",
+        "SegmentError",
+        "SegmentNotFound",
+        "ShmFullError",
+        "ShoalError",
+        "SpaceError",
+        "SpaceIndexError",
+        "SpaceKeyError",
+        "VersionError",
+    ],
+}
+PACKAGE = Path(shoal.__file__).parent
+MODULES = sorted(
+    ".".join(("shoal", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
+    for path in PACKAGE.rglob("*.py")
+    if path.name != "__main__.py"
+)
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_the_public_names_are_these(module):
+    assert importlib.import_module(module).__all__ == PUBLIC[module]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_module_lists_its_names_sorted_and_has_them(module):
+    loaded = importlib.import_module(module)
+    assert loaded.__all__ == sorted(loaded.__all__)
+    assert [name for name in loaded.__all__ if not hasattr(loaded, name)] == []
+    assert loaded.__doc__, f"{module} must open with a sentence on what it holds"
+
+
+def test_every_error_is_a_shoal_error_and_drawn_in_the_tree():
+    errors = importlib.import_module("shoal.errors")
+    for name in errors.__all__:
+        assert issubclass(getattr(errors, name), shoal.ShoalError)
+        assert name in errors.__doc__
+
+
+def test_the_stub_names_what_the_native_module_has():
+    tree = ast.parse((PACKAGE / "_core.pyi").read_text())
+    stub = {node.name: node for node in tree.body if isinstance(node, (ast.ClassDef, ast.FunctionDef))}
+    native = {name for name in vars(_core) if not name.startswith("__")}
+    assert set(stub) == native
+    for name, node in stub.items():
+        if isinstance(node, ast.ClassDef):
+            methods = {item.name for item in node.body if isinstance(item, ast.FunctionDef)}
+            members = {key for key in vars(getattr(_core, name)) if not key.startswith("__")}
+            assert {method for method in methods if not method.startswith("__")} == members
+
+
+def test_importing_shoal_loads_no_optional_package():
+    import subprocess
+    import sys
+
+    script = "import sys, shoal; print([m for m in ('torch', 'rich', 'ray', 'pygame') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_version_is_the_packages():
+    assert isinstance(shoal, types.ModuleType)
+    assert shoal.__version__.count(".") == 2

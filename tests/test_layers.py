@@ -1,0 +1,69 @@
+"""Imports only go down the layers drawn in ARCHITECTURE.md."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import shoal
+
+PACKAGE = Path(shoal.__file__).parent
+
+# Lowest first. A module may import from its own part and from parts on a lower line.
+LAYERS = [
+    {"_core", "errors"},
+    {"memory"},
+    {"spaces"},
+    {"native"},
+    {"vector"},
+    {"demo", "doctor", "reference"},
+    {"__init__"},
+    {"cli"},
+    {"__main__"},
+]
+LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+def part_of(module: str) -> str:
+    """`shoal.memory.layout` belongs to the part `memory`; `shoal` itself is `__init__`."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else "__init__"
+
+
+def imported(path: Path) -> set[str]:
+    """The parts of shoal that a file imports, inside functions too."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {part_of(alias.name) for alias in node.names if alias.name.split(".")[0] == "shoal"}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path.name}: relative imports hide which layer they reach"
+            if node.module == "shoal":
+                names = {alias.name for alias in node.names}
+                found |= {name if name in LEVEL else "__init__" for name in names}
+            elif node.module and node.module.startswith("shoal."):
+                found.add(part_of(node.module))
+    return found
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_only_go_down(path):
+    own = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    assert own in LEVEL, f"{own} has no layer: add it to LAYERS and to ARCHITECTURE.md"
+    for part in imported(path) - {own}:
+        assert LEVEL[part] < LEVEL[own], f"{own} imports {part}, which is not below it"
+
+
+def test_the_check_sees_an_upward_import(tmp_path):
+    upward = tmp_path / "layout.py"
+    upward.write_text("def late():\n    from shoal.spaces import declare\n")
+    assert imported(upward) == {"spaces"}
+    assert LEVEL["spaces"] > LEVEL["memory"]
+
+
+def test_only_the_binding_knows_python():
+    core = Path(__file__).parent.parent / "core"
+    knowing = {path.name for path in core.iterdir() if "nanobind/" in path.read_text()}
+    knowing |= {path.name for path in core.iterdir() if "Python.h" in path.read_text()}
+    assert knowing == {"module.cpp", "row_writer.hpp", "stepper.hpp"}

@@ -1,0 +1,57 @@
+"""Save one environment, restore it anywhere: a search can fork from any state."""
+
+import numpy as np
+import pytest
+
+import shoal
+
+
+def trace(envs, steps, seed):
+    rng = np.random.default_rng(seed)
+    parts = []
+    for _ in range(steps):
+        parts.append([part[0].tobytes() for part in envs.step(rng.integers(0, 2, envs.num_envs))[:4]])
+    return parts
+
+
+def test_a_restored_environment_goes_on_exactly_as_the_saved_one_did():
+    envs = shoal.make_vec("CartPole-v1", 6, max_episode_steps=40)
+    envs.reset(seed=0)
+    trace(envs, 25, 1)
+    saved = envs.save_env(0)
+    expected = trace(envs, 120, 2)  # through several episodes: generator, limit and statistics too
+    envs.restore_env(0, saved)
+    assert trace(envs, 120, 2) == expected
+    other = shoal.make_vec("CartPole-v1", 1, max_episode_steps=40)
+    other.restore_env(0, saved)
+    first = [np.random.default_rng(2)]
+    for part in expected[:50]:
+        action = first[0].integers(0, 2, 6)[:1]
+        assert [value[0].tobytes() for value in other.step(action)[:4]] == part
+
+
+def test_saving_changes_nothing():
+    envs, other = shoal.make_vec("CartPole-v1", 3), shoal.make_vec("CartPole-v1", 3)
+    envs.reset(seed=0)
+    other.reset(seed=0)
+    assert envs.save_env(1) == envs.save_env(1)
+    assert trace(envs, 50, 0) == trace(other, 50, 0)
+
+
+@pytest.mark.parametrize("cut", [0, 5, 40, -1])
+def test_a_truncated_checkpoint_is_refused_and_changes_nothing(cut):
+    envs = shoal.make_vec("CartPole-v1", 2)
+    envs.reset(seed=0)
+    saved = envs.save_env(0)
+    with pytest.raises(ValueError, match="not a checkpoint of this environment"):
+        envs.restore_env(0, saved[:cut])
+    assert envs.save_env(0) == saved
+
+
+def test_a_checkpoint_of_another_environment_is_refused():
+    envs, other = shoal.make_vec("CartPole-v1", 2), shoal.make_vec("Squared-v0", 2)
+    envs.reset(seed=0)
+    with pytest.raises((ValueError, shoal.ShoalError), match="not a checkpoint|cannot be saved"):
+        other.restore_env(0, envs.save_env(0))
+    with pytest.raises(TypeError, match="a checkpoint is bytes, got str"):
+        envs.restore_env(0, "x")

@@ -1,0 +1,198 @@
+"""Zero-copy is safe by default: what you keep never changes, what you let go is used again."""
+
+import gc
+import os
+
+import numpy as np
+import pytest
+
+import shoal
+from shoal.memory import list_names
+
+ACTIONS = np.zeros(64, np.int64)
+
+
+def stepped(buffers, num_envs=64, **kwargs):
+    envs = shoal.make_vec("CartPole-v1", num_envs, buffers=buffers, **kwargs)
+    envs.reset(seed=0)
+    return envs
+
+
+def addresses(arrays):
+    return {array.__array_interface__["data"][0] for array in arrays}
+
+
+@pytest.mark.parametrize("buffers", ["leased", "copy"])
+def test_an_observation_kept_in_a_list_never_changes(buffers):
+    envs = stepped(buffers, max_slots=8)
+    kept, copies = [], []
+    for _ in range(40):
+        result = envs.step(ACTIONS)[:4]
+        kept.append(result)
+        copies.append([array.copy() for array in result])
+    for result, copy in zip(kept, copies, strict=True):
+        for one, other in zip(result, copy, strict=True):
+            assert np.array_equal(one, other)
+            assert not envs.shares_buffer(one)
+    assert len(addresses(result[0] for result in kept)) == 40
+
+
+def test_a_live_observation_changes_and_says_so():
+    envs = stepped("live")
+    observation = envs.step(ACTIONS)[0]
+    before = observation.copy()
+    again = envs.step(ACTIONS)[0]
+    assert again is observation
+    assert not np.array_equal(observation, before)
+    assert envs.shares_buffer(observation)
+    assert envs.shares_buffer(observation[3:])
+    assert not envs.shares_buffer(before)
+
+
+def test_slots_are_used_again_over_many_steps_and_memory_does_not_grow():
+    envs = stepped("leased", 4)
+    actions = np.zeros(4, np.int64)
+    seen = set()
+    for i in range(100_000):
+        observation, reward, terminated, truncated, _ = envs.step(actions)
+        if i % 1000 == 0:
+            seen |= addresses([observation])
+        if i == 1000:
+            before = _resident()
+    assert len(seen) <= 2
+    assert envs.stats["slots"] <= 3
+    assert _resident() - before < 2 << 20
+
+
+def _resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+def test_past_the_cap_results_are_copied_and_counted():
+    envs = stepped("leased", max_slots=3)
+    kept = [envs.step(ACTIONS) for _ in range(10)]
+    stats = envs.stats
+    assert stats["slots"] == 3
+    assert 6 <= stats["copies"] <= 8  # the reset's observation may hold a slot too
+    assert len(addresses(result[0] for result in kept)) == 10
+    del kept
+    envs.step(ACTIONS)
+    assert envs.stats["copies"] == stats["copies"]
+
+
+@pytest.mark.parametrize(
+    "hold", [lambda a: a[5:], lambda a: a.T, memoryview, lambda a: a.view(np.int32)[::2]]
+)
+def test_any_view_of_a_result_holds_its_slot(hold):
+    envs = stepped("leased")
+    held = hold(envs.step(ACTIONS)[0])
+    before = np.array(held).tobytes()
+    for _ in range(20):
+        envs.step(ACTIONS)
+    assert np.array(held).tobytes() == before
+
+
+@pytest.mark.parametrize("part", [0, 1, 2, 3])
+def test_any_one_array_of_a_result_holds_the_whole_slot(part):
+    envs = stepped("leased")
+    held = envs.step(ACTIONS)[part]
+    others = [envs.step(ACTIONS)[0] for _ in range(4)]
+    result = envs.step(ACTIONS)
+    assert not np.shares_memory(result[part], held)
+    assert len(others) == 4
+
+
+def test_a_torch_tensor_holds_its_lease():
+    torch = pytest.importorskip("torch", reason="needs torch: make torch")
+    envs = stepped("leased")
+    tensor = torch.from_numpy(envs.step(ACTIONS)[0])
+    exported = torch.from_dlpack(envs.step(ACTIONS)[0])
+    before = tensor.clone(), exported.clone()
+    for _ in range(20):
+        envs.step(ACTIONS)
+    assert torch.equal(tensor, before[0])
+    assert torch.equal(exported, before[1])
+
+
+def test_results_stay_valid_after_close_and_after_the_environments_are_gone():
+    envs = stepped("leased")
+    observation = envs.step(ACTIONS)[0]
+    before = observation.copy()
+    envs.close()
+    del envs
+    gc.collect()
+    assert np.array_equal(observation, before)
+    observation[:] = 3
+
+
+def test_nothing_is_leaked_by_making_and_dropping_environments():
+    def count():
+        gc.collect()
+        return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+
+    stepped("leased", num_threads=2).close()
+    before = count()
+    for _ in range(30):
+        envs = stepped("leased", num_threads=2)
+        envs.step(ACTIONS)
+        del envs
+    assert count() == before
+    assert list_names() == []
+
+
+@pytest.mark.parametrize("buffers", ["leased", "live", "copy"])
+def test_every_buffer_mode_gives_the_same_values(buffers):
+    envs, other = stepped(buffers), stepped("leased")
+    for _ in range(50):
+        for one, two in zip(envs.step(ACTIONS)[:4], other.step(ACTIONS)[:4], strict=True):
+            assert np.array_equal(one, two)
+
+
+def test_actions_written_in_place_are_stepped_with():
+    envs, other = stepped("live", 5), stepped("leased", 5)
+    rng = np.random.default_rng(0)
+    for _ in range(30):
+        actions = rng.integers(0, 2, 5)
+        envs.actions[:] = actions
+        assert np.array_equal(envs.step()[0], other.step(actions)[0])
+
+
+@pytest.mark.parametrize("num_envs", [5, 64, 100])
+def test_a_rollout_is_filled_in_place_with_what_step_would_have_returned(num_envs):
+    envs, other = stepped("leased", num_envs), stepped("leased", num_envs)
+    rollout = envs.rollout(20)
+    assert rollout.observations.shape == (21, num_envs, 4)
+    assert rollout.rewards.shape == rollout.actions.shape == (20, num_envs)
+    rng = np.random.default_rng(0)
+    observation = envs.reset(seed=4)[0]
+    expected = [other.reset(seed=4)[0]]
+    for _ in range(2):  # the block is filled twice: addresses stay
+        rollout.start(observation)
+        for t in range(20):
+            actions = rng.integers(0, 2, num_envs)
+            rollout.step(actions)
+            result = other.step(actions)
+            expected.append(result[0])
+            assert np.array_equal(rollout.rewards[t], result[1])
+            assert np.array_equal(rollout.terminated[t], result[2])
+            assert np.array_equal(rollout.truncated[t], result[3])
+            assert np.array_equal(rollout.actions[t], actions)
+        assert np.array_equal(rollout.observations, np.stack(expected))
+        observation, expected = rollout.observations[20].copy(), expected[-1:]
+    with pytest.raises(IndexError, match="full after 20 steps"):
+        rollout.step(actions)
+
+
+def test_a_rollout_outlives_its_environments():
+    envs = stepped("leased", 5)
+    rollout = envs.rollout(3)
+    rollout.start(envs.reset(seed=1)[0])
+    rollout.step(np.zeros(5, np.int64))
+    rewards = rollout.rewards
+    envs.close()
+    with pytest.raises(shoal.errors.ClosedError):
+        rollout.step(np.zeros(5, np.int64))
+    del envs, rollout
+    gc.collect()
+    assert rewards[0].tolist() == [1] * 5
