@@ -5,10 +5,14 @@ A machine that slows down for a second slows every rival alike, so a ratio stand
 
 from __future__ import annotations
 
+import gc
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+Burst = Callable[[int], float]
+"""Does its work so many times; returns the seconds that took."""
 
 
 @dataclass(frozen=True)
@@ -18,6 +22,16 @@ class Timing:
     median_s: float
     low_s: float
     high_s: float
+    turns_s: tuple[float, ...] = ()  # one per burst, in order
+
+    @classmethod
+    def of(cls, turns_s: Sequence[float]) -> Timing:
+        return cls(statistics.median(turns_s), *_quartiles(turns_s), tuple(turns_s))
+
+    def speedup(self, other: Timing) -> float:
+        """How many times faster than the other: the median over turns, each against its neighbour in time."""
+        pairs = zip(self.turns_s, other.turns_s, strict=True)
+        return statistics.median(theirs / ours for ours, theirs in pairs)
 
     def __str__(self) -> str:
         return f"{self.median_s * 1e6:8.2f} us [{self.low_s * 1e6:.2f} .. {self.high_s * 1e6:.2f}]"
@@ -27,28 +41,46 @@ def interleave(
     rivals: dict[str, Callable[[], object]], bursts: int = 25, burst_s: float = 0.02
 ) -> dict[str, Timing]:
     """Times every rival in turns, `bursts` times each; a burst lasts about `burst_s`."""
+    return interleave_bursts({name: _repeated(call) for name, call in rivals.items()}, bursts, burst_s)
+
+
+def interleave_bursts(
+    rivals: dict[str, Burst], bursts: int = 25, burst_s: float = 0.02
+) -> dict[str, Timing]:
+    """The same for rivals that repeat their work themselves, with no call between one time and the next."""
     calls = {}
-    for name, call in rivals.items():
-        count, elapsed = 1, 0.0
+    for name, burst in rivals.items():
+        count, elapsed = 1, burst(1)
         while elapsed < burst_s / 4:  # also warms caches
             count *= 2
-            elapsed = _elapsed(call, count)
-        calls[name] = max(1, int(count * burst_s / elapsed))
+            elapsed = burst(count)
+        calls[name] = max(1, round(count * burst_s / elapsed))
     times: dict[str, list[float]] = {name: [] for name in rivals}
-    for _ in range(bursts):
-        for name, call in rivals.items():
-            times[name].append(_elapsed(call, calls[name]) / calls[name])
-    return {name: Timing(statistics.median(values), *_quartiles(values)) for name, values in times.items()}
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        for _ in range(bursts):
+            for name, burst in rivals.items():
+                times[name].append(burst(calls[name]) / calls[name])
+    finally:
+        if collects:
+            gc.enable()
+    return {name: Timing.of(values) for name, values in times.items()}
 
 
-def _elapsed(call: Callable[[], object], count: int) -> float:
-    turns = range(count)
-    start = time.perf_counter()
-    for _ in turns:
-        call()
-    return time.perf_counter() - start
+def _repeated(call: Callable[[], object]) -> Burst:
+    def burst(count: int) -> float:
+        turns = range(count)
+        start = time.perf_counter()
+        for _ in turns:
+            call()
+        return time.perf_counter() - start
+
+    return burst
 
 
-def _quartiles(values: list[float]) -> tuple[float, float]:
+def _quartiles(values: Sequence[float]) -> tuple[float, float]:
+    if len(values) < 2:
+        return values[0], values[0]
     low, _, high = statistics.quantiles(values, n=4)
     return low, high

@@ -28,9 +28,9 @@ struct shoal_engine {
     const shoal_description *description;
     shoal_envs envs;
     shoal_engine_arrays arrays;
-    shoal_targets targets;
+    void *const *final_observations;
     uint64_t *observation_bytes, *action_bytes;
-    uint64_t agents, ready; /* environments whose init was called */
+    uint64_t agents, ready; /* environments to close */
     uint32_t time_limit;
     enum shoal_autoreset autoreset;
     shoal_pool *pool;
@@ -38,8 +38,6 @@ struct shoal_engine {
     uint32_t num_parts;
     choice choice;
 };
-
-static void part_step(void *context, uint32_t index);
 
 static uint64_t *row_bytes(const shoal_fields *fields) {
     uint64_t *bytes = calloc(fields->count, sizeof *bytes);
@@ -97,8 +95,8 @@ int shoal_engine_create(const shoal_plugin *plugin, const shoal_description *des
         shoal_engine_destroy(engine);
         return -1;
     }
-    for (uint64_t i = 0; engine->entry->init != NULL && i < num_envs; i++) {
-        const char *refusal = engine->entry->init(&engine->envs, i);
+    for (uint64_t i = 0; i < num_envs; i++) {
+        const char *refusal = engine->entry->init == NULL ? NULL : engine->entry->init(&engine->envs, i);
         if (refusal != NULL) {
             snprintf(why->text, sizeof why->text, "environment %llu: %s", (unsigned long long)i, refusal);
             shoal_engine_destroy(engine);
@@ -125,7 +123,7 @@ void shoal_engine_destroy(shoal_engine *engine) {
 shoal_envs *shoal_engine_envs(shoal_engine *engine) { return &engine->envs; }
 
 static void aim(shoal_engine *engine, const shoal_targets *targets) {
-    engine->targets = *targets;
+    engine->final_observations = targets->final_observations;
     engine->envs.observations = targets->observations;
     engine->envs.rewards = targets->rewards;
     engine->envs.terminated = targets->terminated;
@@ -172,14 +170,14 @@ static void finish_row(shoal_engine *engine, uint64_t row, shoal_statistics *sta
     statistics->length_sum += engine->arrays.length[row];
 }
 
-static void reset_now(shoal_engine *engine, uint64_t env) {
+static void reset_now(shoal_engine *engine, shoal_envs *envs, uint64_t env) {
     const shoal_fields *fields = &engine->description->observations;
     for (uint64_t f = 0; f < fields->count; f++) {
         uint64_t bytes = engine->observation_bytes[f] * engine->agents;
-        memcpy((char *)engine->targets.final_observations[f] + env * bytes,
-               (char *)engine->targets.observations[f] + env * bytes, bytes);
+        memcpy((char *)engine->final_observations[f] + env * bytes,
+               (char *)envs->observations[f] + env * bytes, bytes);
     }
-    engine->entry->reset(&engine->envs, env, env + 1);
+    engine->entry->reset(envs, env, env + 1);
     forget_episode(engine, env);
 }
 
@@ -202,10 +200,9 @@ static void merge_flags(uint8_t *restrict done, const uint8_t *restrict terminat
 }
 
 /* One row per environment: dense loops for what every row needs, sparse visits for resets and endings. */
-static uint64_t settle_rows(shoal_engine *engine, uint64_t begin, uint64_t end,
+static uint64_t settle_rows(shoal_engine *engine, shoal_envs *to, uint64_t begin, uint64_t end,
                             shoal_statistics *statistics) {
     const shoal_engine_arrays *arrays = &engine->arrays;
-    const shoal_targets *to = &engine->targets;
     uint64_t count = end - begin, finished = statistics->episodes;
     count_steps(arrays->length + begin, arrays->total + begin, to->rewards + begin, to->truncated + begin,
                 engine->time_limit, count);
@@ -224,7 +221,7 @@ static uint64_t settle_rows(shoal_engine *engine, uint64_t begin, uint64_t end,
         EACH_SET(flags, 0, some, offset, {
             finish_row(engine, from + offset, statistics);
             if (engine->autoreset == SHOAL_SAME_STEP)
-                reset_now(engine, from + offset);
+                reset_now(engine, to, from + offset);
         })
     }
     return statistics->episodes - finished;
@@ -232,10 +229,9 @@ static uint64_t settle_rows(shoal_engine *engine, uint64_t begin, uint64_t end,
 
 /* Several rows per environment. A row that ends alone lives on in its environment; when all rows of an
  * environment end in one step, or its time is up, the environment itself is over. */
-static uint64_t settle_agents(shoal_engine *engine, uint64_t begin, uint64_t end,
+static uint64_t settle_agents(shoal_engine *engine, shoal_envs *to, uint64_t begin, uint64_t end,
                               shoal_statistics *statistics) {
     const shoal_engine_arrays *arrays = &engine->arrays;
-    const shoal_targets *to = &engine->targets;
     uint64_t finished = statistics->episodes, agents = engine->agents;
     for (uint64_t env = begin; env < end; env++) {
         uint64_t first = env * agents, over = 0;
@@ -263,19 +259,24 @@ static uint64_t settle_agents(shoal_engine *engine, uint64_t begin, uint64_t end
         if (over == agents && engine->autoreset == SHOAL_NEXT_STEP)
             arrays->reset[env] = 1;
         else if (over == agents && engine->autoreset == SHOAL_SAME_STEP)
-            reset_now(engine, env);
+            reset_now(engine, to, env);
     }
     return statistics->episodes - finished;
+}
+
+uint64_t shoal_engine_step_range(shoal_engine *engine, shoal_envs *envs, uint64_t begin, uint64_t end,
+                                 shoal_statistics *statistics) {
+    uint64_t agents = engine->agents;
+    memset(envs->truncated + begin * agents, 0, (end - begin) * agents);
+    engine->entry->step(envs, begin, end);
+    return agents == 1 ? settle_rows(engine, envs, begin, end, statistics)
+                       : settle_agents(engine, envs, begin, end, statistics);
 }
 
 static void part_step(void *context, uint32_t index) {
     shoal_engine *engine = context;
     part *own = &engine->parts[index];
-    uint64_t agents = engine->agents;
-    memset(engine->envs.truncated + own->begin * agents, 0, (own->end - own->begin) * agents);
-    engine->entry->step(&engine->envs, own->begin, own->end);
-    own->finished = agents == 1 ? settle_rows(engine, own->begin, own->end, &own->statistics)
-                                : settle_agents(engine, own->begin, own->end, &own->statistics);
+    own->finished = shoal_engine_step_range(engine, &engine->envs, own->begin, own->end, &own->statistics);
 }
 
 static int use_pool(const choice *choice) {
@@ -336,7 +337,8 @@ void shoal_engine_statistics(const shoal_engine *engine, shoal_statistics *sum) 
 #define OUTSIDE(T)                                                                                           \
     {                                                                                                        \
         const T *values = rows;                                                                              \
-        const T low = (T)field->low, high = (T)field->high;                                                  \
+        const T low = field->lows == NULL ? (T)field->low : 0;                                               \
+        const T high = field->highs == NULL ? (T)field->high : 0;                                            \
         uint64_t bad = field->lows != NULL || field->highs != NULL;                                          \
         for (uint64_t i = 0; i < count * elements && !bad; i += 4096) {                                      \
             uint64_t some = count * elements - i < 4096 ? count * elements - i : 4096;                       \
@@ -352,15 +354,17 @@ void shoal_engine_statistics(const shoal_engine *engine, shoal_statistics *sum) 
         return -1;                                                                                           \
     }
 
-#define NOT_A_NUMBER(T)                                                                                      \
+#define IS_NAN(x) ((x) != (x))
+#define IS_NAN_HALF(x) (((x) & 0x7fff) > 0x7c00)
+#define NOT_A_NUMBER(T, is_nan)                                                                              \
     {                                                                                                        \
         const T *values = rows;                                                                              \
         uint64_t bad = 0;                                                                                    \
         for (uint64_t i = 0; i < count * elements; i++)                                                      \
-            bad |= (uint64_t)(values[i] != values[i]);                                                       \
+            bad |= (uint64_t)is_nan(values[i]);                                                              \
         if (bad)                                                                                             \
             for (uint64_t i = 0; i < count * elements; i++)                                                  \
-                if (values[i] != values[i])                                                                  \
+                if (is_nan(values[i]))                                                                       \
                     return (int64_t)(i / elements);                                                          \
         return -1;                                                                                           \
     }
@@ -372,11 +376,11 @@ int64_t shoal_engine_bad_action(const shoal_field *field, const void *rows, uint
     if (is_float) { /* a Box action beyond its bounds is the environment's to clip, as in Gymnasium */
         if (!check_nan)
             return -1;
+        if (field->dtype.bits == 16)
+            NOT_A_NUMBER(uint16_t, IS_NAN_HALF)
         if (field->dtype.bits == 32)
-            NOT_A_NUMBER(float)
-        if (field->dtype.bits == 64)
-            NOT_A_NUMBER(double)
-        return -1;
+            NOT_A_NUMBER(float, IS_NAN)
+        NOT_A_NUMBER(double, IS_NAN)
     }
     if (field->kind == SHOAL_BOX)
         return -1;

@@ -62,6 +62,11 @@ void shoal_engine_reset(shoal_engine *engine, const uint8_t *mask, const shoal_t
  * padded. */
 uint64_t shoal_engine_step(shoal_engine *engine, const void *const *actions, const shoal_targets *targets);
 
+/* One thread's share of a step: environments begin .. end of `envs`, whose arrays may be anywhere. For a
+ * caller with threads of its own; different ranges may run at the same time. */
+uint64_t shoal_engine_step_range(shoal_engine *engine, shoal_envs *envs, uint64_t begin, uint64_t end,
+                                 shoal_statistics *statistics);
+
 /* The first row whose action lies outside the field's bounds (or is NaN, with `check_nan`); -1 if none. */
 int64_t shoal_engine_bad_action(const shoal_field *field, const void *rows, uint64_t count, int check_nan);
 

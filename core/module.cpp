@@ -1,6 +1,7 @@
 /* The binding: with the .hpp files it includes, all that knows both Python and the core, and the only place
  * that turns a failure into an exception. */
 // SPDX-License-Identifier: MIT
+#include "flow.hpp"
 #include "platform.h"
 #include "row_writer.hpp"
 #include "segment.h"
@@ -148,6 +149,16 @@ NB_MODULE(_core, m) {
         .def("close", &Stepper::close)
         .def_prop_ro("finished", &Stepper::finished)
         .def_prop_ro("statistics", &Stepper::statistics);
+
+    nb::class_<Flow>(m, "Flow")
+        .def(nb::init<nb::object, uint32_t, uint64_t, uint64_t, nb::object>(), "stepper"_a, "threads"_a,
+             "unit"_a, "batch"_a, "hooks"_a)
+        .def("reset", &Flow::reset)
+        .def("send", &Flow::send, "actions"_a, "env_ids"_a)
+        .def("recv", &Flow::recv)
+        .def("close", &Flow::close)
+        .def_prop_ro("under_way", &Flow::under_way)
+        .def_prop_ro("statistics", &Flow::statistics);
 
     m.def("cpu_count", [] { return shoal_cpu_count(); });
     m.def("inspect", inspect, "fd"_a);

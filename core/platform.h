@@ -60,6 +60,15 @@ uint64_t shoal_process_start(int64_t pid);
 void shoal_futex_wait(const shoal_word *word, uint32_t expected, uint64_t timeout_ns);
 void shoal_futex_wake(const shoal_word *word);
 
+/* For the body of a loop that waits for another core. */
+static inline void shoal_relax(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ __volatile__("yield");
+#endif
+}
+
 uint64_t shoal_now_ns(void);    /* monotonic */
 uint32_t shoal_cpu_count(void); /* that this process may use */
 

@@ -11,7 +11,8 @@
 #include <string.h>
 
 enum { MAX_NAME = 256, MAX_AGENTS = 1 << 20, MAX_LANES = 1024 };
-static const uint64_t MAX_BYTES = (uint64_t)1 << 40; /* of one environment, or of one row */
+static const uint64_t MAX_BYTES = (uint64_t)1 << 40;    /* of one environment */
+static const uint64_t MAX_ELEMENTS = (uint64_t)1 << 32; /* of one row */
 
 __attribute__((format(printf, 2, 3))) static int refuse(shoal_message *why, const char *format, ...) {
     va_list arguments;
@@ -50,6 +51,9 @@ static int check_entry(const shoal_entry_v1 *entry, const char *path, shoal_mess
                           (unsigned long long)i);
         if (option->type == SHOAL_OPTION_STRING && option->value.s == NULL)
             return refuse(why, "%s: the default of option %s is NULL", path, option->name);
+        for (uint64_t j = 0; j < i; j++)
+            if (strcmp(option->name, entry->options[j].name) == 0)
+                return refuse(why, "%s: two options are called %s", path, option->name);
     }
     return 0;
 }
@@ -94,6 +98,34 @@ uint64_t shoal_field_bytes(const shoal_field *field) {
     return shoal_field_elements(field) * (field->dtype.bits / 8);
 }
 
+/* The bounds of one element: in order, and exactly what the dtype, and Gymnasium's space of it, can hold. */
+static int check_bounds(const shoal_field *field, const char *role, const char *name, double low, double high,
+                        shoal_message *why) {
+    const shoal_dtype dtype = field->dtype;
+    if (!(low <= high)) /* NaN too */
+        return refuse(why, "%s %s: low %g is not at most high %g", role, name, low, high);
+    if (dtype.code == SHOAL_CODE_FLOAT) {
+        double end = dtype.bits == 16 ? 65520 : dtype.bits == 32 ? 0x1.ffffffp127 : (double)INFINITY;
+        if ((!isinf(low) && fabs(low) >= end) || (!isinf(high) && fabs(high) >= end))
+            return refuse(why, "%s %s: bounds %g and %g do not fit float%u; INFINITY means none", role, name,
+                          low, high, dtype.bits);
+        return 0;
+    }
+    if (field->kind == SHOAL_MULTI_BINARY && !(low == 0 && high == 1))
+        return refuse(why, "%s %s: low and high of a multi-binary field must be 0 and 1, got %g and %g", role,
+                      name, low, high);
+    int discrete = field->kind == SHOAL_DISCRETE || field->kind == SHOAL_MULTI_DISCRETE;
+    if (floor(low) != low || floor(high) != high || (discrete && !(fabs(low) < 9e15 && fabs(high) < 9e15)))
+        return refuse(why, "%s %s: %sbounds %g and %g must be whole numbers", role, name,
+                      discrete ? "discrete " : "", low, high);
+    int is_signed = dtype.code == SHOAL_CODE_INT;
+    double end = dtype.code == SHOAL_CODE_BOOL ? 2 : ldexp(1, dtype.bits - is_signed);
+    if (low < (is_signed ? -end : 0) || high >= end || (discrete && high - low + 1 >= end))
+        return refuse(why, "%s %s: bounds %g and %g%s do not fit its dtype of %u bits", role, name, low, high,
+                      discrete ? ", and how many values they allow," : "", dtype.bits);
+    return 0;
+}
+
 static int check_field(const shoal_field *field, const char *role, uint64_t index, uint64_t count,
                        shoal_message *why) {
     const char *name = field->name == NULL ? "(unnamed)" : field->name;
@@ -104,9 +136,9 @@ static int check_field(const shoal_field *field, const char *role, uint64_t inde
         ((integer && (dtype.bits == 8 || dtype.bits == 16 || dtype.bits == 32 || dtype.bits == 64)) ||
          (dtype.code == SHOAL_CODE_FLOAT && (dtype.bits == 16 || dtype.bits == 32 || dtype.bits == 64)) ||
          (dtype.code == SHOAL_CODE_BOOL && dtype.bits == 8));
-    if (count > 1 && !valid_name(field->name))
-        return refuse(why, "%s %llu of %llu needs a name", role, (unsigned long long)index,
-                      (unsigned long long)count);
+    if ((count > 1 || field->name != NULL) && !valid_name(field->name))
+        return refuse(why, "%s %llu of %llu needs a name of 1 to %d characters", role,
+                      (unsigned long long)index, (unsigned long long)count, MAX_NAME - 1);
     if (!known)
         return refuse(why, "%s %s: unknown dtype {code %u, bits %u, lanes %u}", role, name, dtype.code,
                       dtype.bits, dtype.lanes);
@@ -114,26 +146,24 @@ static int check_field(const shoal_field *field, const char *role, uint64_t inde
         return refuse(why, "%s %s: unknown kind %u", role, name, field->kind);
     if (field->ndim > SHOAL_MAX_NDIM)
         return refuse(why, "%s %s: %u dimensions, at most %d", role, name, field->ndim, SHOAL_MAX_NDIM);
-    uint64_t bytes = dtype.bits / 8;
+    uint64_t elements = 1;
     for (uint32_t i = 0; i < field->ndim; i++) {
-        if (field->shape[i] < 1 || (uint64_t)field->shape[i] > MAX_BYTES / bytes)
+        if (field->shape[i] < 1 || (uint64_t)field->shape[i] > MAX_ELEMENTS / elements)
             return refuse(why, "%s %s: dimension %u is %lld", role, name, i, (long long)field->shape[i]);
-        bytes *= (uint64_t)field->shape[i];
+        elements *= (uint64_t)field->shape[i];
     }
     if (field->kind == SHOAL_DISCRETE && field->ndim != 0)
         return refuse(why, "%s %s: a discrete field has no shape, got %u dimensions", role, name,
                       field->ndim);
     if ((field->kind == SHOAL_DISCRETE || field->kind == SHOAL_MULTI_DISCRETE) && !integer)
         return refuse(why, "%s %s: a discrete field needs an integer dtype", role, name);
-    for (uint64_t i = 0; i < shoal_field_elements(field); i++) {
+    if (field->kind == SHOAL_MULTI_BINARY && (dtype.bits != 8 || dtype.code == SHOAL_CODE_UINT))
+        return refuse(why, "%s %s: a multi-binary field needs dtype int8 or bool", role, name);
+    for (uint64_t i = 0; i < elements; i++) {
         double low = field->lows == NULL ? field->low : field->lows[i];
         double high = field->highs == NULL ? field->high : field->highs[i];
-        if (!(low <= high)) /* NaN too */
-            return refuse(why, "%s %s: low %g is not at most high %g", role, name, low, high);
-        if (field->kind != SHOAL_BOX &&
-            !(floor(low) == low && floor(high) == high && fabs(low) < 9e15 && fabs(high) < 9e15))
-            return refuse(why, "%s %s: discrete bounds %g and %g must be whole numbers", role, name, low,
-                          high);
+        if (check_bounds(field, role, name, low, high, why) != 0)
+            return -1;
         if (field->lows == NULL && field->highs == NULL)
             break;
     }
@@ -178,8 +208,8 @@ static void add_field(shoal_description *description, shoal_fields *fields, cons
     uint64_t elements = 1;
     int sane = field->ndim <= SHOAL_MAX_NDIM;
     for (uint32_t i = 0; sane && i < field->ndim; i++) {
-        sane = field->shape[i] >= 1 && (uint64_t)field->shape[i] <= (uint64_t)1 << 32 &&
-               (elements *= (uint64_t)field->shape[i]) <= (uint64_t)1 << 32;
+        sane = field->shape[i] >= 1 && (uint64_t)field->shape[i] <= MAX_ELEMENTS / elements;
+        elements *= sane ? (uint64_t)field->shape[i] : 1;
     }
     copy->name = field->name == NULL ? NULL : strndup(field->name, MAX_NAME);
     description->failed |= field->name != NULL && copy->name == NULL;

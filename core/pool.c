@@ -33,14 +33,6 @@ struct shoal_pool {
     void *context;
 };
 
-static inline void relax(void) {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ __volatile__("yield");
-#endif
-}
-
 /* Waits until *word differs from `old`. `sleeping` tells the writer of *word that a wake-up is needed: both
  * sides use sequentially consistent operations, so either the writer sees it or this side sees the new word.
  */
@@ -53,7 +45,7 @@ static uint32_t wait_change(shoal_word *word, uint32_t old, shoal_word *sleeping
                 now = atomic_load_explicit(word, memory_order_acquire);
                 if (now != old)
                     return now;
-                relax();
+                shoal_relax();
             }
         while (shoal_now_ns() - begin < spin_ns);
     }

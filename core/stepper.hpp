@@ -236,6 +236,16 @@ class Stepper {
     uint64_t finished() const { return finished_; }
     nb::dict statistics() const;
 
+    /* For a Flow over the same environments. */
+    shoal_engine *engine() const { return engine_; }
+    const shoal_description &description() const { return description_.d; }
+    const void *const *own_actions() const { return own_actions_.data(); }
+    uint64_t num_envs() const { return num_envs_; }
+    uint64_t fields() const { return fields_; }
+    void mark_reset() { memset(arrays_.reset, 1, num_envs_); }
+    void scatter_actions(nb::handle actions, const std::vector<int64_t> &envs, uint64_t unit);
+    nb::object observation(const Slot &slot) const;
+
   private:
     /* The checkpoint of an environment: this, then the plug-in's part. */
     struct Saved {
@@ -248,11 +258,10 @@ class Stepper {
     void require_open() const;
     void require_begun() const;
     Slot &take_slot(bool &copied);
-    nb::object observation(const Slot &slot) const;
     nb::object result(const Slot &slot, bool copied);
-    void take_actions(nb::handle actions, Buffer *views);
-    void take_field(uint64_t f, nb::handle given, Buffer &view);
-    void check_actions();
+    void take_actions(nb::handle actions, Buffer *views, uint64_t rows);
+    void take_field(uint64_t f, nb::handle given, Buffer &view, uint64_t rows);
+    void check_actions(uint64_t rows);
     void run(const Slot &slot);
     const shoal_checkpoint_v1 *checkpoint() const;
 
@@ -262,7 +271,7 @@ class Stepper {
     shoal_engine *engine_ = nullptr;
     shoal_engine_arrays arrays_ = {};
     std::vector<nb::object> kept_; /* arrays behind arrays_ and own_actions_ */
-    std::vector<void *> own_actions_;
+    std::vector<const void *> own_actions_;
     std::vector<const void *> actions_; /* of the step in progress */
     std::vector<std::string> formats_;
     std::vector<nb::object> names_; /* of observation fields; empty: the space is the one field */
@@ -386,14 +395,14 @@ inline nb::object Stepper::reset(nb::object mask) {
     return copied ? hooks_.attr("copied")(found) : found;
 }
 
-inline void Stepper::take_field(uint64_t f, nb::handle given, Buffer &view) {
+inline void Stepper::take_field(uint64_t f, nb::handle given, Buffer &view, uint64_t rows) {
     const shoal_field &field = description_.d.actions.items[f];
     nb::object converted = nb::borrow(given);
     for (int tries = 0;; tries++) {
         bool taken = view.try_take(converted);
         bool fits = taken && view->format != nullptr && formats_[f] == view->format &&
                     view->ndim == static_cast<int>(field.ndim) + 1 &&
-                    view->shape[0] == static_cast<Py_ssize_t>(rows_);
+                    view->shape[0] == static_cast<Py_ssize_t>(rows);
         for (uint32_t k = 0; fits && k < field.ndim; k++)
             fits = view->shape[k + 1] == field.shape[k];
         if (fits)
@@ -402,22 +411,22 @@ inline void Stepper::take_field(uint64_t f, nb::handle given, Buffer &view) {
             view.drop();
         if (tries == 1)
             throw nb::type_error("the converted action has the wrong type");
-        converted = hooks_.attr("convert")(f, converted); /* raises if it cannot */
+        converted = hooks_.attr("convert")(f, converted, rows); /* raises if it cannot */
     }
     actions_[f] = view->buf;
-    if (!whole_) { /* a tail runs through the whole kernel: its padding must be readable */
-        memcpy(own_actions_[f], view->buf, static_cast<size_t>(view->len));
+    if (!whole_ && rows == rows_) { /* a tail runs through the whole kernel: its padding must be readable */
+        memcpy(const_cast<void *>(own_actions_[f]), view->buf, static_cast<size_t>(view->len));
         actions_[f] = own_actions_[f];
     }
 }
 
-inline void Stepper::take_actions(nb::handle actions, Buffer *views) {
+inline void Stepper::take_actions(nb::handle actions, Buffer *views, uint64_t rows) {
     const size_t count = own_actions_.size();
     if (actions.is_none()) {
         for (size_t f = 0; f < count; f++)
             actions_[f] = own_actions_[f];
     } else if (action_names_.empty()) {
-        take_field(0, actions, views[0]);
+        take_field(0, actions, views[0], rows);
     } else {
         nb::object parts =
             PyDict_CheckExact(actions.ptr()) ? nb::borrow(actions) : hooks_.attr("as_dict")(actions);
@@ -425,19 +434,38 @@ inline void Stepper::take_actions(nb::handle actions, Buffer *views) {
             PyObject *part = PyDict_GetItemWithError(parts.ptr(), action_names_[f].ptr());
             if (part == nullptr)
                 hooks_.attr("as_dict")(actions); /* raises, naming the keys */
-            take_field(f, part, views[f]);
+            take_field(f, part, views[f], rows);
         }
     }
     if ((flags_ & (CHECK_ACTIONS | CHECK_NAN)) != 0)
-        check_actions();
+        check_actions(rows);
 }
 
-inline void Stepper::check_actions() {
+/* The actions of some environments of a flow, in the order of `envs`, into their rows of the action buffer.
+ */
+inline void Stepper::scatter_actions(nb::handle actions, const std::vector<int64_t> &envs, uint64_t unit) {
+    const uint64_t agents = description_.d.spec.agents, lanes = description_.d.spec.lanes;
+    std::unique_ptr<Buffer[]> views(new Buffer[own_actions_.size()]);
+    if (actions.is_none())
+        throw nb::type_error("send needs actions");
+    take_actions(actions, views.get(), envs.size() * agents);
+    for (size_t f = 0; f < own_actions_.size(); f++) {
+        const uint64_t bytes = shoal_field_bytes(&description_.d.actions.items[f]) * agents;
+        char *rows = static_cast<char *>(const_cast<void *>(own_actions_[f]));
+        for (size_t i = 0; i < envs.size(); i++) {
+            const uint64_t env = static_cast<uint64_t>(envs[i]);
+            memcpy(rows + (env / unit * lanes + env % unit) * bytes,
+                   static_cast<const char *>(actions_[f]) + i * bytes, bytes);
+        }
+    }
+}
+
+inline void Stepper::check_actions(uint64_t rows) {
     for (size_t f = 0; f < actions_.size(); f++) {
         const shoal_field &field = description_.d.actions.items[f];
         if ((flags_ & CHECK_ACTIONS) == 0 && field.dtype.code != SHOAL_CODE_FLOAT)
             continue;
-        int64_t bad = shoal_engine_bad_action(&field, actions_[f], rows_, (flags_ & CHECK_NAN) != 0);
+        int64_t bad = shoal_engine_bad_action(&field, actions_[f], rows, (flags_ & CHECK_NAN) != 0);
         if (bad >= 0) {
             const char *row = static_cast<const char *>(actions_[f]) + bad * shoal_field_bytes(&field);
             hooks_.attr("bad_action")(f, bad, nb::bytes(row, shoal_field_bytes(&field)));
@@ -482,7 +510,7 @@ inline nb::object Stepper::step(nb::object actions) {
     require_begun();
     Buffer one;
     std::unique_ptr<Buffer[]> many(own_actions_.size() > 1 ? new Buffer[own_actions_.size()] : nullptr);
-    take_actions(actions, many ? many.get() : &one);
+    take_actions(actions, many ? many.get() : &one, rows_);
     bool copied;
     Slot &slot = take_slot(copied);
     run(slot);
@@ -492,7 +520,7 @@ inline nb::object Stepper::step(nb::object actions) {
 inline uint64_t Stepper::step_into(nb::object actions, nb::tuple arrays) {
     require_begun();
     std::unique_ptr<Buffer[]> views(new Buffer[own_actions_.size()]);
-    take_actions(actions, views.get());
+    take_actions(actions, views.get(), rows_);
     Slot slot(arrays, fields_);
     run(slot);
     last_ = nullptr;
@@ -581,20 +609,22 @@ inline nb::tuple Stepper::render(uint64_t env) {
                           nb::bytes(reinterpret_cast<const char *>(pixels.data()), pixels.size()));
 }
 
+inline nb::dict describe_statistics(const shoal_statistics &sum, size_t slots) {
+    const double episodes = static_cast<double>(sum.episodes);
+    nb::dict all;
+    all["steps"] = sum.steps;
+    all["episodes"] = sum.episodes;
+    all["mean_return"] = sum.episodes == 0 ? std::nan("") : sum.return_sum / episodes;
+    all["mean_length"] = sum.episodes == 0 ? std::nan("") : static_cast<double>(sum.length_sum) / episodes;
+    all["slots"] = slots;
+    return all;
+}
+
 inline nb::dict Stepper::statistics() const {
     require_open();
     shoal_statistics sum;
     shoal_engine_statistics(engine_, &sum);
-    nb::dict all;
-    all["steps"] = sum.steps;
-    all["episodes"] = sum.episodes;
-    all["mean_return"] =
-        sum.episodes == 0 ? std::nan("") : sum.return_sum / static_cast<double>(sum.episodes);
-    all["mean_length"] = sum.episodes == 0
-                             ? std::nan("")
-                             : static_cast<double>(sum.length_sum) / static_cast<double>(sum.episodes);
-    all["slots"] = slots_.size() - 1;
-    return all;
+    return describe_statistics(sum, slots_.size() - 1);
 }
 
 #endif

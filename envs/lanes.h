@@ -1,5 +1,5 @@
-/* For plug-ins that step LANES environments at once: how a block is laid out and walked, sines and cosines that
- * a compiler turns into vector code, and checkpoints. envs/cartpole/cartpole.c shows the use.
+/* For plug-ins that step LANES environments at once: how a block is laid out and walked, sines and cosines
+ * that a compiler turns into vector code, and checkpoints. envs/cartpole/cartpole.c shows the use.
  *
  *   block: REAL x[LANES], v[LANES], ...     one block per LANES environments, an array per quantity
  *   reset_lane(block, lane, envs, env)      starts an episode in one environment, writes its observation
@@ -7,9 +7,9 @@
  *                                           steps all lanes: plain loops over lanes, without branches; one
  *                                           action and one observation field of floats
  *
- * A plug-in includes itself twice, with REAL as double and as float, and offers the choice as its first option.
- * Everything called from a lane loop is LANES_INLINE, so that it is compiled for each instruction set with its
- * caller. */
+ * A plug-in includes itself twice, with REAL as double and as float, and offers the choice as its first
+ * option. Everything called from a lane loop is LANES_INLINE, so that it is compiled for each instruction set
+ * with its caller. */
 // SPDX-License-Identifier: MIT
 #ifndef SHOAL_LANES_H
 #define SHOAL_LANES_H
@@ -28,8 +28,7 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "lanes_resets reads fl
 #define LANES_JOIN(name, real) LANES_JOIN_(name, real)
 #define LANES_NAME(name) LANES_JOIN(name, REAL) /* name_double, name_float */
 
-/* ---- Precision: the first option of every such plug-in
- * ---------------------------------------------------- */
+/* ---- Precision: the first option of every such plug-in ---- */
 
 #define LANES_PRECISION                                                                                      \
     {.name = "precision",                                                                                    \
@@ -44,8 +43,18 @@ static inline uint64_t lanes_real_bytes(const shoal_value *options) {
     return strcmp(options[0].s, "float") ? 0 : sizeof(float);
 }
 
-/* ---- Bits: choices without branches
- * ----------------------------------------------------------------------- */
+/* Sets lanes and instance_bytes, or returns a message. A block is all REALs: no other member. */
+static inline const char *lanes_describe(const shoal_value *options, shoal_spec *spec,
+                                         uint64_t float_block_bytes) {
+    uint64_t real = lanes_real_bytes(options);
+    if (!real)
+        return "precision must be double or float";
+    spec->lanes = LANES;
+    spec->instance_bytes = float_block_bytes / (LANES * sizeof(float)) * real;
+    return 0;
+}
+
+/* ---- Bits: choices without branches ---- */
 
 typedef uint64_t lanes_word_double;
 typedef uint32_t lanes_word_float;
@@ -71,9 +80,9 @@ LANES_INLINE float lanes_from_bits_float(uint32_t bits) {
     return x;
 }
 
-/* 1 if the sign bit is set, else 0: `lanes_is_negative(limit - x)` is x > limit in every instruction set. */
-LANES_INLINE uint64_t lanes_is_negative_double(double x) { return lanes_bits_double(x) >> 63; }
-LANES_INLINE uint32_t lanes_is_negative_float(float x) { return lanes_bits_float(x) >> 31; }
+/* 1 if a < b, else 0; of finite numbers. (A comparison may become a branch, or no vector code at all.) */
+LANES_INLINE uint64_t lanes_less_double(double a, double b) { return lanes_bits_double(a - b) >> 63; }
+LANES_INLINE uint32_t lanes_less_float(float a, float b) { return lanes_bits_float(a - b) >> 31; }
 
 LANES_INLINE double lanes_abs_double(double x) {
     return lanes_from_bits_double(lanes_bits_double(x) & ~(uint64_t)0 >> 1);
@@ -92,10 +101,19 @@ LANES_INLINE float lanes_select_float(uint32_t condition, float yes, float no) {
     return lanes_from_bits_float((lanes_bits_float(yes) & mask) | (lanes_bits_float(no) & ~mask));
 }
 
-/* ---- Sines and cosines
- * ------------------------------------------------------------------------------------
- * Below 1 ulp of error for |x| < 1e5 (float: 1e4); a smooth loss of accuracy beyond. The _near ones hold only for
- * |x| <= 0.785, where they give the same bits as the others. */
+LANES_INLINE double lanes_clip_double(double x, double low, double high) {
+    x = lanes_select_double(lanes_less_double(x, low), low, x);
+    return lanes_select_double(lanes_less_double(high, x), high, x);
+}
+LANES_INLINE float lanes_clip_float(float x, float low, float high) {
+    x = lanes_select_float(lanes_less_float(x, low), low, x);
+    return lanes_select_float(lanes_less_float(high, x), high, x);
+}
+
+/* ---- Sines and cosines ----
+ *
+ * Within 1.6 ulp for |x| < 1e6 (float: within 7e-8 for |x| < 1e4), less exact beyond. The _near ones are for
+ * |x| <= 0.785 only, where they give the same bits as the others. */
 
 LANES_INLINE double lanes_sin_near_double(double x) {
     double z = x * x;
@@ -134,23 +152,27 @@ LANES_INLINE float lanes_cos_near_float(float x) {
     return rough + (((1 - rough) - half) + z * z * p);
 }
 
-/* x less the nearest multiple of pi/2, and in the low two bits of `quarter` which one. Adding ROUND leaves an
- * integer in the low bits of the sum; pi/2 is in three parts, so that the first products are exact. */
+/* The nearest integer, for |x| < 2^51 (float: 2^22): adding ROUND leaves no bits for a fraction. */
+#define LANES_ROUND_double 0x1.8p52
+#define LANES_ROUND_float 0x1.8p23f
+LANES_INLINE double lanes_round_double(double x) { return (x + LANES_ROUND_double) - LANES_ROUND_double; }
+LANES_INLINE float lanes_round_float(float x) { return (x + LANES_ROUND_float) - LANES_ROUND_float; }
+
+/* x less the nearest multiple of pi/2, and in the low two bits of `quarter` which one.
+ * pi/2 is in three parts, so that the first products are exact. */
 LANES_INLINE double lanes_reduce_double(double x, uint64_t *quarter) {
-    const double ROUND = 0x1.8p52;
-    double sum = x * 0.6366197723675814 + ROUND;
+    double sum = x * 0.6366197723675814 + LANES_ROUND_double;
     *quarter = lanes_bits_double(sum);
-    double n = sum - ROUND;
+    double n = sum - LANES_ROUND_double;
     double head = x - n * 0x1.921fb544p+0;
     double part = n * 0x1.0b4611a6p-34;
     double rest = head - part;
     return rest + (((head - rest) - part) - n * 0x1.3198a2e037073p-69);
 }
 LANES_INLINE float lanes_reduce_float(float x, uint32_t *quarter) {
-    const float ROUND = 0x1.8p23f;
-    float sum = x * 0.63661975f + ROUND;
+    float sum = x * 0.63661975f + LANES_ROUND_float;
     *quarter = lanes_bits_float(sum);
-    float n = sum - ROUND;
+    float n = sum - LANES_ROUND_float;
     float head = x - n * 0x1.92p+0f;
     float part = n * 0x1.fb4p-12f;
     float rest = head - part;
@@ -159,7 +181,8 @@ LANES_INLINE float lanes_reduce_float(float x, uint32_t *quarter) {
 
 /* Odd quarters swap sine and cosine; the second bit is the sign. */
 LANES_INLINE double lanes_turn_double(double rest, uint64_t quarter) {
-    double turned = lanes_select_double(quarter & 1, lanes_cos_near_double(rest), lanes_sin_near_double(rest));
+    double turned =
+        lanes_select_double(quarter & 1, lanes_cos_near_double(rest), lanes_sin_near_double(rest));
     return lanes_from_bits_double(lanes_bits_double(turned) ^ (quarter & 2) << 62);
 }
 LANES_INLINE float lanes_turn_float(float rest, uint32_t quarter) {
@@ -194,13 +217,15 @@ LANES_INLINE float lanes_cos_float(float x) {
 #define lanes_from_bits LANES_NAME(lanes_from_bits)
 #define lanes_select LANES_NAME(lanes_select)
 #define lanes_abs LANES_NAME(lanes_abs)
-#define lanes_is_negative LANES_NAME(lanes_is_negative)
+#define lanes_less LANES_NAME(lanes_less)
+#define lanes_clip LANES_NAME(lanes_clip)
+#define lanes_round LANES_NAME(lanes_round)
 #define lanes_sin LANES_NAME(lanes_sin)
 #define lanes_cos LANES_NAME(lanes_cos)
 #define lanes_sin_near LANES_NAME(lanes_sin_near)
 #define lanes_cos_near LANES_NAME(lanes_cos_near)
 
-/* ---- Blocks ----------------------------------------------------------------------------------------------- */
+/* ---- Blocks ---- */
 
 /* The block that holds environment `env`. */
 LANES_INLINE void *lanes_block(const shoal_envs *envs, uint64_t env) {
@@ -217,8 +242,8 @@ LANES_INLINE uint64_t lanes_resets(const shoal_envs *envs, uint64_t env, uint64_
     return flags;
 }
 
-/* Writes the batch functions reset_REAL and step_REAL. A block with environments to reset is stepped whole too,
- * and then they are reset. */
+/* Writes the batch functions reset_REAL and step_REAL. A block with environments to reset is stepped whole
+ * too, and then they are reset. */
 #define LANES_BATCH(Block, Action, reset_lane, step_block)                                                   \
     static void LANES_NAME(reset)(shoal_envs * envs, uint64_t begin, uint64_t end) {                         \
         for (uint64_t env = begin; env < end; env++)                                                         \
@@ -229,9 +254,9 @@ LANES_INLINE uint64_t lanes_resets(const shoal_envs *envs, uint64_t env, uint64_
             Block *block = (Block *)lanes_block(envs, row);                                                  \
             step_block(block, envs->options, SHOAL_ACTION(Action, envs, 0, row),                             \
                        SHOAL_OBSERVATION(float, envs, 0, row), envs->rewards + row, envs->terminated + row); \
-            for (uint64_t half = row; half < row + LANES && half < end; half += 8) {                         \
-                for (uint64_t flags = lanes_resets(envs, half, end); flags;) {                               \
-                    uint64_t byte = (uint64_t)__builtin_ctzll(flags) / 8, env = half + byte;                 \
+            for (uint64_t some = row; some < row + LANES && some < end; some += 8) {                         \
+                for (uint64_t flags = lanes_resets(envs, some, end); flags;) {                               \
+                    uint64_t byte = (uint64_t)__builtin_ctzll(flags) / 8, env = some + byte;                 \
                     flags &= ~((uint64_t)0xff << 8 * byte);                                                  \
                     reset_lane(block, env % LANES, envs, env);                                               \
                     envs->rewards[env] = 0;                                                                  \
@@ -250,7 +275,7 @@ LANES_INLINE uint64_t lanes_resets(const shoal_envs *envs, uint64_t env, uint64_
         (envs->options[0].s[0] == 'f' ? step_float : step_double)(envs, begin, end);                         \
     }
 
-/* ---- shoal.checkpoint/1: one lane of every array of a block ------------------------------------------------ */
+/* ---- shoal.checkpoint/1: one lane of every array of a block ---- */
 
 static inline uint64_t lanes_checkpoint_size(shoal_envs *envs, uint64_t env) {
     (void)env;

@@ -29,7 +29,8 @@ def main() -> None:
     view, copy = result["reads"]
     print(f"stored after step 1 as a view, read after step 2: {view}   <- it is step 2's observation now")
     print(f"stored after step 1 as a copy, read after step 2: {copy}   <- still step 1's")
-    print(f"shares memory with the buffer: view {result['alias_checks'][0]}, copy {result['alias_checks'][1]}")
+    shares = result["alias_checks"]
+    print(f"shares memory with the buffer: view {shares[0]}, copy {shares[1]}")
     print(f"the view saved copying {result['total_bytes_saved']} bytes")
 
 

@@ -2,7 +2,7 @@
  * dynamics, draws, rewards and spaces. */
 // SPDX-License-Identifier: MIT
 #ifndef REAL
-#include "lanes.h"
+#include "../lanes.h"
 
 #define X_LIMIT 2.4
 #define THETA_LIMIT (12 * 2 * 3.141592653589793 / 360)
@@ -28,18 +28,14 @@ LANES_BOTH_PRECISIONS
 static const char *describe(const shoal_value *options, shoal_spec *spec) {
     static const double highs[] = {(float)(2 * X_LIMIT), INFINITY, (float)(2 * THETA_LIMIT), INFINITY};
     static const double lows[] = {(float)(-2 * X_LIMIT), -INFINITY, (float)(-2 * THETA_LIMIT), -INFINITY};
-    if (!lanes_real_bytes(options))
-        return "precision must be double or float";
     if (options[SUTTON_BARTO_REWARD].i != 0 && options[SUTTON_BARTO_REWARD].i != 1)
         return "sutton_barto_reward must be 0 or 1";
-    spec->lanes = LANES;
-    spec->instance_bytes = lanes_real_bytes(options) * sizeof(CartPole_float) / (LANES * sizeof(float));
     spec->max_episode_steps = 500;
     shoal_field observation = {.dtype = SHOAL_FLOAT32, .ndim = 1, .shape = {4}, .lows = lows, .highs = highs};
     shoal_field push = {.dtype = SHOAL_INT64, .kind = SHOAL_DISCRETE, .low = 0, .high = 1};
     spec->add_observation(spec->host, &observation);
     spec->add_action(spec->host, &push);
-    return 0;
+    return lanes_describe(options, spec, sizeof(CartPole_float));
 }
 
 const shoal_entry_v1 shoal_entry = {
@@ -76,13 +72,15 @@ LANES_INLINE void reset_lane(CartPole *block, uint64_t lane, shoal_envs *envs, u
 }
 
 /* `near`: every |theta| <= 0.78. Whoever steps on after a fall gets late_reward while down. */
-LANES_INLINE void step_lanes(CartPole *restrict block, const shoal_value *options, const int64_t *restrict actions,
-                             float *restrict rows, double *restrict rewards, uint8_t *restrict terminated, int near) {
+LANES_INLINE void step_lanes(CartPole *restrict block, const shoal_value *options,
+                             const int64_t *restrict actions, float *restrict rows, double *restrict rewards,
+                             uint8_t *restrict terminated, int near) {
     const REAL gravity = 9.8, length = 0.5, pole_mass = 0.1, per_mass = 1 / 1.1, push = 10, tau = 0.02;
     const REAL step_reward = options[SUTTON_BARTO_REWARD].i ? 0 : 1, late_reward = step_reward - 1;
     lanes_word down[LANES];
     for (int i = 0; i < LANES; i++) {
-        REAL x = block->x[i], x_dot = block->x_dot[i], theta = block->theta[i], theta_dot = block->theta_dot[i];
+        REAL x = block->x[i], x_dot = block->x_dot[i], theta = block->theta[i],
+             theta_dot = block->theta_dot[i];
         REAL force = lanes_select((lanes_word)actions[i] & 1, push, -push);
         REAL sine = near ? lanes_sin_near(theta) : lanes_sin(theta);
         REAL cosine = near ? lanes_cos_near(theta) : lanes_cos(theta);
@@ -98,8 +96,7 @@ LANES_INLINE void step_lanes(CartPole *restrict block, const shoal_value *option
         rows[4 * i + 1] = (float)x_dot;
         rows[4 * i + 2] = (float)theta;
         rows[4 * i + 3] = (float)theta_dot;
-        down[i] = lanes_is_negative((REAL)X_LIMIT - lanes_abs(x)) |
-                  lanes_is_negative((REAL)THETA_LIMIT - lanes_abs(theta));
+        down[i] = lanes_less(X_LIMIT, lanes_abs(x)) | lanes_less(THETA_LIMIT, lanes_abs(theta));
         rewards[i] = lanes_select(down[i], block->fall_reward[i], step_reward);
         block->fall_reward[i] = lanes_select(down[i], late_reward, block->fall_reward[i]);
     }
@@ -108,8 +105,9 @@ LANES_INLINE void step_lanes(CartPole *restrict block, const shoal_value *option
 }
 
 /* A pole leans further than 0.78 only where stepping goes on after a fall. */
-LANES_INLINE void step_block(CartPole *restrict block, const shoal_value *options, const int64_t *restrict actions,
-                             float *restrict rows, double *restrict rewards, uint8_t *restrict terminated) {
+LANES_INLINE void step_block(CartPole *restrict block, const shoal_value *options,
+                             const int64_t *restrict actions, float *restrict rows, double *restrict rewards,
+                             uint8_t *restrict terminated) {
     lanes_word leaning = 0;
     for (int i = 0; i < LANES; i++)
         leaning |= lanes_bits((REAL)0.78 - lanes_abs(block->theta[i]));

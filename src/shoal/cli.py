@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from shoal import __version__
 from shoal.errors import ShoalError
@@ -37,6 +38,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     clean.add_argument("--dry-run", action="store_true", help="list only")
     clean.set_defaults(run=_clean)
 
+    new = commands.add_parser("new", help="write a new C environment to start from")
+    new.add_argument("name", help="a C identifier, such as my_env")
+    new.set_defaults(run=_new)
+
+    build = commands.add_parser("build", help="compile a C environment; prints the library's path")
+    build.add_argument("source", help="the C file")
+    build.add_argument("--output", metavar="FILE", help="where to put it (default: a cache)")
+    build.add_argument("--compiler", metavar="CC", help="(default: $CC, or cc)")
+    build.set_defaults(run=_build)
+
+    check = commands.add_parser("check", help="hold a C environment against the contract")
+    check.add_argument("env", help="a C file, a compiled library, or the id of a bundled environment")
+    check.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", type=_option)
+    check.set_defaults(run=_check)
+
     args = parser.parse_args(argv)
     if args.command is None:
         parser.print_help(sys.stderr)
@@ -68,6 +84,44 @@ def _doctor(args: argparse.Namespace) -> int:
     from shoal import doctor
 
     return doctor.run(strict=args.strict)
+
+
+def _option(text: str) -> tuple[str, int | float | str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise argparse.ArgumentTypeError(f"expected NAME=VALUE, got {text!r}")
+    for kind in (int, float):
+        try:
+            return name, kind(value)
+        except ValueError:
+            pass
+    return name, value
+
+
+def _new(args: argparse.Namespace) -> int:
+    from shoal.native.template import new
+
+    try:
+        for path in new(args.name, Path.cwd()):
+            print(path.relative_to(Path.cwd()))
+    except (ValueError, FileExistsError) as error:
+        print(f"shoal new: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _build(args: argparse.Namespace) -> int:
+    from shoal.native.build import build
+
+    output = None if args.output is None else Path(args.output)
+    print(build(args.source, output=output, compiler=args.compiler))
+    return 0
+
+
+def _check(args: argparse.Namespace) -> int:
+    from shoal import check
+
+    return check.run(args.env, dict(args.option))
 
 
 def _clean(args: argparse.Namespace) -> int:

@@ -20,6 +20,9 @@ pytestmark = pytest.mark.skipif(compiler is None, reason="no C compiler: install
 @pytest.mark.parametrize("source", sorted(HERE.glob("test_*.c")), ids=lambda path: path.stem)
 def test_the_c_program_builds_without_warnings_and_succeeds(source: Path, tmp_path: Path) -> None:
     program = tmp_path / source.stem
+    for plugin in sorted(HERE.glob("plugins/*.c")) if source.stem == "test_plugin" else []:
+        library = tmp_path / f"{plugin.stem}.so"
+        subprocess.run([str(compiler), *FLAGS, "-shared", "-fPIC", plugin, "-o", library], cwd=ROOT, check=True)
     core = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "core").glob("*.c"))
     build = [str(compiler), *FLAGS, str(source.relative_to(ROOT)), *core, "-lm", "-ldl", "-o", str(program)]
     built = subprocess.run(build, cwd=ROOT, capture_output=True, text=True)

@@ -135,6 +135,7 @@ with open(sys.argv[1], "rb") as whole, open("/dev/shm/sparse.seg", "wb") as spar
     sparse.write(whole.read(4096))
     sparse.truncate(os.fstat(whole.fileno()).st_size)
 os.unlink(sys.argv[1])
+allocate._RESERVE_STEP = 4 * MB
 refused(lambda: Segment.open("/dev/shm/sparse.seg", readonly=sys.argv[2] == "True"))
 assert os.stat("/dev/shm/sparse.seg").st_blocks * 512 < MB, "the disk was filled"
 """

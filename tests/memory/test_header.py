@@ -176,6 +176,12 @@ def test_data_that_does_not_begin_at_a_page_is_corrupt(whole, tmp_path):
         Segment.open(path)
 
 
+def test_a_schema_longer_than_the_space_before_the_data_is_corrupt(whole, tmp_path):
+    path = _written(tmp_path, _patched(whole, (SCHEMA_BYTES, struct.pack("=Q", PAGE - HEADER_BYTES + 1))))
+    with pytest.raises(CorruptFileError, match="its header contradicts itself"):
+        Segment.open(path)
+
+
 def test_a_failed_open_leaves_no_descriptor(whole, tmp_path):
     path = _written(tmp_path, whole[:-1])
     before = len(os.listdir("/proc/self/fd"))

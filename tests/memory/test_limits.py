@@ -212,25 +212,46 @@ def test_a_file_system_without_a_size_is_no_limit():
 FILES = ["proc/self/cgroup", "proc/self/mountinfo", "proc/meminfo", "proc/self/status"] + [
     f"sys/fs/cgroup/{name}" for name in ("memory.max", "memory.current", "memory.stat")
 ]
-garbage = st.binary(max_size=60) | st.sampled_from(
-    [b":", b"::", b"0::", b"0::/\0", b"0::/a\n", b"0::/../..", b" - ", b" - cgroup2",
-     b"a b c d e - cgroup2 x rw",
-     b"1 2 3 / /sys/fs/cgroup rw - cgroup2 c rw", b"1 2 3 / /\0 - cgroup2 c rw",
-     b"1 2 3 / /.. - cgroup2 c rw",
-     b"9" * 5000, b"MemAvailable: " + b"9" * 5000, b"MemAvailable:", b"-5", b"max", b"\xff\xfe",
-     "²".encode(), "٣ ²".encode()]
-)  # fmt: skip
+GARBAGE = [
+    b"", b":", b"::", b"0::", b"0::/\0", b"0::/../..", b"0::/" + b"n" * 300, b" - ", b" - cgroup2", b"\xff",
+    b"a b - cgroup2 x y", b"a b c d e - cgroup2 x rw", b"1 2 3 / /\0 - cgroup2 c rw", b"-5", b"max",
+    b"1 2 3 / /.. - cgroup2 c rw", b"9" * 5000, b"MemAvailable:", b"MemAvailable: " + b"9" * 5000,
+    "MemAvailable: ²".encode(), "²".encode(),
+]  # fmt: skip
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.dictionaries(st.sampled_from(FILES), garbage))
-def test_no_content_of_any_file_is_an_error(tmp_path, contents):
-    for name in FILES:
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(contents.get(name, b""))
-    for limit in memory_limits(tmp_path):
+def _safe_limits(root: Root) -> None:
+    for limit in memory_limits(root.path):
         assert limit.free_bytes >= 0
+
+
+@pytest.mark.parametrize("broken", FILES)
+def test_one_broken_file_is_never_an_error(root, broken):
+    root.mounted("0::/\n", V2_MOUNT.format(part="/"))
+    root.version_2("sys/fs/cgroup", 64 * MB, 4 * MB)
+    root.write("proc/meminfo", "MemAvailable: 300 kB\n")
+    root.write("proc/self/status", "VmSize: 300 kB\n")
+    assert len(root.limits()) == 2
+    for content in GARBAGE:
+        (root.path / broken).write_bytes(content)
+        _safe_limits(root)
+
+
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.dictionaries(st.sampled_from(FILES), st.binary(max_size=60) | st.sampled_from(GARBAGE)))
+def test_no_content_of_any_files_is_an_error(root, contents):
+    for name in FILES:
+        root.write(name, "")
+        (root.path / name).write_bytes(contents.get(name, b""))
+    _safe_limits(root)
+
+
+def test_a_mount_point_that_is_not_text_does_not_hide_the_others(root):
+    root.mounted("0::/\n", V2_MOUNT.format(part="/"))
+    root.version_2("sys/fs/cgroup", 64 * MB, 4 * MB)
+    mountinfo = root.path / "proc/self/mountinfo"
+    mountinfo.write_bytes(b"24 1 8:1 / /mnt/\xff\x0b rw - ext4 /dev/sda1 rw\n" + mountinfo.read_bytes())
+    assert root.limits() == {"the memory cgroup /sys/fs/cgroup": 60 * MB}
 
 
 def test_a_system_without_any_of_the_files_has_no_limits(root):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -220,20 +220,37 @@ def test_the_listing_shows_owner_size_and_life(name):
         assert entry == names.NameEntry(name, segment.path, segment.size_bytes, os.getpid(), True)
 
 
-def test_two_listings_at_once_do_not_take_each_other_for_an_owner(start_python, name):
+def test_a_listing_does_not_take_another_listing_for_an_owner(start_python, name):
     owner = start_python(OWNER, name)
     assert owner.read() == "ready"
     owner.kill()
-    alive = []
-    threads = [
-        threading.Thread(target=lambda: alive.extend(_entry(name).alive for _ in range(200)))
-        for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(alive) == 800 and not any(alive)
+    with open(names.name_path(name)) as other:
+        fcntl.flock(other, fcntl.LOCK_SH)
+        assert not _entry(name).alive
+    Segment.named(LAYOUT, name).close()
+
+
+def test_a_claim_waits_for_another_process_that_is_removing_the_dead_name(start_python, name, monkeypatch):
+    owner = start_python(OWNER, name)
+    assert owner.read() == "ready"
+    owner.kill()
+    other = open(names.name_path(name))
+    fcntl.flock(other, fcntl.LOCK_EX)
+    monkeypatch.setattr(names.time, "sleep", lambda seconds: other.close())
+    with Segment.named(LAYOUT, name) as segment:
+        assert other.closed and not segment["numbers"].any()
+
+
+def test_a_claim_does_not_wait_for_ever_for_another_process(start_python, name, monkeypatch):
+    owner = start_python(OWNER, name)
+    assert owner.read() == "ready"
+    owner.kill()
+    monkeypatch.setattr(names, "_REAP_WAIT_S", 0.05)
+    with open(names.name_path(name)) as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(NameInUse) as info:
+            Segment.named(LAYOUT, name)
+        assert info.value.pid == owner.pid
     Segment.named(LAYOUT, name).close()
 
 

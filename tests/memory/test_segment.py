@@ -299,6 +299,20 @@ def test_two_hundred_segments_leave_no_descriptor_and_no_mapping(kind, tmp_path)
     assert (_descriptors(), _mappings()) == before
 
 
+def test_large_segments_give_back_all_their_address_space():
+    layout = Layout({"a": ("u1", (5 << 20,))})
+    Segment(layout).close()
+
+    def pages():
+        with open("/proc/self/statm") as statm:
+            return int(statm.read().split()[0])
+
+    before = pages()
+    for _ in range(50):
+        Segment(layout).close()
+    assert (pages() - before) * PAGE < 16 << 20
+
+
 def test_segments_that_fail_leave_no_descriptor_and_no_mapping(tmp_path, name):
     Segment.file(LAYOUT, tmp_path / "ring.seg").close()
     huge, other = Layout({"a": ("u1", (10**15,))}), Layout({"a": ("u1", (3,))})

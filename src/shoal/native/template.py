@@ -1,4 +1,4 @@
-"""A new C environment: a directory with one complete, playable file to change, and a README with the commands."""
+"""A new C environment: one complete, playable file to change, and a README with the commands."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ def _named(text: str, name: str) -> str:
 
 
 def _camel(name: str) -> str:
-    # A word in capitals becomes Capitals: the constants of the file are the names in capitals.
-    words = [word.lower() if word.isupper() else word for word in name.split("_")]
-    return "".join(word[:1].upper() + word[1:] for word in words)
+    joined = "".join(word[:1].upper() + word[1:] for word in name.split("_"))
+    return (
+        joined.capitalize() if joined.isupper() else joined
+    )  # the names in capitals are the file's constants

@@ -8,6 +8,7 @@ you keep never changes. "live": one slot, overwritten by the next step. "copy": 
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
@@ -20,7 +21,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from shoal import _core
-from shoal.errors import ClosedError
+from shoal.errors import ClosedError, ShoalError
 from shoal.memory import Layout, Segment
 from shoal.memory.layout import FieldSpec
 from shoal.native.plugin import FieldInfo, PluginInfo
@@ -56,6 +57,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         episode_stats: bool = False,
         check: Iterable[str] = ("actions", "nan"),
         render_mode: str | None = None,
+        batch_size: int | None = None,
     ) -> None:
         self.num_worlds = _count("num_envs", num_envs, _MAX_ENVS)
         self.agents_per_env = info.agents
@@ -79,7 +81,14 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self.options = dict(info.options)
         self.buffers = buffers
         self._info = info
-        self._padded = -(-self.num_worlds // info.lanes) * info.lanes * info.agents
+        self.batch_size = batch_size
+        # What is stepped together: everything, or with batch_size units of neighbours in blocks of their own.
+        self._unit = info.lanes
+        worlds = self.num_worlds
+        if batch_size is not None:
+            self._unit = self._checked_unit(batch_size)
+            worlds = self.num_worlds // self._unit * info.lanes
+        self._padded = -(-worlds // info.lanes) * info.lanes * info.agents
         self._state = Segment(self._state_layout())  # first: it refuses sizes that nothing below could hold
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
@@ -92,7 +101,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             episode_stats,
             self.num_envs,
         )
-        self._hooks = Hooks(info.actions, self.num_envs, self._slots, max_slots, infos)
+        self._hooks = Hooks(info.actions, self._slots, max_slots, infos, self._batch_maker(batch_size))
         flags = _BUFFERS[buffers] | sum(_CHECKS[name] for name in checks)
         if episode_stats or self._same_step:
             flags |= _INFOS
@@ -100,8 +109,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._stepper = _core.Stepper(
             info.plugin,
             info.values,
-            self.num_worlds,
-            threads,
+            worlds,
+            threads if batch_size is None else 1,
             _AUTORESET[self.autoreset_mode],
             limit,
             arrays,
@@ -111,6 +120,11 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         )
         self._stepper.add_slot(self._slots())
         self._seeded = False
+        self._flow: _core.Flow | None = None
+        if batch_size is not None:
+            threads = min(threads, self.num_worlds // self._unit)
+            self._flow = _core.Flow(self._stepper, threads, self._unit, batch_size, self._hooks)
+            return
         # The bound native method, so that a step is one call with no Python frame of ours in between.
         self.step = self._stepper.step  # type: ignore[method-assign]
 
@@ -144,17 +158,21 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         options: Mapping[str, Any] | None = None,
     ) -> tuple[Any, dict[str, Any]]:
         """Starts new episodes, in all environments or where `options["reset_mask"]` is True."""
+        self._require_synchronous("reset", "async_reset")
         mask = self._reset_mask(options)
         self._seed(seed, mask)
         return self._stepper.reset(mask), {}
 
     def step(self, actions: Any = None) -> Any:
         """Steps every environment; None steps with what was written into `self.actions`."""
+        self._require_synchronous("step", "send and recv")
         return self._stepper.step(actions)
 
     def close(self, **kwargs: Any) -> None:
         """Ends the threads and environments. Idempotent; arrays that were returned stay valid."""
         if not self.closed:
+            if self._flow is not None:
+                self._flow.close()
             self._stepper.close()
             self._state.close()
             self._slots.close()
@@ -193,7 +211,28 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         """Steps, episodes, their mean return and length; slots made, results copied for want of one."""
         if self.closed:
             raise ClosedError("the environments are closed")
-        return {**self._stepper.statistics, "copies": self._hooks.copies}
+        statistics = (self._flow or self._stepper).statistics
+        return {**statistics, "copies": self._hooks.copies}
+
+    def async_reset(self, seed: int | Sequence[int | None] | None = None) -> None:
+        """Resets every environment; their first observations come with `recv`."""
+        flow = self._require_asynchronous("async_reset")
+        if flow.under_way:
+            self._hooks.refuse("under way")
+        self._seed(seed, None)
+        flow.reset()
+
+    def send(self, actions: Any, env_ids: Any) -> None:
+        """Hands in the next actions of the environments `env_ids` (`info["env_id"]` of a `recv`)."""
+        flow = self._require_asynchronous("send")
+        ids = np.asarray(env_ids)
+        if ids.dtype.kind not in "iu" or ids.ndim != 1:
+            raise TypeError(f"env_ids must be a list of ints, got {ids.dtype} of shape {ids.shape}")
+        flow.send(actions, np.ascontiguousarray(ids, np.int64))
+
+    def recv(self) -> Any:
+        """A step's five results of the first `batch_size` environments ready; `info["env_id"]` names them."""
+        return self._require_asynchronous("recv").recv()
 
     def shares_buffer(self, array: NDArray[Any]) -> bool:
         """Whether the next step may change this array: True for results of `buffers="live"` alone."""
@@ -205,8 +244,25 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             self._stepper, self._info, self.num_envs, self._padded, _count("length", length, 2**31)
         )
 
+    def has_extension(self, id: str) -> bool:
+        """Whether the plug-in has an ability, such as "shoal.checkpoint/1"."""
+        return self._info.plugin.has_extension(id)
+
+    @property
+    def num_padding_rows(self) -> int:
+        """Rows behind the last that a step may write: the plug-in steps whole blocks of lanes."""
+        return self._padded - self.num_envs
+
+    def step_into(self, actions: Any, arrays: tuple[NDArray[Any], ...]) -> int:
+        """Steps into arrays of yours: one per observation field, rewards, terminated, truncated.
+
+        Each must be followed by room for `num_padding_rows` more rows. Returns how many episodes ended.
+        """
+        self._require_synchronous("step_into", "send and recv")
+        return self._stepper.step_into(actions, arrays)
+
     def save_env(self, env_id: int) -> bytes:
-        """Everything environment `env_id` is, to be given to `restore_env` of any slot with these options."""
+        """All that environment `env_id` is, for `restore_env` of any environments with these options."""
         return self._stepper.save(self._env_id(env_id))
 
     def restore_env(self, env_id: int, data: bytes) -> None:
@@ -222,10 +278,39 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     # -- inside ---------------------------------------------------------------------------------------
 
+    def _checked_unit(self, batch_size: int) -> int:
+        """How many environments flow together: as many as divide num_envs, batch_size and the lanes."""
+        batch = _count("batch_size", batch_size, self.num_worlds)
+        if self.autoreset_mode != AutoresetMode.NEXT_STEP or self.buffers != "leased":
+            raise ValueError("batch_size needs autoreset_mode NEXT_STEP and buffers='leased'")
+        if self._info.agents > 1:
+            raise ValueError("batch_size is for environments of one agent; this one has several")
+        return math.gcd(self.num_worlds, batch, self._info.lanes)
+
+    def _batch_maker(self, batch_size: int | None) -> _SlotMaker | None:
+        if batch_size is None:
+            return None
+        return _SlotMaker(self._info.observations, batch_size, batch_size, False, ids=batch_size)
+
+    def _place(self, env: int) -> int:
+        """Where the engine keeps environment `env`."""
+        return env // self._unit * self._info.lanes + env % self._unit
+
+    def _require_asynchronous(self, name: str) -> _core.Flow:
+        if self._flow is None:
+            raise ShoalError(f"{name} is for environments made with batch_size=; use reset and step")
+        return self._flow
+
+    def _require_synchronous(self, name: str, instead: str) -> None:
+        if self._flow is not None:
+            raise ShoalError(f"{name} is not for environments made with batch_size=; use {instead}")
+
     def _env_id(self, env_id: int) -> int:
+        if self._flow is not None and self._flow.under_way:
+            self._hooks.refuse("under way")
         if not 0 <= env_id < self.num_worlds:
             raise IndexError(f"environment {env_id} is out of range for {self.num_worlds} environments")
-        return int(env_id)
+        return self._place(int(env_id))
 
     def _reset_mask(self, options: Mapping[str, Any] | None) -> NDArray[np.bool_] | None:
         given = dict(options or {})
@@ -273,9 +358,9 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 0:
                 raise ValueError(f"a seed must be an int of at least 0, got {value!r} for environment {env}")
             if value < 2**64:
-                self._stepper.seed(env, int(value))
+                self._stepper.seed(self._place(env), int(value))
             else:
-                self._state["rng"][env] = _rng_words(int(value))
+                self._state["rng"][self._place(env)] = _rng_words(int(value))
         self._seeded = True
 
 
@@ -300,11 +385,15 @@ def _rng_words(seed: int) -> list[int]:
 class _SlotMaker:
     """Makes slots: arrays of one step's results in a segment of their own."""
 
-    def __init__(self, observations: list[FieldInfo], rows: int, padded: int, finals: bool) -> None:
-        self._rows = rows
+    def __init__(
+        self, observations: list[FieldInfo], rows: int, padded: int, finals: bool, ids: int = 0
+    ) -> None:
+        self._rows, self._ids = rows, ids
         fields: dict[str, FieldSpec] = {
             f"observation/{i}": (field.dtype, (padded, *field.shape)) for i, field in enumerate(observations)
         }
+        if ids:
+            fields["env_id"] = (np.int64, (ids,))
         fields["reward"] = (np.float64, (padded,))
         fields["terminated"] = (np.bool_, (padded,))
         fields["truncated"] = (np.bool_, (padded,))
@@ -316,8 +405,8 @@ class _SlotMaker:
 
     def __call__(self) -> tuple[NDArray[Any], ...]:
         segment = Segment(self._layout)
-        arrays = tuple(segment.rows(name, self._rows) for name in segment)
-        if self._first is None:
+        arrays = tuple(segment.rows(name, self._ids if name == "env_id" else self._rows) for name in segment)
+        if self._first is None and not self._ids:
             self._first = segment
         else:
             segment.close()  # the arrays keep the memory; no descriptor is needed

@@ -31,6 +31,8 @@ _REFUSALS: dict[str, tuple[type[Exception], str]] = {
         "an environment finished and autoreset is disabled: reset it with "
         'reset(options={"reset_mask": terminated | truncated}) before the next step',
     ),
+    "under way": (ShoalError, "environments are under way: recv() them before this"),
+    "sent twice": (ShoalError, "an environment was sent that is under way already; recv() it first"),
     "no checkpoint": (ShoalError, "this environment cannot be saved: it has no shoal.checkpoint/1"),
     "no render": (ShoalError, "this environment cannot be drawn: it has no shoal.render/1"),
     "bad checkpoint": (
@@ -46,13 +48,13 @@ class Hooks:
     def __init__(
         self,
         actions: list[FieldInfo],
-        rows: int,
         make_slot: Callable[[], tuple[Any, ...]],
         max_slots: int,
         infos: Callable[..., dict[str, Any]],
+        make_batch: Callable[[], tuple[Any, ...]] | None = None,
     ) -> None:
         self._actions = actions
-        self._rows = rows
+        self.make_batch = make_batch
         self._make_slot = make_slot
         self._max_slots = max_slots
         self.infos = infos
@@ -79,7 +81,7 @@ class Hooks:
             found = f"the keys {list(given)}" if isinstance(given, dict) else type(given).__name__
             raise ValueError(f"expected actions with the keys {names}, found {found}") from None
 
-    def convert(self, number: int, given: Any) -> NDArray[Any]:
+    def convert(self, number: int, given: Any, rows: int) -> NDArray[Any]:
         """Actions of another type, order or container as the field's own; never by losing anything."""
         field = self._actions[number]
         what = "actions" if field.name is None else f"actions[{field.name!r}]"
@@ -87,7 +89,7 @@ class Hooks:
             array = np.asarray(given)
         except ValueError as error:
             raise ValueError(f"{what}: expected an array, found {type(given).__name__}: {error}") from None
-        expected = (self._rows, *field.shape)
+        expected = (rows, *field.shape)
         if array.shape != expected:
             raise ValueError(f"{what}: expected shape {expected}, found {array.shape}")
         fits = array.dtype.kind in ("iub" if field.dtype.kind in "iu" else "iubf")
@@ -97,6 +99,16 @@ class Hooks:
         if field.dtype.kind in "iu" and not np.array_equal(converted, array):
             raise ValueError(f"{what}: a value does not fit dtype {field.dtype}")
         return converted.reshape(expected)
+
+    def bad_ids(self, env_ids: Any, lanes: int) -> NoReturn:
+        whole = "" if lanes == 1 else f" in whole groups of {lanes} neighbours, as recv returns them"
+        raise ValueError(f"env_ids must name environments{whole}; got {np.asarray(env_ids).tolist()}")
+
+    def too_few(self, under_way: int, batch: int) -> NoReturn:
+        raise ShoalError(
+            f"recv would wait for ever: it returns {batch} environments and only {under_way} are under way; "
+            "call async_reset() or send() first"
+        )
 
     def bad_action(self, number: int, row: int, data: bytes) -> NoReturn:
         field = self._actions[number]

@@ -22,6 +22,7 @@ _OWN = (
     "episode_stats",
     "check",
     "render_mode",
+    "batch_size",
 )
 
 
@@ -30,7 +31,8 @@ def make_vec(env: str | Path, num_envs: int = 1, **options: Any) -> VectorEnv:
 
     `env` is the id of a bundled environment ("CartPole-v1"), a C file (compiled on the way) or a compiled
     plug-in. Keywords: num_threads, autoreset_mode, buffers ("leased", "live", "copy"), max_slots,
-    max_episode_steps, episode_stats, check, render_mode; all others are options of the environment.
+    max_episode_steps, episode_stats, check, render_mode, batch_size (send and recv instead of step); all
+    others are options of the environment.
 
     >>> import shoal
     >>> envs = shoal.make_vec("CartPole-v1", num_envs=8)

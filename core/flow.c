@@ -1,0 +1,298 @@
+/* The flow: a queue of units, threads that step them, batches that fill in the order of finishing. */
+// SPDX-License-Identifier: MIT
+#define _GNU_SOURCE
+#include "flow.h"
+
+#include "platform.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SPIN_NS = 20000, SLEEP_NS = 50000000 };
+
+typedef struct batch {
+    _Alignas(64) shoal_word count; /* writers: threads, one per unit placed. Reader: recv */
+    shoal_targets targets;         /* writer: lend */
+    void **observations;
+    int64_t *env_ids;
+} batch;
+
+typedef struct worker {
+    _Alignas(64) shoal_statistics statistics; /* writer: the thread */
+    pthread_t thread;
+    shoal_flow *flow;
+    shoal_envs envs; /* the engine's, with the arrays below */
+    void **observations;
+    char **scratch; /* one unit's rows of each observation field */
+    double *rewards;
+    uint8_t *flags;
+} worker;
+
+/* Cell c serves tickets c, c + num_cells, ...: for ticket t, turn is t when it is empty and t + 1 when it is
+ * full. */
+typedef struct cell {
+    _Atomic(uint64_t) turn; /* writers: send fills, the thread with the ticket empties */
+    uint64_t unit;
+} cell;
+
+struct shoal_flow {
+    shoal_engine *engine;
+    const shoal_description *description;
+    uint64_t lanes, unit, agents, num_units, units_per_batch, num_batches;
+    cell *queue; /* a ring */
+    uint64_t num_cells;
+    batch *batches; /* a ring */
+    uint64_t sent, lent, received, forks;
+    uint32_t num_workers, spin_ns;
+    worker *workers;
+    _Alignas(64) shoal_word bell;          /* writer: send, after filling cells; threads sleep on it */
+    shoal_word idle;                       /* writers: threads about to sleep */
+    _Alignas(64) _Atomic(uint64_t) head;   /* writers: threads, fetch_add */
+    _Alignas(64) _Atomic(uint64_t) places; /* writers: threads, fetch_add */
+    _Alignas(64) shoal_word completed;     /* writers: threads; recv sleeps on it */
+    shoal_word awaited;                    /* writer: recv */
+    _Alignas(64) shoal_word stop;          /* writer: destroy */
+};
+
+static int wait_for_cell(shoal_flow *flow, const cell *own, uint64_t ticket) {
+    uint64_t begin = 0;
+    for (;;) {
+        for (int i = 0; i < 64; i++) {
+            if (atomic_load_explicit(&flow->stop, memory_order_relaxed))
+                return 0;
+            if (atomic_load_explicit(&own->turn, memory_order_acquire) == ticket + 1)
+                return 1;
+            shoal_relax();
+        }
+        uint64_t now = shoal_now_ns();
+        begin = begin == 0 ? now : begin;
+        if (now - begin < flow->spin_ns)
+            continue;
+        /* Sequentially consistent on both sides: the sender sees `idle`, or this thread the filled cell. */
+        uint32_t bell = atomic_load(&flow->bell);
+        atomic_fetch_add(&flow->idle, 1);
+        if (atomic_load(&own->turn) != ticket + 1 && !atomic_load(&flow->stop))
+            shoal_futex_wait(&flow->bell, bell, SLEEP_NS);
+        atomic_fetch_sub(&flow->idle, 1);
+    }
+}
+
+/* Points the worker's arrays so that environment `first` lies at the start of its own memory. */
+static void aim(worker *self, uint64_t first) {
+    const shoal_flow *flow = self->flow;
+    uint64_t row = first * flow->agents;
+    for (uint64_t f = 0; f < flow->description->observations.count; f++)
+        self->observations[f] = (void *)((uintptr_t)self->scratch[f] - row * self->envs.observation_bytes[f]);
+    self->envs.rewards = (double *)((uintptr_t)self->rewards - row * sizeof(double));
+    self->envs.terminated = (uint8_t *)((uintptr_t)self->flags - row);
+    self->envs.truncated = (uint8_t *)((uintptr_t)self->flags + flow->lanes * flow->agents - row);
+}
+
+static void place(worker *self, uint64_t unit) {
+    shoal_flow *flow = self->flow;
+    uint64_t place = atomic_fetch_add_explicit(&flow->places, 1, memory_order_relaxed);
+    batch *into = &flow->batches[place / flow->units_per_batch % flow->num_batches];
+    uint64_t env = place % flow->units_per_batch * flow->unit;
+    uint64_t row = env * flow->agents, rows = flow->unit * flow->agents;
+    for (uint64_t f = 0; f < flow->description->observations.count; f++) {
+        uint64_t bytes = self->envs.observation_bytes[f];
+        memcpy((char *)into->observations[f] + row * bytes, self->scratch[f], rows * bytes);
+    }
+    memcpy(into->targets.rewards + row, self->rewards, rows * sizeof(double));
+    memcpy(into->targets.terminated + row, self->flags, rows);
+    memcpy(into->targets.truncated + row, self->flags + flow->lanes * flow->agents, rows);
+    for (uint64_t i = 0; i < flow->unit; i++)
+        into->env_ids[env + i] = (int64_t)(unit * flow->unit + i);
+    uint32_t count = atomic_fetch_add_explicit(&into->count, 1, memory_order_acq_rel) + 1;
+    if (count == flow->units_per_batch) {
+        atomic_fetch_add(&flow->completed, 1);
+        if (atomic_load(&flow->awaited))
+            shoal_futex_wake(&flow->completed);
+    }
+}
+
+static void *run_worker(void *argument) {
+    worker *self = argument;
+    shoal_flow *flow = self->flow;
+    for (;;) {
+        uint64_t ticket = atomic_fetch_add_explicit(&flow->head, 1, memory_order_relaxed);
+        cell *own = &flow->queue[ticket % flow->num_cells];
+        if (!wait_for_cell(flow, own, ticket))
+            return NULL;
+        uint64_t unit = own->unit, first = unit * flow->lanes;
+        atomic_store_explicit(&own->turn, ticket + flow->num_cells, memory_order_release); /* partner: send */
+        aim(self, first);
+        shoal_engine_step_range(flow->engine, &self->envs, first, first + flow->unit, &self->statistics);
+        place(self, unit);
+    }
+}
+
+static int prepare(shoal_flow *flow, worker *self) {
+    const shoal_fields *fields = &flow->description->observations;
+    uint64_t rows = flow->lanes * flow->agents;
+    self->flow = flow;
+    self->envs = *shoal_engine_envs(flow->engine);
+    self->observations = calloc(fields->count, sizeof *self->observations);
+    self->scratch = calloc(fields->count, sizeof *self->scratch);
+    self->rewards = calloc(rows, sizeof *self->rewards);
+    self->flags = calloc(2, rows);
+    if (self->observations == NULL || self->scratch == NULL || self->rewards == NULL || self->flags == NULL)
+        return -ENOMEM;
+    for (uint64_t f = 0; f < fields->count; f++)
+        if ((self->scratch[f] = calloc(rows, shoal_field_bytes(&fields->items[f]))) == NULL)
+            return -ENOMEM;
+    self->envs.observations = self->observations;
+    return 0;
+}
+
+int shoal_flow_create(shoal_engine *engine, const shoal_description *description, uint32_t threads,
+                      uint64_t units, uint64_t unit, uint64_t batch_envs, shoal_flow **out) {
+    *out = NULL;
+    void *memory = NULL;
+    if (posix_memalign(&memory, 64, sizeof(shoal_flow)) != 0)
+        return -ENOMEM;
+    shoal_flow *flow = memset(memory, 0, sizeof *flow);
+    flow->engine = engine;
+    flow->description = description;
+    flow->lanes = description->spec.lanes;
+    flow->agents = description->spec.agents;
+    flow->num_units = units;
+    flow->unit = unit;
+    flow->units_per_batch = batch_envs / unit;
+    flow->num_batches = flow->num_units / flow->units_per_batch + 2;
+    flow->spin_ns = threads < shoal_cpu_count() ? SPIN_NS : 0;
+    flow->forks = shoal_fork_count();
+    flow->num_cells = 2 * flow->num_units;
+    flow->queue = calloc(flow->num_cells, sizeof *flow->queue);
+    void *batches = NULL, *workers = NULL;
+    int error = posix_memalign(&batches, 64, flow->num_batches * sizeof *flow->batches) |
+                posix_memalign(&workers, 64, threads * sizeof *flow->workers);
+    flow->batches = batches;
+    flow->workers = workers;
+    if (error != 0 || flow->queue == NULL) {
+        shoal_flow_destroy(flow);
+        return -ENOMEM;
+    }
+    for (uint64_t i = 0; i < flow->num_cells; i++)
+        atomic_store_explicit(&flow->queue[i].turn, i, memory_order_relaxed);
+    memset(batches, 0, flow->num_batches * sizeof *flow->batches);
+    memset(workers, 0, threads * sizeof *flow->workers);
+    for (uint64_t i = 0; i < flow->num_batches && error == 0; i++) {
+        flow->batches[i].observations = calloc(description->observations.count, sizeof(void *));
+        error = flow->batches[i].observations == NULL ? -ENOMEM : 0;
+    }
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    for (uint32_t i = 0; i < threads && error == 0; i++) {
+        error = prepare(flow, &flow->workers[i]);
+        if (error == 0)
+            error = -pthread_create(&flow->workers[i].thread, NULL, run_worker, &flow->workers[i]);
+        flow->num_workers += error == 0;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error != 0) {
+        shoal_flow_destroy(flow);
+        return error;
+    }
+    *out = flow;
+    return 0;
+}
+
+void shoal_flow_destroy(shoal_flow *flow) {
+    if (flow == NULL)
+        return;
+    atomic_store(&flow->stop, 1);
+    if (flow->forks == shoal_fork_count()) {
+        shoal_futex_wake(&flow->bell);
+        for (uint32_t i = 0; i < flow->num_workers; i++)
+            pthread_join(flow->workers[i].thread, NULL);
+    }
+    for (uint32_t i = 0; flow->workers != NULL && i < flow->num_workers; i++) {
+        worker *self = &flow->workers[i];
+        for (uint64_t f = 0; f < flow->description->observations.count; f++)
+            free(self->scratch[f]);
+        free(self->scratch);
+        free(self->observations);
+        free(self->rewards);
+        free(self->flags);
+    }
+    for (uint64_t i = 0; flow->batches != NULL && i < flow->num_batches; i++)
+        free(flow->batches[i].observations);
+    free(flow->batches);
+    free(flow->workers);
+    free(flow->queue);
+    free(flow);
+}
+
+void shoal_flow_actions(shoal_flow *flow, const void *const *actions) {
+    for (uint32_t i = 0; i < flow->num_workers; i++)
+        flow->workers[i].envs.actions = actions;
+}
+
+uint64_t shoal_flow_wanting(const shoal_flow *flow, uint64_t units) {
+    uint64_t needed = (flow->sent + units + flow->units_per_batch - 1) / flow->units_per_batch;
+    return needed > flow->lent ? needed - flow->lent : 0;
+}
+
+void shoal_flow_lend(shoal_flow *flow, const shoal_targets *targets, int64_t *env_ids) {
+    batch *next = &flow->batches[flow->lent++ % flow->num_batches];
+    next->targets = *targets;
+    memcpy(next->observations, targets->observations, flow->description->observations.count * sizeof(void *));
+    next->env_ids = env_ids;
+    atomic_store_explicit(&next->count, 0, memory_order_relaxed); /* released by the next send */
+}
+
+void shoal_flow_send(shoal_flow *flow, const uint64_t *units, uint64_t count) {
+    for (uint64_t i = 0; i < count; i++) {
+        uint64_t ticket = flow->sent++;
+        cell *next = &flow->queue[ticket % flow->num_cells];
+        /* Empty but for a thread interrupted between taking a ticket and reading its cell. */
+        while (atomic_load_explicit(&next->turn, memory_order_acquire) != ticket)
+            shoal_relax();
+        next->unit = units[i];
+        /* Releases the unit, its actions and the lent batches; partner: wait_for_cell. */
+        atomic_store(&next->turn, ticket + 1);
+    }
+    atomic_fetch_add(&flow->bell, 1);
+    if (atomic_load(&flow->idle))
+        shoal_futex_wake(&flow->bell);
+}
+
+int shoal_flow_recv(shoal_flow *flow, uint64_t timeout_ns) {
+    batch *oldest = &flow->batches[flow->received % flow->num_batches];
+    uint64_t begin = shoal_now_ns(), now = begin;
+    for (;;) {
+        if (atomic_load_explicit(&oldest->count, memory_order_acquire) == flow->units_per_batch) {
+            flow->received++;
+            return 1;
+        }
+        if (now - begin >= timeout_ns)
+            return 0;
+        if (now - begin >= flow->spin_ns) {
+            uint32_t completed = atomic_load(&flow->completed);
+            atomic_store(&flow->awaited, 1);
+            if (atomic_load(&oldest->count) != flow->units_per_batch)
+                shoal_futex_wait(&flow->completed, completed, timeout_ns < SLEEP_NS ? timeout_ns : SLEEP_NS);
+            atomic_store(&flow->awaited, 0);
+        }
+        now = shoal_now_ns();
+    }
+}
+
+uint64_t shoal_flow_under_way(const shoal_flow *flow) {
+    return flow->sent - flow->received * flow->units_per_batch;
+}
+
+void shoal_flow_statistics(const shoal_flow *flow, shoal_statistics *sum) {
+    for (uint32_t i = 0; i < flow->num_workers; i++) {
+        const shoal_statistics *one = &flow->workers[i].statistics;
+        sum->steps += one->steps;
+        sum->episodes += one->episodes;
+        sum->length_sum += one->length_sum;
+        sum->return_sum += one->return_sum;
+    }
+}

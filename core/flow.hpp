@@ -1,0 +1,167 @@
+/* Part of the binding: send and recv over a flow, results lent from slots as those of a step are. */
+// SPDX-License-Identifier: MIT
+#ifndef SHOAL_FLOW_HPP
+#define SHOAL_FLOW_HPP
+
+#include "flow.h"
+#include "stepper.hpp"
+
+/* Steps the environments of a Stepper asynchronously; that one is not stepped while this exists. */
+class Flow {
+  public:
+    Flow(nb::object stepper, uint32_t threads, uint64_t unit, uint64_t batch, nb::object hooks);
+    ~Flow() { close(); }
+    Flow(const Flow &) = delete;
+    Flow &operator=(const Flow &) = delete;
+
+    void send(nb::object actions, nb::object env_ids);
+    void reset();
+    nb::object recv();
+    void close() {
+        shoal_flow_destroy(flow_);
+        flow_ = nullptr;
+    }
+    nb::dict statistics() const;
+    uint64_t under_way() const { return flow_ == nullptr ? 0 : shoal_flow_under_way(flow_) * unit_; }
+
+  private:
+    struct Lent {
+        std::unique_ptr<Slot> slot;
+        bool out = false; /* given to the flow and not yet received */
+    };
+
+    void require_open() const;
+    std::vector<uint64_t> units_of(nb::handle env_ids, std::vector<int64_t> &envs) const;
+    void submit(const std::vector<uint64_t> &units);
+    Lent &take_slot();
+
+    nb::object owner_, hooks_;
+    Stepper &stepper_;
+    shoal_flow *flow_ = nullptr;
+    uint64_t unit_, batch_, forks_;
+    bool begun_ = false;
+    std::vector<Lent> slots_;
+    std::vector<size_t> order_; /* slots under way, oldest first */
+    std::vector<uint8_t> busy_; /* per unit: sent and not yet received */
+};
+
+inline Flow::Flow(nb::object stepper, uint32_t threads, uint64_t unit, uint64_t batch, nb::object hooks)
+    : owner_(stepper), hooks_(hooks), stepper_(nb::cast<Stepper &>(stepper)), unit_(unit), batch_(batch),
+      forks_(shoal_fork_count()), busy_(stepper_.num_envs() / stepper_.description().spec.lanes) {
+    int error = shoal_flow_create(stepper_.engine(), &stepper_.description(), threads, busy_.size(), unit,
+                                  batch, &flow_);
+    if (error != 0) {
+        errno = -error;
+        PyErr_SetFromErrno(PyExc_OSError);
+        throw nb::python_error();
+    }
+    shoal_flow_actions(flow_, stepper_.own_actions());
+}
+
+inline void Flow::require_open() const {
+    if (flow_ == nullptr || forks_ != shoal_fork_count())
+        hooks_.attr("refuse")(flow_ == nullptr ? "closed" : "forked");
+}
+
+inline Flow::Lent &Flow::take_slot() {
+    for (Lent &lent : slots_)
+        if (!lent.out && lent.slot->free())
+            return lent;
+    /* However many the user keeps, batches under way need places: they are made without a cap. */
+    slots_.push_back({std::make_unique<Slot>(hooks_.attr("make_batch")(), stepper_.fields() + 1), false});
+    return slots_.back();
+}
+
+inline void Flow::submit(const std::vector<uint64_t> &units) {
+    for (uint64_t wanting = shoal_flow_wanting(flow_, units.size()); wanting > 0; wanting--) {
+        Lent &lent = take_slot();
+        lent.out = true;
+        order_.push_back(static_cast<size_t>(&lent - slots_.data()));
+        shoal_targets targets = lent.slot->targets();
+        /* The last of a batch's "fields" is the environments' ids. */
+        shoal_flow_lend(flow_, &targets, static_cast<int64_t *>(lent.slot->addresses[stepper_.fields()]));
+    }
+    for (uint64_t unit : units)
+        busy_[unit] = 1;
+    shoal_flow_send(flow_, units.data(), units.size());
+}
+
+inline void Flow::reset() {
+    require_open();
+    if (shoal_flow_under_way(flow_) != 0)
+        hooks_.attr("refuse")("under way");
+    std::vector<uint64_t> all(busy_.size());
+    for (uint64_t unit = 0; unit < all.size(); unit++)
+        all[unit] = unit;
+    stepper_.mark_reset();
+    submit(all);
+    begun_ = true;
+}
+
+inline std::vector<uint64_t> Flow::units_of(nb::handle env_ids, std::vector<int64_t> &envs) const {
+    Buffer ids;
+    ids.take(env_ids);
+    const int64_t *values = static_cast<const int64_t *>(ids->buf);
+    envs.assign(values, values + ids->len / sizeof(int64_t));
+    std::vector<uint64_t> units;
+    const uint64_t num_envs = busy_.size() * unit_;
+    for (size_t i = 0; i < envs.size(); i += unit_) {
+        bool whole = envs[i] >= 0 && static_cast<uint64_t>(envs[i]) < num_envs &&
+                     static_cast<uint64_t>(envs[i]) % unit_ == 0 && i + unit_ <= envs.size();
+        for (uint64_t k = 1; whole && k < unit_; k++)
+            whole = envs[i + k] == envs[i] + static_cast<int64_t>(k);
+        if (!whole)
+            hooks_.attr("bad_ids")(env_ids, unit_);
+        uint64_t unit = static_cast<uint64_t>(envs[i]) / unit_;
+        if (busy_[unit] || std::find(units.begin(), units.end(), unit) != units.end())
+            hooks_.attr("refuse")("sent twice");
+        units.push_back(unit);
+    }
+    return units;
+}
+
+inline void Flow::send(nb::object actions, nb::object env_ids) {
+    require_open();
+    if (!begun_)
+        hooks_.attr("refuse")("not reset");
+    std::vector<int64_t> envs;
+    std::vector<uint64_t> units = units_of(env_ids, envs);
+    stepper_.scatter_actions(actions, envs, unit_);
+    submit(units);
+}
+
+inline nb::object Flow::recv() {
+    require_open();
+    if (shoal_flow_under_way(flow_) * unit_ < batch_)
+        hooks_.attr("too_few")(shoal_flow_under_way(flow_) * unit_, batch_);
+    for (int ready = 0; !ready;) {
+        {
+            nb::gil_scoped_release unlocked;
+            ready = shoal_flow_recv(flow_, 50000000);
+        }
+        if (!ready && PyErr_CheckSignals() != 0)
+            throw nb::python_error();
+    }
+    Lent &lent = slots_[order_.front()];
+    order_.erase(order_.begin());
+    const size_t fields = stepper_.fields();
+    const int64_t *ids = static_cast<const int64_t *>(lent.slot->addresses[fields]);
+    for (uint64_t i = 0; i < batch_; i += unit_)
+        busy_[static_cast<uint64_t>(ids[i]) / unit_] = 0;
+    const std::vector<nb::object> &arrays = lent.slot->arrays;
+    nb::dict info;
+    info["env_id"] = arrays[fields];
+    nb::object result = nb::make_tuple(stepper_.observation(*lent.slot), arrays[fields + 1],
+                                       arrays[fields + 2], arrays[fields + 3], info);
+    lent.out = false; /* only now: the result holds its arrays */
+    return result;
+}
+
+inline nb::dict Flow::statistics() const {
+    require_open();
+    shoal_statistics sum = {};
+    shoal_flow_statistics(flow_, &sum);
+    return describe_statistics(sum, slots_.size());
+}
+
+#endif

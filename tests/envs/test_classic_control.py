@@ -1,0 +1,351 @@
+"""The classic-control plug-ins against Gymnasium's own environments, and against themselves: other
+instruction sets, other splits of a batch, other batch sizes.
+
+SHOAL_EPISODES=5000 plays that many episodes of each environment in each comparison with Gymnasium.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from .plugin_harness import Host, compiled
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    source: str
+    numbers: int  # of Gymnasium's state
+    drive: Callable[[Array], Array]  # the way to push to reach the goal, by its sign, from observations
+
+
+CASES = {
+    "CartPole-v1": Case("cartpole", 4, lambda seen: seen[:, 2] + seen[:, 3]),
+    "MountainCar-v0": Case("mountain_car", 2, lambda seen: seen[:, 1]),
+    "MountainCarContinuous-v0": Case("mountain_car_continuous", 2, lambda seen: seen[:, 1]),
+    "Pendulum-v1": Case("pendulum", 2, lambda seen: seen[:, 2]),
+    "Acrobot-v1": Case("acrobot", 4, lambda seen: -seen[:, 4]),
+}
+EVERY = pytest.mark.parametrize("name", CASES)
+EPISODES = int(os.environ.get("SHOAL_EPISODES", 0))
+PRECISIONS = pytest.mark.parametrize("precision", ["double", "float"])
+
+
+def make(name: str, num_envs: int, *flags: str, seed: int = 0, **options: Any) -> Host:
+    source = CASES[name].source
+    return Host(compiled(f"envs/{source}/{source}.c", *flags), num_envs, seed, **options)
+
+
+def choose(host: Host, rng: np.random.Generator, push: Array | None) -> Array:
+    """Random actions, half of them replaced by the strongest along `push`."""
+    if isinstance(host.action_space, gym.spaces.Discrete):
+        low, high = np.int64(0), host.action_space.n - 1
+        actions = rng.integers(low, high, host.num_envs, endpoint=True)
+    else:
+        low, high = host.action_space.low, host.action_space.high
+        actions = rng.uniform(low, high, host.num_envs)
+    if push is not None:
+        actions = np.where(rng.random(host.num_envs) < 0.5, np.where(push > 0, high, low), actions)
+    return actions.astype(host.actions.dtype).reshape(host.actions.shape)
+
+
+def play(host: Host, steps: int, splits: Callable[[int], Any] = lambda _: None) -> bytes:
+    """Random actions, and resets of whatever ended and some others; all bytes of all steps.
+
+    An environment's actions do not depend on how many there are.
+    """
+    rng = np.random.default_rng(5)
+    host.reset_all()
+    seen = [host.results()]
+    for step in range(steps):
+        actions, flags = rng.random((2, 512))[:, : host.num_envs]
+        if isinstance(host.action_space, gym.spaces.Discrete):
+            actions = actions * host.action_space.n
+        else:
+            actions = (actions * 2 - 1) * host.action_space.high
+        host.step(actions.astype(host.actions.dtype), host.terminated | (flags < 0.05), splits(step))
+        seen.append(host.results())
+    return b"".join(seen)
+
+
+# -- against Gymnasium ------------------------------------------------------------------------------
+
+
+@EVERY
+def test_spaces_and_time_limit_are_gymnasiums(name):
+    host, theirs = make(name, 1), gym.make(name)
+    assert host.name == name
+    assert host.observation_space == theirs.observation_space
+    assert host.action_space == theirs.action_space
+    assert host.max_episode_steps == gym.spec(name).max_episode_steps
+
+
+@EVERY
+def test_a_seed_gives_the_same_first_states_bit_by_bit(name):
+    host, theirs = make(name, 100, seed=7), gym.make(name).unwrapped
+    for _ in range(3):  # the second and third time from the generators as the first left them
+        host.reset_all()
+    for env in range(host.num_envs):
+        theirs.reset(seed=7 + env)
+        theirs.reset()
+        observation, _ = theirs.reset()
+        state = np.frombuffer(host.save(env))[: CASES[name].numbers]
+        assert np.array_equal(state, theirs.state.astype(np.float64))
+        if name == "Acrobot-v1":  # NumPy takes its first sines in float32
+            np.testing.assert_allclose(host.observations[env], observation, rtol=2e-7, atol=0)
+        else:
+            assert np.array_equal(host.observations[env], observation)
+
+
+def play_both(
+    name: str, episodes: int, drive: bool, resync: bool, seed: int, **options: Any
+) -> tuple[int, int]:
+    """The same actions in both, with NEXT_STEP resets; how many episodes ended, and how many by themselves.
+
+    `drive` mixes pushes towards the goal with random actions; `resync` starts each step from Gymnasium's.
+    """
+    num_envs, case, rng = 40, CASES[name], np.random.default_rng(seed)
+    host = make(name, num_envs, seed=seed, **options)
+    theirs = [gym.make(name, **options).unwrapped for _ in range(num_envs)]
+    for i, env in enumerate(theirs):
+        env.reset(seed=seed + i)
+    host.reset_all()
+    ended, by_themselves = 0, 0
+    done, length = np.zeros(num_envs, bool), np.zeros(num_envs, int)
+    while ended < episodes:
+        actions = choose(host, rng, case.drive(host.observations) if drive else None)
+        if resync:
+            for i, env in enumerate(theirs):
+                host.states()[i // host.lanes, : case.numbers, i % host.lanes] = env.state
+        host.step(actions, done)
+        results = [
+            (env.reset()[0], 0.0, False) if done[i] else env.step(actions[i])[:3]
+            for i, env in enumerate(theirs)
+        ]
+        observations, rewards, terminated = (np.array(column) for column in zip(*results, strict=True))
+        assert np.array_equal(host.terminated, terminated)
+        np.testing.assert_allclose(host.observations, observations, rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(host.rewards, rewards, rtol=1e-6, atol=1e-6)
+        if name == "MountainCarContinuous-v0":  # where all rounds to float32 as in NumPy
+            assert np.array_equal(host.observations, observations)
+        length = np.where(done, 0, length + 1)
+        done = terminated | (length >= host.max_episode_steps)
+        ended += int(done.sum())
+        by_themselves += int(terminated.sum())
+    return ended, by_themselves
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name != "Acrobot-v1"])
+def test_whole_episodes_are_gymnasiums(name):
+    # Balancing a pole multiplies rounding by 1.08 a step: after 300 steps no two sines agree to 1e-6.
+    drive = name != "CartPole-v1"
+    ended, by_themselves = play_both(name, EPISODES or 1000, drive, resync=False, seed=11)
+    assert by_themselves > ended // 5 or name == "Pendulum-v1"
+
+
+@EVERY
+def test_every_step_from_the_same_state_is_gymnasiums(name):
+    episodes = 300 if name == "Acrobot-v1" else 150
+    ended, by_themselves = play_both(name, EPISODES or episodes, drive=True, resync=True, seed=12)
+    assert by_themselves > ended // 5 or name == "Pendulum-v1"
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "values"),
+    [
+        ("CartPole-v1", "sutton_barto_reward", [0, 1]),
+        ("MountainCar-v0", "goal_velocity", [0.02, -0.01]),
+        ("MountainCarContinuous-v0", "goal_velocity", [0.02, -0.01]),
+        ("Pendulum-v1", "g", [9.81, 0.0]),
+    ],
+)
+def test_options_mean_what_they_mean_in_gymnasium(name, option, values):
+    for value in values:
+        play_both(name, 80, drive=True, resync=True, seed=13, **{option: value})
+
+
+@pytest.mark.filterwarnings("ignore:.*You are calling 'step:UserWarning")
+@pytest.mark.parametrize("sutton", [0, 1])
+def test_cartpole_beyond_the_fall_is_gymnasiums(sutton):
+    host = make("CartPole-v1", 3, sutton_barto_reward=sutton)
+    theirs = [gym.make("CartPole-v1", sutton_barto_reward=bool(sutton)).unwrapped for _ in range(3)]
+    for i, env in enumerate(theirs):
+        env.reset(seed=i)
+    host.reset_all()
+    rng = np.random.default_rng(14)
+    for _ in range(120):
+        actions = rng.integers(0, 2, 3)
+        host.step(actions)
+        for i, env in enumerate(theirs):
+            observation, reward, terminated, _, _ = env.step(actions[i])
+            assert (host.rewards[i], host.terminated[i]) == (reward, terminated)
+            np.testing.assert_allclose(host.observations[i], observation, rtol=1e-6, atol=1e-6)
+    assert np.abs(host.observations[:, 2]).max() > 1, "no pole fell far enough for the sines of large angles"
+    host.step(actions, resets=1)
+    host.step(actions)
+    assert (host.rewards == 1 - sutton).all(), "a reset forgets the fall"
+
+
+@EVERY
+def test_float_precision_follows_double_for_some_steps(name):
+    double, single = make(name, 50), make(name, 50, precision="float")
+    double.reset_all()
+    single.reset_all()
+    np.testing.assert_allclose(single.observations, double.observations, rtol=1e-6, atol=1e-6)
+    rng = np.random.default_rng(15)
+    for _ in range(8):
+        actions = choose(double, rng, None)
+        double.step(actions)
+        single.step(actions)
+        np.testing.assert_allclose(single.observations, double.observations, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(single.rewards, double.rewards, rtol=1e-4, atol=1e-4)
+    assert len(single.save(0)) * 2 == len(double.save(0))
+
+
+# -- against themselves -----------------------------------------------------------------------------
+
+
+def instruction_sets() -> list[tuple[str, ...]]:
+    sets: list[tuple[str, ...]] = [("-DSHOAL_ONE_ISA",)]
+    if platform.machine() == "x86_64" and Path("/proc/cpuinfo").exists():
+        able = Path("/proc/cpuinfo").read_text().split()
+        sets += [("-DSHOAL_ONE_ISA", "-mavx2", "-mfma")] if {"avx2", "fma"} <= set(able) else []
+        sets += [("-DSHOAL_ONE_ISA", "-march=x86-64-v4")] if {"avx512vl", "avx512dq"} <= set(able) else []
+    return sets
+
+
+@EVERY
+@PRECISIONS
+def test_every_instruction_set_gives_the_same_bytes(name, precision):
+    expected = play(make(name, 70, precision=precision), 60)
+    for flags in instruction_sets():
+        assert play(make(name, 70, *flags, precision=precision), 60) == expected, flags
+
+
+@EVERY
+@PRECISIONS
+def test_any_split_of_a_batch_gives_the_same_bytes(name, precision):
+    host = make(name, 200, precision=precision)
+
+    def splits(step: int) -> list[tuple[int, int]]:
+        rng = np.random.default_rng(step)
+        cuts = [0, *(np.flatnonzero(rng.random(6) < 0.5) + 1) * host.lanes, host.num_envs]
+        return rng.permutation(list(zip(cuts[:-1], cuts[1:], strict=True))).tolist()
+
+    assert play(host, 40, splits) == play(make(name, 200, precision=precision), 40)
+
+
+@EVERY
+@PRECISIONS
+def test_any_number_of_environments_gives_the_rows_of_a_larger_batch(name, precision):
+    large = make(name, 96, precision=precision)
+    play(large, 20)
+    for count in range(1, 41):
+        small = make(name, count, precision=precision)
+        play(small, 20)
+        for array in ("observations", "rewards", "terminated", "truncated", "rng"):
+            assert getattr(small, array).tobytes() == getattr(large, array)[:count].tobytes(), (count, array)
+        assert small.save(count - 1) == large.save(count - 1)
+
+
+@EVERY
+@PRECISIONS
+def test_a_checkpoint_continues_in_another_environment_and_disturbs_no_other(name, precision):
+    first, second, third = (make(name, 40, seed=seed, precision=precision) for seed in (0, 100, 100))
+    for host in (first, second, third):
+        play(host, 15)
+    assert second.restore(37, first.save(5)) is None
+    second.rng[37] = first.rng[5]
+    for step in range(30):
+        actions = choose(first, np.random.default_rng(step), None)
+        first.step(actions, first.terminated)
+        actions[37] = actions[5]
+        second.step(actions, second.terminated)
+        third.step(actions, third.terminated)
+        assert np.array_equal(second.observations[37], first.observations[5])
+        assert second.rewards[37] == first.rewards[5]
+        others = np.arange(40) != 37
+        assert np.array_equal(second.observations[others], third.observations[others])
+
+
+@EVERY
+def test_a_checkpoint_of_another_size_is_refused(name):
+    host = make(name, 2)
+    host.reset_all()
+    before = host.results()
+    assert "another size" in str(host.restore(0, make(name, 1, precision="float").save(0)))
+    assert host.results() == before
+    assert not host.has_extension("shoal.unheard-of/1")
+
+
+@EVERY
+def test_resets_touch_only_the_environments_asked_for(name):
+    host = make(name, 40)
+    host.reset_all()
+    saved, rng = [host.save(env) for env in range(40)], host.rng.copy()
+    host.reset_all(33, 34)
+    assert [env for env in range(40) if host.save(env) != saved[env]] == [33]
+    assert np.flatnonzero((host.rng != rng).any(1)).tolist() == [33]
+    flags = np.zeros(40, np.uint8)
+    flags[[0, 7, 8, 31, 39]] = 1
+    host.step(choose(host, np.random.default_rng(16), None), flags)
+    assert np.flatnonzero((host.rng != rng).any(1)).tolist() == [0, 7, 8, 31, 33, 39]
+    assert not host.rewards[flags == 1].any() and not host.terminated[flags == 1].any()
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        *[(name, {"precision": "half"}, "precision must be double or float") for name in CASES],
+        ("CartPole-v1", {"sutton_barto_reward": 2}, "sutton_barto_reward must be 0 or 1"),
+        ("MountainCar-v0", {"goal_velocity": math.nan}, "goal_velocity must be finite"),
+        ("MountainCarContinuous-v0", {"goal_velocity": math.inf}, "goal_velocity must be finite"),
+        ("Pendulum-v1", {"g": math.nan}, "g must be finite"),
+    ],
+)
+def test_a_bad_option_is_refused_in_words(name, options, message):
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        make(name, 1, **options)
+
+
+# -- sines and cosines ------------------------------------------------------------------------------
+
+
+def test_sines_and_cosines_are_within_two_units_in_the_last_place(tmp_path):
+    source = tmp_path / "sines.c"
+    source.write_text(
+        "#define REAL double\n"
+        '#include "lanes.h"\n'
+        "void sines(double *x, int n) { for (int i = 0; i < n; i++) x[i] = lanes_sin(x[i]); }\n"
+        "void cosines(double *x, int n) { for (int i = 0; i < n; i++) x[i] = lanes_cos(x[i]); }\n"
+        "void near_sines(double *x, int n) { for (int i = 0; i < n; i++) x[i] = lanes_sin_near(x[i]); }\n"
+        "void near_cosines(double *x, int n) { for (int i = 0; i < n; i++) x[i] = lanes_cos_near(x[i]); }\n"
+    )
+    library = ctypes.CDLL(str(compiled(str(source))))
+
+    def call(function: str, x: Array) -> Array:
+        y = x.copy()
+        library[function](y.ctypes.data_as(ctypes.c_void_p), len(y))
+        return y
+
+    rng = np.random.default_rng(17)
+    sizes = 10 ** rng.uniform(-9, 6, 200_000)
+    multiples = rng.integers(-600_000, 600_000, 50_000) * (math.pi / 2)
+    x = np.concatenate([sizes, -sizes, multiples, [0.0, -0.0]])
+    for function, exact in (("sines", math.sin), ("cosines", math.cos)):
+        y = np.array([exact(value) for value in x])
+        assert (np.abs(call(function, x) - y) <= 2 * np.spacing(np.abs(y))).all()
+        close = x[np.abs(x) <= 0.785]
+        assert call(f"near_{function}", close).tobytes() == call(function, close).tobytes()
