@@ -18,12 +18,9 @@ from interleave import Burst
 from numpy.typing import NDArray
 
 FLAGS = ("-O3", "-march=native", "-ffp-contract=off")
+SCALAR, VECTORISED, VECTORISED_FLOAT = "C loop, scalar", "C loop, vectorised", "C loop, vectorised, float"
 _HERE = Path(__file__).resolve().parent
-_NAMES = {
-    "C loop, scalar": "loop_scalar",
-    "C loop, vectorised": "loop_double",
-    "C loop, vectorised, float": "loop_float",
-}
+_NAMES = {SCALAR: "loop_scalar", VECTORISED: "loop_double", VECTORISED_FLOAT: "loop_float"}
 
 
 class Loops:
@@ -35,7 +32,16 @@ class Loops:
         try:
             path = Path(directory) / "loops.so"
             include = f"-I{_HERE.parent / 'include'}"
-            command = [*compiler, *FLAGS, "-fPIC", "-shared", include, str(_HERE / "loops.c"), "-o", str(path)]
+            command = [
+                *compiler,
+                *FLAGS,
+                "-fPIC",
+                "-shared",
+                include,
+                str(_HERE / "loops.c"),
+                "-o",
+                str(path),
+            ]
             subprocess.run([*command, "-lm", "-lpthread"], check=True, capture_output=True, text=True)
             self._library = ctypes.CDLL(str(path))
         finally:

@@ -5,7 +5,7 @@
                -- {"burst": 0, "calls": 1000} ----------->
                <-- {"seconds": 0.0017} -------------------
 
-So a peer may pin versions that nobody else can use, print, or crash, and it waits asleep while others are timed.
+So a peer may pin versions that nobody else can use, print, or crash, and it sleeps while others are timed.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ from itertools import cycle, islice
 from typing import Any, TextIO
 
 import numpy as np
+from interleave import Burst, undisturbed
 
-Burst = Callable[[int], float]
-Actions = "np.ndarray[Any, Any]"  # [turn, environment]
 TURNS = 16  # different action arrays, used again and again
 
 
@@ -224,7 +223,7 @@ def _answer(request: dict[str, Any], made: list[Burst]) -> dict[str, Any]:
     if "make" in request:
         peer = next(peer for peer in PEERS if peer.name == request["make"])
         steps, burst = peer.make(request["num_envs"])
-        made.append(burst)
+        made.append(undisturbed(burst))
         return {"made": len(made) - 1, "steps": steps}
     if "load" in request:
         module = importlib.import_module(request["load"])

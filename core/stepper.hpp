@@ -215,7 +215,7 @@ class Stepper {
 
     Stepper(nb::object plugin, nb::list values, uint64_t num_envs, uint32_t num_threads, uint32_t autoreset,
             uint64_t time_limit, nb::tuple arrays, nb::tuple actions, nb::object hooks, uint32_t flags);
-    ~Stepper() { close(); }
+    ~Stepper() { shoal_engine_destroy(engine_); }
     Stepper(const Stepper &) = delete;
     Stepper &operator=(const Stepper &) = delete;
 
@@ -277,8 +277,9 @@ class Stepper {
     std::vector<nb::object> names_; /* of observation fields; empty: the space is the one field */
     std::vector<nb::object> action_names_;
     std::vector<std::unique_ptr<Slot>>
-        slots_; /* the first is never lent: results that must be copied go there */
-    const Slot *last_ = nullptr;
+        slots_;                  /* the first is never lent: results that must be copied go there */
+    std::unique_ptr<Slot> into_; /* where step_into last wrote, kept for a masked reset */
+    const Slot *last_ = nullptr; /* the environments' present observations */
     uint64_t num_envs_, rows_, fields_, finished_ = 0, forks_;
     uint32_t flags_;
     std::vector<uint8_t> over_; /* SHOAL_DISABLED: environments that ended and were not reset */
@@ -331,6 +332,8 @@ inline Stepper::Stepper(nb::object plugin, nb::list values, uint64_t num_envs, u
 }
 
 inline void Stepper::close() {
+    if (busy_)
+        hooks_.attr("refuse")("busy");
     shoal_engine_destroy(engine_);
     engine_ = nullptr;
 }
@@ -521,9 +524,9 @@ inline uint64_t Stepper::step_into(nb::object actions, nb::tuple arrays) {
     require_begun();
     std::unique_ptr<Buffer[]> views(new Buffer[own_actions_.size()]);
     take_actions(actions, views.get(), rows_);
-    Slot slot(arrays, fields_);
-    run(slot);
-    last_ = nullptr;
+    auto slot = std::make_unique<Slot>(arrays, fields_);
+    run(*slot);
+    into_ = std::move(slot);
     return finished_;
 }
 

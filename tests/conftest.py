@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import os
+import signal
 import struct
 import subprocess
 import sys
@@ -95,14 +96,21 @@ def run_python(tmp_path: Path) -> Callable[..., str]:
     def run(source: str, *args: object, command: tuple[str, ...] = ()) -> str:
         script = tmp_path / "script.py"
         script.write_text(source)
-        done = subprocess.run(
+        process = subprocess.Popen(
             [*command, sys.executable, str(script), *map(str, args)],
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=90,
+            start_new_session=True,
         )
-        assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}{done.stderr}"
-        return done.stdout
+        with process:
+            try:
+                out, err = process.communicate(timeout=90)
+            except BaseException:
+                os.killpg(process.pid, signal.SIGKILL)  # with all it started
+                raise
+        assert process.returncode == 0, f"exit status {process.returncode}\n{out}{err}"
+        return out
 
     return run
 

@@ -13,10 +13,14 @@ from shoal import demo
 from shoal.errors import ShoalError
 
 
-def test_the_demo_steps_environments_and_reports_their_statistics(capsys):
+@pytest.mark.parametrize("backend", ["native", "workers"])
+def test_the_demo_steps_environments_and_reports_their_statistics(backend, capsys, monkeypatch):
+    if backend == "workers":
+        monkeypatch.setattr(demo, "bundled", dict)
     assert demo.run("CartPole-v1", 6, 2, 0.6, 0) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "6 x CartPole-v1" in lines[0]
+    assert ("native engine" in lines[0]) == (backend == "native")
     assert "env steps" in lines[1]
     cells = lines[2].split()
     steps, episodes, length = (float(cells[i].replace(",", "")) for i in (2, 4, 6))
@@ -32,6 +36,7 @@ def test_tuple_and_discrete_observations_work_too(env, capsys):
 
 
 def test_a_worker_that_dies_ends_the_demo_with_its_exit_code(monkeypatch):
+    monkeypatch.setattr(demo, "bundled", dict)
     monkeypatch.setattr(demo, "_worker", _dying_worker)
     with pytest.raises(ShoalError, match=r"worker \d \(process \d+\) ended with exit code 3"):
         demo.run("CartPole-v1", 2, 1, 5, 0)
@@ -41,9 +46,10 @@ def _dying_worker(*_):
     sys.exit(3)
 
 
-def test_ctrl_c_ends_the_demo_quietly_and_its_workers_with_it():
+@pytest.mark.parametrize("env", ["CartPole-v1", "FrozenLake-v1"])
+def test_ctrl_c_ends_the_demo_quietly_and_its_workers_with_it(env):
     process = subprocess.Popen(
-        [sys.executable, "-u", "-m", "shoal", "demo", "--seconds", "60", "--num-envs", "4"],
+        [sys.executable, "-u", "-m", "shoal", "demo", "--seconds", "60", "--num-envs", "4", "--env", env],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -79,8 +79,8 @@ LANES_INLINE void step_lanes(CartPole *restrict block, const shoal_value *option
     const REAL step_reward = options[SUTTON_BARTO_REWARD].i ? 0 : 1, late_reward = step_reward - 1;
     lanes_word down[LANES];
     for (int i = 0; i < LANES; i++) {
-        REAL x = block->x[i], x_dot = block->x_dot[i], theta = block->theta[i],
-             theta_dot = block->theta_dot[i];
+        REAL x = block->x[i], x_dot = block->x_dot[i];
+        REAL theta = block->theta[i], theta_dot = block->theta_dot[i];
         REAL force = lanes_select((lanes_word)actions[i] & 1, push, -push);
         REAL sine = near ? lanes_sin_near(theta) : lanes_sin(theta);
         REAL cosine = near ? lanes_cos_near(theta) : lanes_cos(theta);

@@ -177,7 +177,8 @@ SHOAL_EXPORT const shoal_entry_v1 shoal_entry;
 
 /* Compiles a function for several instruction sets and picks one at load. Results do not differ: plug-ins are
  * compiled with -ffp-contract=off. */
-#if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !defined(SHOAL_ONE_ISA)
+#if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__clang__) && __GNUC__ >= 12 &&                \
+    !defined(SHOAL_ONE_ISA)
 #define SHOAL_MULTIVERSION __attribute__((target_clones("arch=x86-64-v4", "avx2", "default")))
 #else
 #define SHOAL_MULTIVERSION

@@ -22,10 +22,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"shoal {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
 
-    demo = commands.add_parser("demo", help="step environments in worker processes, all data in one segment")
-    demo.add_argument("--env", default="CartPole-v1", help="a Gymnasium id (default: %(default)s)")
-    demo.add_argument("--num-envs", type=_positive, default=64, metavar="N", help="(default: %(default)s)")
-    demo.add_argument("--num-workers", type=_positive, default=2, metavar="N", help="(default: %(default)s)")
+    demo = commands.add_parser("demo", help="step environments with random actions and show a live table")
+    demo.add_argument(
+        "--env",
+        default="CartPole-v1",
+        help="a bundled environment or any Gymnasium id (default: %(default)s)",
+    )
+    demo.add_argument("--num-envs", type=_positive, default=1024, metavar="N", help="(default: %(default)s)")
+    demo.add_argument(
+        "--num-workers", type=_positive, default=2, metavar="N", help="for other ids (default: %(default)s)"
+    )
     demo.add_argument("--seconds", type=float, default=10.0, help="how long (default: %(default)s)")
     demo.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
     demo.set_defaults(run=_demo)

@@ -1,4 +1,6 @@
-"""`shoal demo`: workers step Gymnasium environments and write into one segment; this process watches it live.
+"""`shoal demo`: steps environments with random actions and shows a live table of what happens in them.
+
+A bundled environment runs on the native engine. Any other Gymnasium environment runs in worker processes:
 
     worker 0 --.   observations [num_envs, ...]                         .--> this process reads the
     worker 1 --+-> rewards, episodes, returns [num_envs]     one segment +    same bytes: no pipe,
@@ -25,9 +27,12 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Space
 
+from shoal import _core
 from shoal.errors import ShoalError
 from shoal.memory import Layout, Segment
+from shoal.native.plugin import bundled
 from shoal.spaces import Declaration
+from shoal.vector import make_vec
 
 __all__ = ["run"]
 
@@ -36,6 +41,37 @@ _REFRESH_S = 0.5
 
 def run(env: str, num_envs: int, num_workers: int, seconds: float, seed: int) -> int:
     """Steps `num_envs` environments for `seconds` with random actions; prints a live table."""
+    if env.removeprefix("shoal/") in bundled():
+        return _run_native(env, num_envs, seconds, seed)
+    return _run_workers(env, num_envs, num_workers, seconds, seed)
+
+
+def _run_native(env: str, num_envs: int, seconds: float, seed: int) -> int:
+    with make_vec(env, num_envs) as envs:
+        print(f"{num_envs} x {env}, random actions, native engine on {_core.cpu_count()} cores")
+        observations, _ = envs.reset(seed=seed)
+        envs.action_space.seed(seed)
+        plans = [envs.action_space.sample() for _ in range(64)]
+        first = last = time.monotonic()
+        steps_last, turn = 0, 0
+        with _table() as show:
+            while last - first < seconds:
+                while time.monotonic() - last < min(_REFRESH_S, seconds):
+                    for _ in range(100):
+                        observations, *_ = envs.step(plans[turn % 64])
+                        turn += 1
+                now, stats = time.monotonic(), envs.stats
+                rate = (stats["steps"] - steps_last) / (now - last)
+                means = stats["mean_return"], stats["mean_length"]
+                show(_cells(now - first, stats["steps"], rate, stats["episodes"], *means, observations))
+                last, steps_last = now, stats["steps"]
+        rate = steps_last / (last - first)
+        print(f"{rate:,.0f} environment steps/s, every result seen from Python, none copied.")
+        print("Next: `shoal new my_env` writes a C environment of your own; README.md has a quickstart.")
+    return 0
+
+
+def _run_workers(env: str, num_envs: int, num_workers: int, seconds: float, seed: int) -> int:
     num_workers = min(num_workers, num_envs)
     space = _observation_space(env)
     segment = Segment(_layout(space, num_envs, num_workers))
@@ -124,7 +160,12 @@ def _watch(segment: Segment, workers: list[BaseProcess], seconds: float) -> int:
             time.sleep(min(_REFRESH_S, seconds))
             _require_alive(workers)
             now, steps = time.monotonic(), int(segment["steps"][:, 0].sum())
-            show(_row(segment, now - first, steps, (steps - steps_last) / (now - last)))
+            episodes = int(segment["episodes"].sum())
+            mean_return = segment["episode_return"].sum() / max(1, episodes)
+            mean_length = segment["episode_length"].sum() / max(1, episodes)
+            observation = next(segment[name] for name in segment if name.startswith("observation"))
+            rate = (steps - steps_last) / (now - last)
+            show(_cells(now - first, steps, rate, episodes, mean_return, mean_length, observation))
             last, steps_last = now, steps
     rate = (steps - steps_first) / max(last - first, 1e-9)
     print(f"{rate:,.0f} environment steps/s, read by this process from the segment; no message was sent.")
@@ -135,17 +176,24 @@ def _watch(segment: Segment, workers: list[BaseProcess], seconds: float) -> int:
 _COLUMNS = ("time", "env steps", "steps/s", "episodes", "mean return", "mean length", "observation[0]")
 
 
-def _row(segment: Segment, elapsed_s: float, steps: int, rate: float) -> tuple[str, ...]:
-    episodes = int(segment["episodes"].sum())
-    finished = max(1, episodes)
-    observation = next(segment[name] for name in segment if name.startswith("observation"))
+def _cells(
+    elapsed_s: float,
+    steps: int,
+    rate: float,
+    episodes: int,
+    mean_return: float,
+    mean_length: float,
+    observation: Any,
+) -> tuple[str, ...]:
+    while isinstance(observation, dict):
+        observation = next(iter(observation.values()))
     return (
         f"{elapsed_s:.1f} s",
         f"{steps:,}",
         f"{rate:,.0f}",
         f"{episodes:,}",
-        f"{segment['episode_return'].sum() / finished:.1f}",
-        f"{segment['episode_length'].sum() / finished:.1f}",
+        f"{mean_return:.1f}",
+        f"{mean_length:.1f}",
         np.array2string(observation[0].reshape(-1)[:4], precision=2, suppress_small=True),
     )
 

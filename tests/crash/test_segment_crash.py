@@ -238,7 +238,7 @@ for number in range(rounds):
         pass
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-    left = [entry for entry in list_names() if entry.name == name or entry.name.startswith(".shoal")]
+    left = [entry for entry in list_names() if entry.name == name or f".shoal-{pid}-" in entry.name]
     if left:
         assert [(entry.name, entry.owner_pid, entry.alive) for entry in left] == [(name, pid, False)], left
         with Segment.attach(name, layout) as segment:

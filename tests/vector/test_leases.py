@@ -139,7 +139,6 @@ def test_nothing_is_leaked_by_making_and_dropping_environments():
     assert count() == before
 
 
-
 @pytest.mark.parametrize("buffers", ["leased", "live", "copy"])
 def test_every_buffer_mode_gives_the_same_values(buffers):
     envs, other = stepped(buffers), stepped("leased")
@@ -181,6 +180,24 @@ def test_a_rollout_is_filled_in_place_with_what_step_would_have_returned(num_env
         observation, expected = rollout.observations[20].copy(), expected[-1:]
     with pytest.raises(IndexError, match="full after 20 steps"):
         rollout.step(actions)
+
+
+def test_a_masked_reset_after_a_rollout_keeps_the_other_environments_observations():
+    envs = stepped("leased", 6)
+    rollout = envs.rollout(4)
+    rollout.start(envs.reset(seed=1)[0])
+    for _ in range(4):
+        rollout.step(np.ones(6, np.int64))
+    mask = np.array([True, False] * 3)
+    observation = envs.reset(options={"reset_mask": mask})[0]
+    assert np.array_equal(observation[~mask], rollout.observations[4][~mask])
+    assert not np.array_equal(observation[mask], rollout.observations[4][mask])
+
+
+def test_same_step_autoreset_has_no_rollouts():
+    envs = stepped("leased", 6, autoreset_mode="SameStep")
+    with pytest.raises(shoal.ShoalError, match="no place for the final observations"):
+        envs.rollout(4)
 
 
 def test_a_rollout_outlives_its_environments():

@@ -24,9 +24,10 @@ from shoal import _core
 from shoal.errors import ClosedError, ShoalError
 from shoal.memory import Layout, Segment
 from shoal.memory.layout import FieldSpec
-from shoal.native.plugin import FieldInfo, PluginInfo
+from shoal.native.plugin import PluginInfo
 from shoal.vector.hooks import Hooks
 from shoal.vector.rollout import Rollout
+from shoal.vector.slots import Infos, SlotMaker
 
 __all__ = ["VectorEnv"]
 
@@ -92,9 +93,9 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._state = Segment(self._state_layout())  # first: it refuses sizes that nothing below could hold
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
-        self._slots = _SlotMaker(info.observations, self.num_envs, self._padded, self._same_step)
+        self._slots = SlotMaker(info.observations, self.num_envs, self._padded, self._same_step)
         arrays = tuple(self._state[name] for name in _STATE)
-        infos = _Infos(
+        infos = Infos(
             info.observations,
             self._state["last_return"],
             self._state["last_length"],
@@ -240,6 +241,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def rollout(self, length: int) -> Rollout:
         """Lends a block of `length + 1` rows of every environment; its `step` writes straight into it."""
+        self._require_no_final("rollout")
         return Rollout(
             self._stepper, self._info, self.num_envs, self._padded, _count("length", length, 2**31)
         )
@@ -259,6 +261,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         Each must be followed by room for `num_padding_rows` more rows. Returns how many episodes ended.
         """
         self._require_synchronous("step_into", "send and recv")
+        self._require_no_final("step_into")
         return self._stepper.step_into(actions, arrays)
 
     def save_env(self, env_id: int) -> bytes:
@@ -287,10 +290,10 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             raise ValueError("batch_size is for environments of one agent; this one has several")
         return math.gcd(self.num_worlds, batch, self._info.lanes)
 
-    def _batch_maker(self, batch_size: int | None) -> _SlotMaker | None:
+    def _batch_maker(self, batch_size: int | None) -> SlotMaker | None:
         if batch_size is None:
             return None
-        return _SlotMaker(self._info.observations, batch_size, batch_size, False, ids=batch_size)
+        return SlotMaker(self._info.observations, batch_size, batch_size, False, ids=batch_size)
 
     def _place(self, env: int) -> int:
         """Where the engine keeps environment `env`."""
@@ -304,6 +307,13 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def _require_synchronous(self, name: str, instead: str) -> None:
         if self._flow is not None:
             raise ShoalError(f"{name} is not for environments made with batch_size=; use {instead}")
+
+    def _require_no_final(self, name: str) -> None:
+        if self._same_step:
+            raise ShoalError(
+                f"{name} has no place for the final observations of autoreset_mode SAME_STEP; "
+                "use NEXT_STEP or DISABLED"
+            )
 
     def _env_id(self, env_id: int) -> int:
         if self._flow is not None and self._flow.under_way:
@@ -380,80 +390,3 @@ def _rng_words(seed: int) -> list[int]:
     state = np.random.PCG64(np.random.SeedSequence(seed)).state["state"]
     word = 2**64 - 1
     return [state["state"] >> 64, state["state"] & word, state["inc"] >> 64, state["inc"] & word, 0]
-
-
-class _SlotMaker:
-    """Makes slots: arrays of one step's results in a segment of their own."""
-
-    def __init__(
-        self, observations: list[FieldInfo], rows: int, padded: int, finals: bool, ids: int = 0
-    ) -> None:
-        self._rows, self._ids = rows, ids
-        fields: dict[str, FieldSpec] = {
-            f"observation/{i}": (field.dtype, (padded, *field.shape)) for i, field in enumerate(observations)
-        }
-        if ids:
-            fields["env_id"] = (np.int64, (ids,))
-        fields["reward"] = (np.float64, (padded,))
-        fields["terminated"] = (np.bool_, (padded,))
-        fields["truncated"] = (np.bool_, (padded,))
-        if finals:
-            for i, field in enumerate(observations):
-                fields[f"final/{i}"] = (field.dtype, (padded, *field.shape))
-        self._layout = Layout(fields)
-        self._first: Segment | None = None
-
-    def __call__(self) -> tuple[NDArray[Any], ...]:
-        segment = Segment(self._layout)
-        arrays = tuple(segment.rows(name, self._ids if name == "env_id" else self._rows) for name in segment)
-        if self._first is None and not self._ids:
-            self._first = segment
-        else:
-            segment.close()  # the arrays keep the memory; no descriptor is needed
-        return arrays
-
-    def close(self) -> None:
-        if self._first is not None:
-            self._first.close()
-
-    def is_first(self, array: NDArray[Any]) -> bool:
-        return self._first is not None and self._first.shares_memory(array)
-
-
-class _Infos:
-    """Builds the info dict of a step in which episodes ended."""
-
-    def __init__(
-        self,
-        observations: list[FieldInfo],
-        last_return: NDArray[np.float64],
-        last_length: NDArray[np.uint32],
-        episode_stats: bool,
-        rows: int,
-    ) -> None:
-        self._observations = observations
-        self._returns, self._lengths = last_return[:rows], last_length[:rows]
-        self._episode_stats = episode_stats
-
-    def __call__(
-        self, terminated: NDArray[np.bool_], truncated: NDArray[np.bool_], finals: list[NDArray[Any]]
-    ) -> dict[str, Any]:
-        done = terminated | truncated
-        info: dict[str, Any] = {}
-        if self._episode_stats:
-            info["episode"] = {
-                "r": np.where(done, self._returns, 0.0),
-                "l": np.where(done, self._lengths, 0).astype(np.int64),
-            }
-            info["_episode"] = done.copy()
-        if finals:
-            whole = np.full(len(done), None, dtype=object)
-            for row in np.flatnonzero(done):
-                if self._observations[0].name is None:
-                    whole[row] = finals[0][row].copy()
-                else:
-                    names = [field.name for field in self._observations]
-                    whole[row] = {name: part[row].copy() for name, part in zip(names, finals, strict=True)}
-            info["final_obs"], info["_final_obs"] = whole, done.copy()
-            info["final_info"], info["_final_info"] = {}, done.copy()
-        return info

@@ -1,0 +1,91 @@
+"""Slots, the memory that results are lent from, and the infos of a step in which episodes ended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.memory import Layout, Segment
+from shoal.memory.layout import FieldSpec
+from shoal.native.plugin import FieldInfo
+
+__all__ = ["Infos", "SlotMaker"]
+
+
+class SlotMaker:
+    """Makes slots: arrays of one step's results in a segment of their own."""
+
+    def __init__(
+        self, observations: list[FieldInfo], rows: int, padded: int, finals: bool, ids: int = 0
+    ) -> None:
+        self._rows, self._ids = rows, ids
+        fields: dict[str, FieldSpec] = {
+            f"observation/{i}": (field.dtype, (padded, *field.shape)) for i, field in enumerate(observations)
+        }
+        if ids:
+            fields["env_id"] = (np.int64, (ids,))
+        fields["reward"] = (np.float64, (padded,))
+        fields["terminated"] = (np.bool_, (padded,))
+        fields["truncated"] = (np.bool_, (padded,))
+        if finals:
+            for i, field in enumerate(observations):
+                fields[f"final/{i}"] = (field.dtype, (padded, *field.shape))
+        self._layout = Layout(fields)
+        self._first: Segment | None = None
+
+    def __call__(self) -> tuple[NDArray[Any], ...]:
+        segment = Segment(self._layout)
+        arrays = tuple(segment.rows(name, self._ids if name == "env_id" else self._rows) for name in segment)
+        if self._first is None and not self._ids:
+            self._first = segment
+        else:
+            segment.close()  # the arrays keep the memory; no descriptor is needed
+        return arrays
+
+    def close(self) -> None:
+        if self._first is not None:
+            self._first.close()
+
+    def is_first(self, array: NDArray[Any]) -> bool:
+        return self._first is not None and self._first.shares_memory(array)
+
+
+class Infos:
+    """Builds the info dict of a step in which episodes ended."""
+
+    def __init__(
+        self,
+        observations: list[FieldInfo],
+        last_return: NDArray[np.float64],
+        last_length: NDArray[np.uint32],
+        episode_stats: bool,
+        rows: int,
+    ) -> None:
+        self._observations = observations
+        self._returns, self._lengths = last_return[:rows], last_length[:rows]
+        self._episode_stats = episode_stats
+
+    def __call__(
+        self, terminated: NDArray[np.bool_], truncated: NDArray[np.bool_], finals: list[NDArray[Any]]
+    ) -> dict[str, Any]:
+        done = terminated | truncated
+        info: dict[str, Any] = {}
+        if self._episode_stats:
+            info["episode"] = {
+                "r": np.where(done, self._returns, 0.0),
+                "l": np.where(done, self._lengths, 0).astype(np.int64),
+            }
+            info["_episode"] = done.copy()
+        if finals:
+            whole = np.full(len(done), None, dtype=object)
+            for row in np.flatnonzero(done):
+                if self._observations[0].name is None:
+                    whole[row] = finals[0][row].copy()
+                else:
+                    names = [field.name for field in self._observations]
+                    whole[row] = {name: part[row].copy() for name, part in zip(names, finals, strict=True)}
+            info["final_obs"], info["_final_obs"] = whole, done.copy()
+            info["final_info"], info["_final_info"] = {}, done.copy()
+        return info
