@@ -1,12 +1,13 @@
-"""Side-by-side timing on a shared machine: the rivals take turns in short bursts, and each gets its median.
+"""Side-by-side timing on a shared machine: rivals take turns in short bursts, and each gets its median.
 
-A machine that slows down for a second slows every rival alike, so a ratio stands where a time would not. A burst
-from which the kernel took the core away is done again.
+A machine that slows down for a second slows every rival alike, so a ratio stands where a time would not. A
+burst from which the kernel took the core away is done again.
 """
 
 from __future__ import annotations
 
 import gc
+import random
 import resource
 import statistics
 import time
@@ -40,10 +41,12 @@ class Timing:
 
 
 def undisturbed(burst: Burst, tries: int = 4) -> Burst:
-    """Repeats a burst during which this process lost a core to others; the least disturbed one counts."""
+    """Warms up, and repeats a burst during which this process lost a core; the least disturbed one counts."""
 
     def repeated(count: int) -> float:
         tried = []
+        if count >= 10:
+            burst(count // 10)
         for turn in range(tries):
             if turn > 0:
                 time.sleep(0.002)  # who has slept is let run for longer
@@ -70,18 +73,22 @@ def interleave_bursts(rivals: dict[str, Burst], bursts: int = 25, burst_s: float
     """The same for rivals that repeat their work themselves, with no call between one time and the next."""
     calls = {}
     for name, burst in rivals.items():
-        count, elapsed = 1, burst(1)
-        while elapsed < burst_s / 4:  # also warms caches
+        burst(1)  # the first call may set things up; below, a pause must not pass for slowness
+        count, elapsed = 1, min(burst(1), burst(1))
+        while elapsed < burst_s / 4:
             count *= 2
-            elapsed = burst(count)
+            elapsed = min(burst(count), burst(count))
         calls[name] = max(1, round(count * burst_s / elapsed))
     times: dict[str, list[float]] = {name: [] for name in rivals}
+    shuffle = random.Random(0).shuffle
     collects = gc.isenabled()
     gc.disable()
     try:
+        order = list(rivals)
         for _ in range(bursts):
-            for name, burst in rivals.items():
-                times[name].append(burst(calls[name]) / calls[name])
+            shuffle(order)  # nobody always comes after the one that leaves caches cold
+            for name in order:
+                times[name].append(rivals[name](calls[name]) / calls[name])
     finally:
         if collects:
             gc.enable()

@@ -1,4 +1,4 @@
-"""The loops of loops.c, compiled for this very machine and ready to be timed."""
+"""The loops of loops.c and host.c, compiled for this very machine and ready to be timed."""
 
 from __future__ import annotations
 
@@ -24,30 +24,23 @@ _NAMES = {SCALAR: "loop_scalar", VECTORISED: "loop_double", VECTORISED_FLOAT: "l
 
 
 class Loops:
-    """loops.c as a library. Everything it makes lives as long as this object."""
+    """Both files as a library."""
 
     def __init__(self) -> None:
         compiler = shlex.split(os.environ.get("CC", "cc"))
         directory = tempfile.mkdtemp(prefix="shoal-loops-")
         try:
             path = Path(directory) / "loops.so"
+            sources = [str(_HERE / name) for name in ("loops.c", "host.c")]
             include = f"-I{_HERE.parent / 'include'}"
-            command = [
-                *compiler,
-                *FLAGS,
-                "-fPIC",
-                "-shared",
-                include,
-                str(_HERE / "loops.c"),
-                "-o",
-                str(path),
-            ]
-            subprocess.run([*command, "-lm", "-lpthread"], check=True, capture_output=True, text=True)
+            command = [*compiler, *FLAGS, "-fPIC", "-shared", include, *sources, "-o", str(path)]
+            libraries = ["-lm", "-ldl", "-lpthread"]
+            subprocess.run([*command, *libraries], check=True, capture_output=True, text=True)
             self._library = ctypes.CDLL(str(path))
         finally:
             shutil.rmtree(directory)  # a loaded library needs its file no more
         self._kept: list[Any] = []
-        self._made: list[tuple[Callable[[int], None], int]] = []
+        self._made: list[tuple[Callable[..., None], int]] = []
         for name in ("loop_create", "host_create"):
             getattr(self._library, name).restype = ctypes.c_void_p
 

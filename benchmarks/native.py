@@ -16,74 +16,40 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import cycle, islice
 from typing import Any
 
 import numpy as np
-from interleave import Burst, Timing, interleave_bursts, undisturbed
-from loops import FLAGS, SCALAR, VECTORISED, VECTORISED_FLOAT, Loops
+from interleave import Burst, interleave_bursts, undisturbed
+from loops import FLAGS, Loops
 from numpy.typing import NDArray
 from peers import LIBRARIES, PEERS, Interpreter, PeerError, random_actions, stepping
+from standings import (
+    FLOAT,
+    FLOAT_LIVE,
+    IN_PLACE,
+    LEASED,
+    LIVE,
+    PLUGIN,
+    TWO,
+    WRITE,
+    CallCost,
+    Rate,
+    Rates,
+    bars,
+    print_calls,
+    print_pixels,
+    print_rates,
+)
 
 import shoal
 from shoal.native.plugin import bundled
 
 SIZES = (1, 8, 64, 1024, 8192)
-LEASED, LIVE, IN_PLACE = "Shoal leased", "Shoal live", "Shoal live, actions in place"
-FLOAT, FLOAT_LIVE, TWO = "Shoal leased, float", "Shoal live, float", "Shoal leased, 2 threads"
-WRITE, PLUGIN = "(writing the actions)", "(the plug-in, from C)"  # parts of a step, for the table of calls
 PIXELS, PIXEL_ENVS = "Pixels-v0", 1024
 
-
-@dataclass(frozen=True)
-class Rate:
-    """What one call does, and what it took."""
-
-    steps: int
-    timing: Timing
-
-    @property
-    def per_second(self) -> float:
-        return self.steps / self.timing.median_s
-
-    def over(self, other: Rate) -> float:
-        """How many times more steps a second than the other."""
-        return self.steps / other.steps * self.timing.speedup(other.timing)
-
-    def facts(self) -> dict[str, float]:
-        low, high = self.steps / self.timing.high_s, self.steps / self.timing.low_s
-        return {
-            "median": self.per_second,
-            "low": low,
-            "high": high,
-            "us_per_call": self.timing.median_s * 1e6,
-        }
-
-
-@dataclass(frozen=True)
-class Bar:
-    """A goal and what was measured; None: a rival it needs took no part."""
-
-    text: str
-    limit: float
-    value: float | None
-    at_least: bool = True
-
-    @property
-    def verdict(self) -> str:
-        if self.value is None:
-            return "-"
-        return "PASS" if (self.value >= self.limit) == self.at_least else "FAIL"
-
-    def __str__(self) -> str:
-        found = "not measured" if self.value is None else f"{self.value:,.2f}"
-        sign = ">=" if self.at_least else "<"
-        return f"{self.verdict:5} {self.text:66} {found:>14}   {sign} {self.limit:g}"
-
-
-Rivals = dict[str, tuple[int, Burst]]
-Rates = dict[str, Rate]
+Rivals = dict[str, tuple[int, Burst]]  # name -> environment steps per call, and the burst
 
 
 # ---- Who takes part
@@ -115,11 +81,13 @@ def shoal_rivals(num_envs: int, actions: NDArray[Any], opened: ExitStack) -> Riv
 
 
 def stepping_in_place(step: Callable[[], Any], buffer: NDArray[Any], actions: NDArray[Any]) -> Burst:
+    rows = list(actions)
+
     def burst(calls: int) -> float:
-        turns = islice(cycle(list(actions)), calls)
+        turns = islice(cycle(rows), calls)
         start = time.perf_counter()
         for action in turns:
-            buffer[:] = action
+            buffer[...] = action
             observations, rewards, terminated, truncated, info = step()
         return time.perf_counter() - start
 
@@ -127,11 +95,13 @@ def stepping_in_place(step: Callable[[], Any], buffer: NDArray[Any], actions: ND
 
 
 def writing(buffer: NDArray[Any], actions: NDArray[Any]) -> Burst:
+    rows = list(actions)
+
     def burst(calls: int) -> float:
-        turns = islice(cycle(list(actions)), calls)
+        turns = islice(cycle(rows), calls)
         start = time.perf_counter()
         for action in turns:
-            buffer[:] = action
+            buffer[...] = action
         return time.perf_counter() - start
 
     return burst
@@ -180,128 +150,16 @@ def pixels(args: argparse.Namespace, loops: Loops | None) -> Rates:
     """Bytes of observations a second and thread, against memcpy of as many bytes."""
     with ExitStack() as opened:
         rivals: Rivals = {}
-        for threads in (1, 2):
+        for threads, words in ((1, "1 thread"), (2, "2 threads")):
             envs = opened.enter_context(shoal.make_vec(PIXELS, PIXEL_ENVS, num_threads=threads))
-            observations, _ = envs.reset(seed=0)
-            num_bytes = observations.nbytes
-            rivals[pixels_name("Shoal", threads)] = (
-                num_bytes // threads,
-                stepping(envs.step, random_actions(PIXEL_ENVS, 3)),
-            )
-            del observations
+            num_bytes = envs.reset(seed=0)[0].nbytes
+            bursts = {"Shoal": stepping(envs.step, random_actions(PIXEL_ENVS, 3))}
             if loops is not None:
                 opened.callback(loops.release)
-                rivals[pixels_name("memcpy", threads)] = (
-                    num_bytes // threads,
-                    loops.copy(num_bytes, threads),
-                )
+                bursts["memcpy"] = loops.copy(num_bytes, threads)
+            for who, burst in bursts.items():
+                rivals[f"{who}, {words}"] = (num_bytes // threads, undisturbed(burst))
         return timed(rivals, args)
-
-
-def pixels_name(who: str, threads: int) -> str:
-    return f"{who}, {threads} thread{'s' * (threads > 1)}"
-
-
-# ---- Saying
-
-
-def print_rates(num_envs: int, rates: Rates) -> None:
-    print(
-        f"\nCartPole-v1, {num_envs} environment{'s' * (num_envs > 1)}: steps/s, median [quartiles]; times {LEASED}"
-    )
-    for name, rate in rates.items():
-        if name != WRITE:
-            facts = rate.facts()
-            span = f"[{_short(facts['low'])} .. {_short(facts['high'])}]"
-            print(f"  {name:28} {_short(facts['median']):>8} {span:22} {rate.over(rates[LEASED]):8.3f}")
-
-
-def _short(number: float) -> str:
-    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if number >= size:
-            return f"{number / size:.3g}{unit}" if number < 999.5 * size else f"{number / size:.0f}{unit}"
-    return f"{number:.3g}"
-
-
-def call_costs(rates: Rates) -> dict[str, float] | None:
-    """Microseconds of one vector step; `more` is what remains after the plug-in's own work."""
-    if PLUGIN not in rates:
-        return None
-    us = {name: rates[name].timing.median_s * 1e6 for name in (LEASED, LIVE, IN_PLACE, WRITE, PLUGIN)}
-    return {
-        **us,
-        "leased more": us[LEASED] - us[PLUGIN],
-        "live more": us[LIVE] - us[PLUGIN],
-        "in place more": us[IN_PLACE] - us[WRITE] - us[PLUGIN],
-    }
-
-
-def print_calls(results: dict[int, Rates]) -> None:
-    print("\nWhat a call costs: microseconds of a vector step, and how many more than the plug-in's own work")
-    print(f"  {'n':>5} {'plug-in':>9} {'step(actions) leased':>22} {'live':>16} {'step() in place':>22}")
-    for num_envs, rates in results.items():
-        us = call_costs(rates)
-        if us is not None:
-            print(
-                f"  {num_envs:5} {us[PLUGIN]:9.3f} {us[LEASED]:11.3f} (+{us['leased more']:7.3f})"
-                f" {us[LIVE]:7.3f} (+{us['live more']:5.3f})"
-                f" {us[IN_PLACE] - us[WRITE]:11.3f} (+{us['in place more']:7.3f})"
-            )
-
-
-def print_pixels(rates: Rates) -> None:
-    print(f"\n{PIXELS}, {PIXEL_ENVS} environments: GB/s of observations for each thread, median [quartiles]")
-    for name, rate in rates.items():
-        facts = rate.facts()
-        span = f"[{facts['low'] / 1e9:.2f} .. {facts['high'] / 1e9:.2f}]"
-        print(f"  {name:28} {facts['median'] / 1e9:8.2f} {span}")
-
-
-def bars(results: dict[int, Rates], pictures: Rates) -> list[Bar]:
-    def ratio(num_envs: int, ours: str, *theirs: str) -> float | None:
-        """Against the best of them."""
-        rates = results.get(num_envs, {})
-        met = [rates[ours].over(rates[name]) for name in theirs if name in rates] if ours in rates else []
-        return min(met) if met else None
-
-    def cost(num_envs: int, what: str) -> float | None:
-        costs = call_costs(results[num_envs]) if num_envs in results else None
-        return None if costs is None else costs[what]
-
-    envpool = tuple(peer.name for peer in PEERS if peer.library == "envpool")
-    first = results.get(1, {}).get(LEASED)
-    twos = [rates[TWO].over(rates[LEASED]) for rates in results.values()]
-    speed = [
-        (1024, LEASED, (VECTORISED,), 0.8),
-        (1024, LEASED, (SCALAR,), 3),
-        (1024, LEASED, ("Gymnasium NumPy",), 12),
-        (1024, LEASED, envpool, 200),
-        (1024, LEASED, ("PufferLib C",), 2.5),
-        (8192, LEASED, (VECTORISED,), 0.8),
-        (8192, LEASED, ("Gymnasium NumPy",), 5),
-        (8192, LEASED, envpool, 150),
-        (1024, FLOAT_LIVE, (VECTORISED_FLOAT,), 0.8),
-        (8192, FLOAT, (VECTORISED_FLOAT,), 0.8),
-        (1024, FLOAT, (VECTORISED_FLOAT,), 0.6),
-        (8, LEASED, envpool, 50),
-        (8, IN_PLACE, ("PufferLib C",), 2),
-    ]
-    named = {envpool: "the best EnvPool"}
-    found = [
-        Bar(f"n={n}: {ours} / {named.get(theirs, theirs[0])}", limit, ratio(n, ours, *theirs))
-        for n, ours, theirs, limit in speed
-    ]
-    found += [
-        Bar("n=8: step(actions) leased, us more than the C work", 1.5, cost(8, "leased more"), False),
-        Bar("n=8: step() live, in place, us more than the C work", 0.5, cost(8, "in place more"), False),
-        Bar("n=1: Shoal leased, thousand steps/s", 500, None if first is None else first.per_second / 1e3),
-        Bar("every n: two threads / one, the worst", 0.9, min(twos, default=None)),
-    ]
-    for threads in (1, 2):
-        ours, theirs = (pictures.get(pixels_name(who, threads)) for who in ("Shoal", "memcpy"))
-        value = None if ours is None or theirs is None else ours.over(theirs)
-        found.append(Bar(f"{PIXELS}: {pixels_name('Shoal', threads)} / memcpy", 0.9, value))
-    return found
 
 
 # ---- The run
@@ -321,6 +179,8 @@ def arguments() -> argparse.Namespace:
             f"--python-{library}", metavar="PYTHON", default=sys.executable, help="where it is installed"
         )
     args = parser.parse_args()
+    if min(args.envs) < 1 or (args.bursts is not None and args.bursts < 1):
+        parser.error("--envs and --bursts count from 1")
     args.bursts = args.bursts or (11 if args.quick else 41)
     args.burst_s = 0.004 if args.quick else 0.006
     return args
@@ -351,27 +211,25 @@ def main() -> None:
     with ExitStack() as opened:
         interpreters = start_peers(args, opened)
         loops = compile_loops()
-        versions = {"shoal": shoal.__version__, "numpy": np.__version__, "python": platform.python_version()}
-        versions.update({library: interpreter.version for library, interpreter in interpreters.items()})
-        print(", ".join(f"{name} {version}" for name, version in versions.items()), end="")
-        print(
-            f"; {platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; cc {' '.join(FLAGS)}"
-        )
-        print(
-            f"{args.bursts} bursts of {args.burst_s * 1e3:g} ms each, in turns; one thread unless it says two"
-        )
+        versions = {"shoal": shoal.__version__, "numpy": np.__version__, "Python": platform.python_version()}
+        versions |= {library: interpreter.version for library, interpreter in interpreters.items()}
+        print(", ".join(f"{name} {version}" for name, version in versions.items()))
+        load = f"load {os.getloadavg()[0]:.1f}"
+        print(f"{platform.machine()}, {os.cpu_count()} cores, {load}; C loops with {' '.join(FLAGS)}")
+        print(f"{args.bursts} bursts of {args.burst_s * 1e3:g} ms each, in turns; 1 thread unless it says 2")
         results = {}
         for num_envs in args.envs:
             results[num_envs] = cartpole(num_envs, args, loops, interpreters)
             print_rates(num_envs, results[num_envs])
         print_calls(results)
         pictures = pixels(args, loops)
-        print_pixels(pictures)
+        print_pixels(f"{PIXELS}, num_envs={PIXEL_ENVS}", pictures)
     print("\nBars")
     for bar in (found := bars(results, pictures)):
         print(f"  {bar}")
     print(f"\n{time.monotonic() - began:.0f} s, load {os.getloadavg()[0]:.1f} at the end")
     if args.json:
+        costs = {num_envs: CallCost.of(rates) for num_envs, rates in results.items()}
         facts = {
             "versions": versions,
             "machine": {"platform": platform.platform(), "cores": os.cpu_count()},
@@ -379,7 +237,7 @@ def main() -> None:
             "steps_per_second": {
                 n: {name: r.facts() for name, r in rates.items()} for n, rates in results.items()
             },
-            "call_us": {n: call_costs(rates) for n, rates in results.items()},
+            "call_us": {num_envs: asdict(cost) for num_envs, cost in costs.items() if cost},
             "pixels_bytes_per_second": {name: rate.facts() for name, rate in pictures.items()},
             "bars": [{**asdict(bar), "verdict": bar.verdict} for bar in found],
         }

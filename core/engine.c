@@ -17,10 +17,17 @@ typedef struct part {
     uint64_t begin, end, finished;
 } part;
 
-/* What each way of stepping took lately; the cheaper one is used, the other tried now and then. */
+/* Which way of stepping is cheaper, on one thread or on the pool, as measured. The other way is tried again
+ * now and then, a few steps in a row (the first wakes the threads up), so seldom that trials cost a percent
+ * at most. */
 typedef struct choice {
-    double inline_ns, pooled_ns; /* moving averages, 0: not tried */
-    uint32_t until_trial;
+    double cost_ns[2]; /* moving averages: alone, pooled */
+    int preferred;     /* 0 alone, 1 pooled */
+    uint32_t trial;    /* steps left of a trial */
+    double trial_ns;   /* what it took so far */
+    uint64_t next_trial_ns;
+    uint32_t
+        unmeasured; /* steps left before the clock is read again: where the pool cannot pay, it would cost */
 } choice;
 
 struct shoal_engine {
@@ -170,13 +177,16 @@ static void finish_row(shoal_engine *engine, uint64_t row, shoal_statistics *sta
     statistics->length_sum += engine->arrays.length[row];
 }
 
-static void reset_now(shoal_engine *engine, shoal_envs *envs, uint64_t env) {
-    const shoal_fields *fields = &engine->description->observations;
-    for (uint64_t f = 0; f < fields->count; f++) {
-        uint64_t bytes = engine->observation_bytes[f] * engine->agents;
-        memcpy((char *)engine->final_observations[f] + env * bytes,
-               (char *)envs->observations[f] + env * bytes, bytes);
+/* SHOAL_SAME_STEP: what a row ended with, before a reset may write over it. */
+static void keep_final(shoal_engine *engine, const shoal_envs *envs, uint64_t row) {
+    for (uint64_t f = 0; f < engine->description->observations.count; f++) {
+        uint64_t bytes = engine->observation_bytes[f];
+        memcpy((char *)engine->final_observations[f] + row * bytes,
+               (char *)envs->observations[f] + row * bytes, bytes);
     }
+}
+
+static void reset_now(shoal_engine *engine, shoal_envs *envs, uint64_t env) {
     engine->entry->reset(envs, env, env + 1);
     forget_episode(engine, env);
 }
@@ -211,6 +221,7 @@ static uint64_t settle_rows(shoal_engine *engine, shoal_envs *to, uint64_t begin
         to->rewards[env] = 0;
         to->terminated[env] = to->truncated[env] = 0;
         forget_episode(engine, env);
+        arrays->reset[env] = 0;
         statistics->steps--;
     })
     uint8_t done[PART_ENVS * 16];
@@ -220,8 +231,10 @@ static uint64_t settle_rows(shoal_engine *engine, shoal_envs *to, uint64_t begin
         merge_flags(flags, to->terminated + from, to->truncated + from, some);
         EACH_SET(flags, 0, some, offset, {
             finish_row(engine, from + offset, statistics);
-            if (engine->autoreset == SHOAL_SAME_STEP)
+            if (engine->autoreset == SHOAL_SAME_STEP) {
+                keep_final(engine, to, from + offset);
                 reset_now(engine, to, from + offset);
+            }
         })
     }
     return statistics->episodes - finished;
@@ -252,6 +265,8 @@ static uint64_t settle_agents(shoal_engine *engine, shoal_envs *to, uint64_t beg
                 finish_row(engine, row, statistics);
                 arrays->total[row] = 0;
                 arrays->length[row] = 0;
+                if (engine->autoreset == SHOAL_SAME_STEP)
+                    keep_final(engine, to, row);
                 over++;
             }
         }
@@ -279,37 +294,61 @@ static void part_step(void *context, uint32_t index) {
     own->finished = shoal_engine_step_range(engine, &engine->envs, own->begin, own->end, &own->statistics);
 }
 
-static int use_pool(const choice *choice) {
-    if (choice->inline_ns == 0 || choice->pooled_ns == 0)
-        return choice->inline_ns != 0;
-    return choice->pooled_ns < choice->inline_ns;
+enum { TRIAL_STEPS = 8, TRIAL_WARM_UP = 2, TRIAL_PAUSE_NS = 10000000, HAND_OFF_NS = 3000 };
+
+static int choose(choice *choice, uint64_t now) {
+    int worth_it = choice->preferred == 1 || choice->cost_ns[0] > HAND_OFF_NS;
+    if (choice->trial == 0 && now >= choice->next_trial_ns && worth_it) {
+        choice->trial = TRIAL_STEPS;
+        choice->trial_ns = 0;
+        choice->cost_ns[!choice->preferred] = 0;
+    }
+    return choice->trial != 0 ? !choice->preferred : choice->preferred;
+}
+
+static void learn(choice *choice, double took, uint64_t now) {
+    double *usual = &choice->cost_ns[choice->preferred], *other = &choice->cost_ns[!choice->preferred];
+    if (choice->trial == 0) {
+        *usual += *usual == 0 ? took : (took - *usual) * 0.1;
+        return;
+    }
+    choice->trial--;
+    choice->trial_ns += took;
+    if (choice->trial < TRIAL_STEPS - TRIAL_WARM_UP)
+        *other += took / (TRIAL_STEPS - TRIAL_WARM_UP);
+    if (choice->trial != 0 && choice->trial_ns < 20 * TRIAL_STEPS * *usual)
+        return;
+    /* Over, or hopeless. */
+    double loss = choice->trial_ns - TRIAL_STEPS * *usual;
+    double pause = loss > 0 ? 100 * loss : 0;
+    choice->next_trial_ns = now + (uint64_t)(pause > TRIAL_PAUSE_NS ? pause : TRIAL_PAUSE_NS);
+    if (choice->trial == 0 && *other < 0.95 * *usual)
+        choice->preferred = !choice->preferred;
+    choice->trial = 0;
 }
 
 static void run_parts(shoal_engine *engine) {
-    choice *choice = &engine->choice;
     if (engine->num_parts == 1) {
         part_step(engine, 0);
         return;
     }
-    int pooled = use_pool(choice);
-    int trial = choice->until_trial == 0;
-    if (trial)
-        pooled = !pooled;
+    choice *choice = &engine->choice;
+    if (choice->unmeasured != 0) {
+        choice->unmeasured--;
+        for (uint32_t i = 0; i < engine->num_parts; i++)
+            part_step(engine, i);
+        return;
+    }
     uint64_t begin = shoal_now_ns();
-    if (pooled)
+    if (choose(choice, begin))
         shoal_pool_run(engine->pool, part_step, engine);
     else
         for (uint32_t i = 0; i < engine->num_parts; i++)
             part_step(engine, i);
-    double took = (double)(shoal_now_ns() - begin);
-    double *average = pooled ? &choice->pooled_ns : &choice->inline_ns;
-    /* A pause in Python puts the threads to sleep, and the next hand-off pays for waking them: believe good
-     * times faster than bad ones. */
-    *average += *average == 0 ? took : (took - *average) * (took < *average ? 0.5 : 0.05);
-    if (trial) /* the worse the loser, the rarer its next trial */
-        choice->until_trial = took > 2 * (pooled ? choice->inline_ns : choice->pooled_ns) ? 512 : 128;
-    else
-        choice->until_trial--;
+    uint64_t end = shoal_now_ns();
+    learn(choice, (double)(end - begin), end);
+    if (choice->preferred == 0 && choice->trial == 0 && choice->cost_ns[0] < HAND_OFF_NS)
+        choice->unmeasured = 64;
 }
 
 uint64_t shoal_engine_step(shoal_engine *engine, const void *const *actions, const shoal_targets *targets) {

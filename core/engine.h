@@ -36,7 +36,7 @@ typedef struct shoal_targets {
     void *const *observations;
     double *rewards;
     uint8_t *terminated, *truncated;
-    void *const *final_observations; /* SHOAL_SAME_STEP: rows of finished environments, before their reset */
+    void *const *final_observations; /* SHOAL_SAME_STEP: finished rows, before a reset */
 } shoal_targets;
 
 typedef struct shoal_statistics {

@@ -172,10 +172,8 @@ static void enter(Snake *self, int32_t agent) {
     uint8_t *cell = &board_of(self)[body->next];
     if (*cell >= WALL) {
         body->dead = 1;
-        /* Two heads in one cell: the one that came first dies too. */
-        if (*cell >= BODY && bodies[*cell - BODY].head == body->next &&
-            bodies[*cell - BODY].next == body->next)
-            bodies[*cell - BODY].dead = 1;
+        if (*cell >= BODY && bodies[*cell - BODY].next == body->next)
+            bodies[*cell - BODY].dead = 1; /* two heads in one cell: the one that came first dies too */
         return;
     }
     self->foods -= *cell == FOOD;

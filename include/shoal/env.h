@@ -112,12 +112,12 @@ typedef struct shoal_envs {
     void *instances;            /* 64-byte aligned, zeroed before init */
     uint64_t instance_bytes;
     shoal_rng *rng;                    /* one per environment, seeded by the host */
-    void *const *observations;         /* [field] -> rows */
-    const uint64_t *observation_bytes; /* [field] -> bytes of a row */
+    void *const *observations;         /* [field] -> packed rows */
+    const uint64_t *observation_bytes; /* [field] -> bytes of a row: the field's size */
     const void *const *actions;        /* [field] -> rows; checked by the host against the field's bounds */
     const uint64_t *action_bytes;
-    double *rewards;      /* per row */
-    uint8_t *terminated;  /* per row, 0 or 1 */
+    double *rewards;      /* per row; what a reset row holds does not matter */
+    uint8_t *terminated;  /* per row, 0 or 1; likewise */
     uint8_t *truncated;   /* per row; the host has set 0 and adds its own time limit */
     const uint8_t *reset; /* per environment, read by step: 1 means reset it instead of stepping it */
 } shoal_envs;
@@ -134,11 +134,11 @@ typedef struct shoal_entry_v1 {
     const char *(*describe)(const shoal_value *options, shoal_spec *spec);
     /* Prepares environment `env`; NULL or a message. May be NULL. [main] */
     const char *(*init)(shoal_envs *envs, uint64_t env);
-    /* Starts a new episode in each environment of the range and writes its observations. [worker] */
+    /* Starts a new episode in each environment of any range and writes its observations. [worker] */
     void (*reset)(shoal_envs *envs, uint64_t begin, uint64_t end);
     /* Steps each environment of the range, or resets it where envs->reset says so (only its observations
-     * matter then). `begin` is a multiple of spec.lanes; rows up to the next multiple after `end` exist.
-     * [worker] */
+     * matter then). `begin` is a multiple of spec.lanes. Rows of observations, rewards, flags and actions up
+     * to the next multiple after `end` exist and may be read and written. [worker] */
     void (*step)(shoal_envs *envs, uint64_t begin, uint64_t end);
     /* Gives back what init took. May be NULL. [main] */
     void (*close)(shoal_envs *envs, uint64_t env);
@@ -175,8 +175,8 @@ SHOAL_EXPORT const shoal_entry_v1 shoal_entry;
         }                                                                                                    \
     }
 
-/* Compiles a function for several instruction sets and picks one at load. Results do not differ: plug-ins are
- * compiled with -ffp-contract=off. */
+/* Compiles a function, and what is always_inline in it, for several instruction sets; picks one at load.
+ * Results do not differ: plug-ins are compiled with -ffp-contract=off. */
 #if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__clang__) && __GNUC__ >= 12 &&                \
     !defined(SHOAL_ONE_ISA)
 #define SHOAL_MULTIVERSION __attribute__((target_clones("arch=x86-64-v4", "avx2", "default")))

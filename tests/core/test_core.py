@@ -17,13 +17,26 @@ compiler = shutil.which(os.environ.get("CC", "cc"))
 pytestmark = pytest.mark.skipif(compiler is None, reason="no C compiler: install gcc or clang, or set CC")
 
 
+@pytest.fixture(scope="module")
+def core(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The core, compiled once for all programs."""
+    directory = tmp_path_factory.mktemp("core")
+    flags = [*FLAGS, f"-I{ROOT / 'core'}", f"-I{ROOT / 'include'}"]
+    sources = sorted(map(str, (ROOT / "core").glob("*.c")))
+    subprocess.run([str(compiler), *flags, "-c", *sources], cwd=directory, check=True)
+    return sorted(map(str, directory.glob("*.o")))
+
+
 @pytest.mark.parametrize("source", sorted(HERE.glob("test_*.c")), ids=lambda path: path.stem)
-def test_the_c_program_builds_without_warnings_and_succeeds(source: Path, tmp_path: Path) -> None:
+def test_the_c_program_builds_without_warnings_and_succeeds(
+    source: Path, tmp_path: Path, core: list[str]
+) -> None:
     program = tmp_path / source.stem
     for plugin in sorted(HERE.glob("plugins/*.c")) if source.stem == "test_plugin" else []:
         library = tmp_path / f"{plugin.stem}.so"
-        subprocess.run([str(compiler), *FLAGS, "-shared", "-fPIC", plugin, "-o", library], cwd=ROOT, check=True)
-    core = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "core").glob("*.c"))
+        subprocess.run(
+            [str(compiler), *FLAGS, "-shared", "-fPIC", plugin, "-o", library], cwd=ROOT, check=True
+        )
     build = [str(compiler), *FLAGS, str(source.relative_to(ROOT)), *core, "-lm", "-ldl", "-o", str(program)]
     built = subprocess.run(build, cwd=ROOT, capture_output=True, text=True)
     assert built.returncode == 0, built.stderr
@@ -96,3 +109,23 @@ def test_the_script_fails_without_a_compiler(tmp_path: Path) -> None:
     done = run(small_tree(tmp_path, ""), CC="no-such-compiler")
     assert done.returncode == 1
     assert "no C compiler 'no-such-compiler'" in done.stderr
+
+
+def test_the_script_builds_the_libraries_of_tests_beside_the_programs(tmp_path: Path) -> None:
+    script = small_tree(tmp_path, "int main(void) { return 0; }\n")
+    (tmp_path / "tests/core/plugins").mkdir()
+    (tmp_path / "tests/core/plugins/small.c").write_text("int small;\n")
+    assert run(script).returncode == 0
+    assert (tmp_path / "build/core-plain/small.so").exists()
+    (tmp_path / "tests/core/plugins/small.c").write_text("not C\n")
+    assert run(script).returncode == 1
+
+
+def test_the_script_builds_for_one_instruction_set_under_the_thread_sanitizer(tmp_path: Path) -> None:
+    main = "#ifdef SHOAL_ONE_ISA\nint main(void) { return 0; }\n#else\nint main(void) { return 3; }\n#endif\n"
+    script = small_tree(tmp_path, main)
+    assert run(script).returncode == 1
+    done = run(script, SANITIZE="thread")
+    if done.stdout.startswith("skipped:"):
+        pytest.skip(done.stdout)
+    assert done.returncode == 0, done.stderr

@@ -122,6 +122,23 @@ static void disabled_resets_nothing_until_asked(void) {
     close_world(&w);
 }
 
+static void a_reset_that_waits_happens_once_in_every_mode(void) {
+    for (int mode = SHOAL_NEXT_STEP; mode <= SHOAL_DISABLED; mode++)
+        for (int agents = 1; agents <= 3; agents += 2) {
+            world w;
+            open_and_reset(&w, agents == 1 ? FOUR : THREE_AGENTS, (enum shoal_autoreset)mode, 0);
+            step_world(&w);
+            w.arrays.reset[1] = 1; /* as a restored environment has it */
+            CHECK_EQUAL(step_world(&w), 0);
+            OBSERVED(agents, 2, 0);
+            RESULT(agents, 0, 0, 0);
+            step_world(&w);
+            OBSERVED(agents, 2, 1);
+            OBSERVED(0, 1, 3);
+            close_world(&w);
+        }
+}
+
 static void the_time_limit_truncates_and_starts_anew_with_each_episode(void) {
     world w;
     open_and_reset(&w, FOUR, SHOAL_NEXT_STEP, 3);
@@ -204,6 +221,8 @@ static void a_row_that_ends_alone_lives_on_in_its_environment(void) {
         RESULT(1, 1.5, 1, 0);
         LAST(1, 1.25 + 1.5, 2);
         LAST(0, 0, 0);
+        if (mode == SHOAL_SAME_STEP)
+            FINAL(1, 1, 2);
         w.actions[2] = w.actions[4] = TRUNCATE;
         CHECK_EQUAL(step_world(&w), 2); /* not all rows of an environment in the same step */
         CHECK_EQUAL(step_world(&w), 2);
@@ -283,6 +302,7 @@ int main(void) {
     RUN(next_step_returns_the_end_and_resets_in_the_step_after);
     RUN(same_step_returns_the_new_episode_and_keeps_the_final_observation);
     RUN(disabled_resets_nothing_until_asked);
+    RUN(a_reset_that_waits_happens_once_in_every_mode);
     RUN(the_time_limit_truncates_and_starts_anew_with_each_episode);
     RUN(without_a_time_limit_an_episode_goes_on);
     RUN(a_masked_reset_touches_only_those_environments);

@@ -10,6 +10,7 @@ import ctypes
 import functools
 import subprocess
 import tempfile
+from collections.abc import Callable
 from ctypes import CFUNCTYPE, POINTER, c_char_p, c_double, c_int64, c_uint8, c_uint32, c_uint64, c_void_p
 from pathlib import Path
 from typing import Any
@@ -210,10 +211,8 @@ class Host:
         )
         self._envs.observations = (c_void_p * 1)(at["observations"])
         self._envs.actions = (c_void_p * 1)(at["actions"])
-        self.arrays["rng"][num_envs : self.padded] = (
-            CANARY  # nobody may draw for a row that is no environment
-        )
-        self.arrays["actions"][num_envs : self.padded].view(np.uint8)[:] = CANARY
+        for name in ("rng", "actions", "reset"):  # rows of no environment: nobody may reset them and draw
+            self.arrays[name][num_envs : self.padded].view(np.uint8)[:] = CANARY
         for i in range(num_envs):
             self.seed(i, seed + i)
             assert not entry.init or entry.init(self._envs, i) is None
@@ -237,6 +236,8 @@ class Host:
         """Steps the ranges (all, unless given) in their order; `resets` tells which to reset instead."""
         self.actions[:] = np.asarray(actions).reshape(self.actions.shape)
         self.reset[:] = resets
+        for name in ("observations", "rewards", "terminated"):
+            self.arrays[name][: self.padded].view(np.uint8)[:] = CANARY  # to be overwritten, each byte
         self.truncated[:] = 0
         for begin, end in ranges or [(0, self.num_envs)]:
             self._entry.step(self._envs, begin, end)
@@ -273,4 +274,25 @@ class Host:
             assert (array[self.padded :].view(np.uint8) == CANARY).all(), (
                 f"{name} were written past their end"
             )
-        assert (self.arrays["rng"][self.num_envs : self.padded] == CANARY).all(), "drew for no environment"
+        padding = self.arrays["rng"][self.num_envs : self.padded].view(np.uint8)
+        assert (padding == CANARY).all(), "drew for no environment"
+
+
+def play(host: Host, steps: int, splits: Callable[[int], Any] = lambda _: None, resets: bool = True) -> bytes:
+    """Random actions, and resets of whatever ended and some others; all bytes of all steps.
+
+    An environment's actions do not depend on how many there are.
+    """
+    rng = np.random.default_rng(5)
+    host.reset_all()
+    seen = [host.results()]
+    for step in range(steps):
+        actions, flags = rng.random((2, 512))[:, : host.num_envs]
+        if isinstance(host.action_space, gym.spaces.Discrete):
+            actions = actions * host.action_space.n
+        else:
+            actions = (actions * 2 - 1) * host.action_space.high
+        ends = resets * (host.terminated | (flags < 0.05))
+        host.step(actions.astype(host.actions.dtype), ends, splits(step))
+        seen.append(host.results())
+    return b"".join(seen)

@@ -1,0 +1,162 @@
+/* Tests of shoal_engine_bad_action: the first row that lies outside, for every dtype and kind of bounds. */
+// SPDX-License-Identifier: MIT
+#include "engine.h"
+
+#include "check.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { ROWS = 10000 }; /* more than one block of the dense search */
+
+/* Rows to spoil: the ends, the ends of blocks, and some in between. */
+static const int64_t PLACES[] = {0, 1, 31, 1365, 4095, 4096, 8191, ROWS - 1};
+
+/* One function per integer type. `low` and `high` are the bounds; the type can hold one less and one more. */
+#define CHECK_INTEGERS(T, dtype_code, dtype_bits, from, to)                                                  \
+    static void check_##T(void) {                                                                            \
+        static T scalars[ROWS], vectors[ROWS][3];                                                            \
+        const T low = (from), high = (to), below = low - 1, above = high + 1;                                \
+        shoal_field one = {.dtype = {dtype_code, dtype_bits, 1},                                             \
+                           .kind = SHOAL_DISCRETE,                                                           \
+                           .low = (double)low,                                                               \
+                           .high = (double)high};                                                            \
+        for (int i = 0; i < ROWS; i++)                                                                       \
+            scalars[i] = i % 3 == 0 ? low : i % 3 == 1 ? high : (T)(low + 1);                                \
+        CHECK_EQUAL(shoal_engine_bad_action(&one, scalars, ROWS, 1), -1);                                    \
+        for (size_t k = 0; k < sizeof PLACES / sizeof PLACES[0]; k++) {                                      \
+            T *place = &scalars[PLACES[k]], before = *place;                                                 \
+            *place = below;                                                                                  \
+            CHECK_EQUAL(shoal_engine_bad_action(&one, scalars, ROWS, 0), PLACES[k]);                         \
+            CHECK_EQUAL(shoal_engine_bad_action(&one, scalars, (uint64_t)PLACES[k], 0), -1);                 \
+            *place = above;                                                                                  \
+            CHECK_EQUAL(shoal_engine_bad_action(&one, scalars, ROWS, 0), PLACES[k]);                         \
+            scalars[ROWS - 1] = above; /* a later one does not hide it */                                    \
+            CHECK_EQUAL(shoal_engine_bad_action(&one, scalars, ROWS, 0), PLACES[k]);                         \
+            scalars[ROWS - 1] = low;                                                                         \
+            *place = PLACES[k] == ROWS - 1 ? low : before;                                                   \
+        }                                                                                                    \
+        CHECK_EQUAL(shoal_engine_bad_action(&one, scalars, ROWS, 0), -1);                                    \
+        double lows[3] = {(double)low, (double)low + 1, (double)low}, highs[3];                              \
+        for (int k = 0; k < 3; k++)                                                                          \
+            highs[k] = (double)high - (k == 2);                                                              \
+        shoal_field many = {.dtype = {dtype_code, dtype_bits, 1},                                            \
+                            .kind = SHOAL_MULTI_DISCRETE,                                                    \
+                            .ndim = 1,                                                                       \
+                            .shape = {3},                                                                    \
+                            .low = NAN, /* not used beside arrays */                                         \
+                            .high = NAN,                                                                     \
+                            .lows = lows,                                                                    \
+                            .highs = highs};                                                                 \
+        for (int i = 0; i < ROWS; i++) {                                                                     \
+            vectors[i][0] = low;                                                                             \
+            vectors[i][1] = high;                                                                            \
+            vectors[i][2] = high - 1;                                                                        \
+        }                                                                                                    \
+        CHECK_EQUAL(shoal_engine_bad_action(&many, vectors, ROWS, 1), -1);                                   \
+        for (size_t k = 0; k < sizeof PLACES / sizeof PLACES[0]; k++) {                                      \
+            T *row = vectors[PLACES[k]];                                                                     \
+            row[1] = low; /* fine for its neighbours */                                                      \
+            CHECK_EQUAL(shoal_engine_bad_action(&many, vectors, ROWS, 0), PLACES[k]);                        \
+            row[1] = high;                                                                                   \
+            row[2] = high;                                                                                   \
+            CHECK_EQUAL(shoal_engine_bad_action(&many, vectors, ROWS, 0), PLACES[k]);                        \
+            many.highs = NULL; /* one array and one number */                                                \
+            many.high = (double)high;                                                                        \
+            CHECK_EQUAL(shoal_engine_bad_action(&many, vectors, ROWS, 0), -1);                               \
+            row[0] = below;                                                                                  \
+            CHECK_EQUAL(shoal_engine_bad_action(&many, vectors, ROWS, 0), PLACES[k]);                        \
+            many.highs = highs;                                                                              \
+            row[0] = low;                                                                                    \
+            row[2] = high - 1;                                                                               \
+        }                                                                                                    \
+        many.lows = many.highs = NULL; /* one pair of numbers for every element */                           \
+        many.low = (double)low;                                                                              \
+        many.high = (double)high - 1;                                                                        \
+        CHECK_EQUAL(shoal_engine_bad_action(&many, vectors, ROWS, 0), 0);                                    \
+        many.high = (double)high;                                                                            \
+        CHECK_EQUAL(shoal_engine_bad_action(&many, vectors, ROWS, 0), -1);                                   \
+        many.kind = SHOAL_BOX; /* a Box is the environment's to clip */                                      \
+        many.high = (double)low;                                                                             \
+        CHECK_EQUAL(shoal_engine_bad_action(&many, vectors, ROWS, 1), -1);                                   \
+    }
+
+CHECK_INTEGERS(int8_t, SHOAL_CODE_INT, 8, -100, 26)
+CHECK_INTEGERS(int16_t, SHOAL_CODE_INT, 16, -300, 32000)
+CHECK_INTEGERS(int32_t, SHOAL_CODE_INT, 32, -2147483647, -5)
+CHECK_INTEGERS(int64_t, SHOAL_CODE_INT, 64, -8999999999999999, 8999999999999999)
+CHECK_INTEGERS(uint8_t, SHOAL_CODE_UINT, 8, 1, 254)
+CHECK_INTEGERS(uint16_t, SHOAL_CODE_UINT, 16, 1, 65534)
+CHECK_INTEGERS(uint32_t, SHOAL_CODE_UINT, 32, 7, 4294967294)
+CHECK_INTEGERS(uint64_t, SHOAL_CODE_UINT, 64, 1, 8999999999999999)
+
+static void integers_outside_their_bounds_are_found_in_every_dtype(void) {
+    check_int8_t();
+    check_int16_t();
+    check_int32_t();
+    check_int64_t();
+    check_uint8_t();
+    check_uint16_t();
+    check_uint32_t();
+    check_uint64_t();
+}
+
+static void the_far_ends_of_every_dtype_are_outside(void) {
+    int64_t wide[] = {INT64_MIN, 0}, widest[] = {0, INT64_MAX};
+    shoal_field field = {.dtype = SHOAL_INT64, .kind = SHOAL_DISCRETE, .high = 4};
+    CHECK_EQUAL(shoal_engine_bad_action(&field, wide, 2, 0), 0);
+    CHECK_EQUAL(shoal_engine_bad_action(&field, widest, 2, 0), 1);
+    uint64_t large[] = {0, 4, UINT64_MAX};
+    field.dtype = (shoal_dtype){SHOAL_CODE_UINT, 64, 1};
+    CHECK_EQUAL(shoal_engine_bad_action(&field, large, 3, 0), 2);
+    CHECK_EQUAL(shoal_engine_bad_action(&field, large, 2, 0), -1);
+    CHECK_EQUAL(shoal_engine_bad_action(&field, large, 0, 0), -1);
+}
+
+static void binary_fields_hold_zeros_and_ones(void) {
+    shoal_dtype dtypes[] = {SHOAL_INT8, SHOAL_BOOL};
+    for (int d = 0; d < 2; d++) {
+        shoal_field field = {
+            .dtype = dtypes[d], .kind = SHOAL_MULTI_BINARY, .ndim = 2, .shape = {2, 2}, .high = 1};
+        uint8_t rows[3][4] = {{0, 1, 1, 0}, {1, 1, 1, 1}, {0, 0, 0, 0}};
+        CHECK_EQUAL(shoal_engine_bad_action(&field, rows, 3, 1), -1);
+        rows[1][3] = 2;
+        CHECK_EQUAL(shoal_engine_bad_action(&field, rows, 3, 1), 1);
+        rows[1][3] = 255;
+        CHECK_EQUAL(shoal_engine_bad_action(&field, rows, 3, 1), 1);
+    }
+}
+
+#define CHECK_FLOATS(T, code_bits, nan_value, infinite)                                                      \
+    do {                                                                                                     \
+        static T rows[ROWS][2];                                                                              \
+        shoal_field field = {.dtype = {SHOAL_CODE_FLOAT, code_bits, 1}, .ndim = 1, .shape = {2}, .high = 1}; \
+        rows[17][0] = infinite; /* outside, and yet a number */                                              \
+        CHECK_EQUAL(shoal_engine_bad_action(&field, rows, ROWS, 1), -1);                                     \
+        for (size_t k = 0; k < sizeof PLACES / sizeof PLACES[0]; k++)                                        \
+            for (int element = 0; element < 2; element++) {                                                  \
+                T before = rows[PLACES[k]][element];                                                         \
+                rows[PLACES[k]][element] = nan_value;                                                        \
+                CHECK_EQUAL(shoal_engine_bad_action(&field, rows, ROWS, 1), PLACES[k]);                      \
+                CHECK_EQUAL(shoal_engine_bad_action(&field, rows, ROWS, 0), -1);                             \
+                CHECK_EQUAL(shoal_engine_bad_action(&field, rows, (uint64_t)PLACES[k], 1), -1);              \
+                rows[PLACES[k]][element] = before;                                                           \
+            }                                                                                                \
+        rows[5000][1] = rows[9000][0] = nan_value;                                                           \
+        CHECK_EQUAL(shoal_engine_bad_action(&field, rows, ROWS, 1), 5000);                                   \
+    } while (0)
+
+static void what_is_not_a_number_is_found_where_asked_for(void) {
+    CHECK_FLOATS(float, 32, NAN, INFINITY);
+    CHECK_FLOATS(double, 64, -NAN, -INFINITY);
+    CHECK_FLOATS(uint16_t, 16, 0x7e00, 0x7c00);
+    CHECK_FLOATS(uint16_t, 16, 0xfc01, 0xfc00);
+}
+
+int main(void) {
+    RUN(integers_outside_their_bounds_are_found_in_every_dtype);
+    RUN(the_far_ends_of_every_dtype_are_outside);
+    RUN(binary_fields_hold_zeros_and_ones);
+    RUN(what_is_not_a_number_is_found_where_asked_for);
+    return 0;
+}

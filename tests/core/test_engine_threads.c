@@ -1,0 +1,170 @@
+/* Tests of core/engine.c: the same bytes from any number of threads, lanes with tails, and no write beside
+ * the arrays; init and close. Run under the thread sanitizer. */
+// SPDX-License-Identifier: MIT
+#define _GNU_SOURCE
+#include "counting.h"
+
+static uint64_t mixed(uint64_t hash, const void *data, uint64_t bytes) {
+    const unsigned char *at = data;
+    for (uint64_t i = 0; i < bytes; i++)
+        hash = (hash ^ at[i]) * 0x100000001b3u;
+    return hash;
+}
+
+/* A hash of all that a user can see of `steps` steps with random actions, statistics included. */
+static uint64_t trace(setting wanted, int steps) {
+    world w;
+    CHECK_EQUAL(open_world(&w, wanted), 0);
+    shoal_engine_reset(w.engine, NULL, &w.targets);
+    shoal_rng actions;
+    shoal_rng_seed(&actions, 5);
+    uint64_t hash = 0xcbf29ce484222325u, finished = 0, expected_steps = 0;
+    for (int i = 0; i < steps; i++) {
+        for (uint64_t row = 0; row < w.rows; row++) {
+            int64_t drawn = shoal_integers(&actions, 0, 12);
+            w.actions[row] = drawn <= TRUNCATE ? drawn : GO_ON;
+        }
+        for (uint64_t env = 0; env < now.num_envs; env++)
+            expected_steps += w.arrays.reset[env] ? 0 : now.agents;
+        finished += step_world(&w);
+        hash = mixed(hash, w.observations[0], w.rows * 12);
+        hash = mixed(hash, w.observations[1], w.rows * 8);
+        hash = mixed(hash, w.finals[0], w.rows * 12);
+        hash = mixed(hash, w.targets.rewards, w.rows * 8);
+        hash = mixed(hash, w.targets.terminated, w.rows);
+        hash = mixed(hash, w.targets.truncated, w.rows);
+        hash = mixed(hash, w.arrays.last_return, w.rows * 8);
+        hash = mixed(hash, w.arrays.last_length, w.rows * 4);
+    }
+    shoal_statistics sum;
+    shoal_engine_statistics(w.engine, &sum);
+    CHECK_EQUAL(sum.episodes, finished);
+    CHECK_EQUAL(sum.steps, expected_steps);
+    CHECK(finished > 0 && sum.length_sum >= finished);
+    hash = mixed(hash, &sum, sizeof sum);
+    /* What the engine keeps is the engine's alone: not even padding is touched. */
+    uint64_t extra = w.padded - w.rows;
+    for (uint64_t row = w.rows; row < w.rows + extra; row++) {
+        CHECK(w.arrays.total[row] == 0 && w.arrays.last_return[row] == 0);
+        CHECK(w.arrays.length[row] == 0 && w.arrays.last_length[row] == 0);
+    }
+    for (uint64_t env = now.num_envs; env < w.padded / now.agents; env++)
+        CHECK(w.arrays.reset[env] == 0 && w.arrays.elapsed[env] == 0);
+    close_world(&w);
+    CHECK_EQUAL(closes, wanted.num_envs);
+    return hash;
+}
+
+static void any_number_of_threads_gives_the_same_bytes_and_statistics(void) {
+    static const uint64_t SIZES[] = {1, 63, 64, 65, 200, 515};
+    for (uint32_t agents = 1; agents <= 3; agents += 2)
+        for (int mode = SHOAL_NEXT_STEP; mode <= SHOAL_DISABLED; mode++)
+            for (size_t i = 0; i < sizeof SIZES / sizeof SIZES[0]; i++) {
+                setting wanted = {.num_envs = SIZES[i],
+                                  .limit = 7,
+                                  .lanes = 1,
+                                  .agents = agents,
+                                  .threads = 1,
+                                  .autoreset = (enum shoal_autoreset)mode,
+                                  .fails = -1};
+                uint64_t expected = trace(wanted, 30);
+                for (wanted.threads = 2; wanted.threads <= 8; wanted.threads++)
+                    CHECK_EQUAL(trace(wanted, 30), expected);
+            }
+}
+
+static void lanes_with_and_without_a_tail_give_the_bytes_of_single_ones(void) {
+    static const uint64_t SIZES[] = {1, 16, 21, 130, 300};
+    for (uint32_t agents = 1; agents <= 3; agents += 2)
+        for (size_t i = 0; i < sizeof SIZES / sizeof SIZES[0]; i++) {
+            setting wanted = {.num_envs = SIZES[i],
+                              .limit = 9,
+                              .lanes = 1,
+                              .agents = agents,
+                              .threads = 1,
+                              .autoreset = (enum shoal_autoreset)(i % 3),
+                              .fails = -1};
+            uint64_t expected = trace(wanted, 30);
+            for (wanted.lanes = 4; wanted.lanes <= 256; wanted.lanes *= 4)
+                for (wanted.threads = 1; wanted.threads <= 8; wanted.threads += 3)
+                    CHECK_EQUAL(trace(wanted, 30), expected);
+        }
+}
+
+static void slow_steps_are_spread_over_the_threads_and_give_the_same_bytes(void) {
+    setting wanted = {.num_envs = 320, .limit = 7, .lanes = 4, .agents = 1, .threads = 1, .fails = -1};
+    uint64_t expected = trace(wanted, 60);
+    wanted.threads = 5;
+    wanted.slow_ns = 1000000;
+    calls = calls_elsewhere = 0;
+    CHECK_EQUAL(trace(wanted, 60), expected);
+    CHECK_EQUAL(calls, 60 * 5);
+    CHECK(calls_elsewhere > 60 * 4 / 2);
+}
+
+static void more_threads_than_blocks_of_environments_are_not_started(void) {
+    setting wanted = {.num_envs = 130, .limit = 7, .lanes = 1, .agents = 1, .threads = 4096, .fails = -1};
+    calls = 0;
+    (void)trace(wanted, 10);
+    CHECK_EQUAL(calls, 10 * 3);
+}
+
+static void an_init_that_fails_closes_exactly_those_before_it(void) {
+    for (int64_t fails = 0; fails < 70; fails += 23) {
+        world w;
+        char message[64];
+        setting wanted = {.num_envs = 70, .lanes = 1, .agents = 2, .threads = 2, .fails = fails};
+        CHECK_EQUAL(open_world(&w, wanted), -1);
+        CHECK(w.engine == NULL);
+        snprintf(message, sizeof message, "environment %d: no luck", (int)fails);
+        CHECK(strcmp(w.why.text, message) == 0);
+        CHECK_EQUAL(inits, fails + 1);
+        CHECK_EQUAL(closes, fails);
+        close_world(&w);
+        CHECK_EQUAL(closes, fails);
+    }
+}
+
+static void every_environment_is_closed_once_with_or_without_init(void) {
+    for (int no_init = 0; no_init < 2; no_init++) {
+        world w;
+        setting wanted = {
+            .num_envs = 5, .lanes = 4, .agents = 1, .threads = 1, .fails = -1, .no_init = no_init};
+        CHECK_EQUAL(open_world(&w, wanted), 0);
+        CHECK_EQUAL(inits, no_init ? 0 : 5);
+        CHECK_EQUAL(closes, 0);
+        close_world(&w);
+        CHECK_EQUAL(closes, 5);
+    }
+    world w;
+    CHECK_EQUAL(
+        open_world(
+            &w, (setting){.num_envs = 5, .lanes = 1, .agents = 1, .threads = 1, .fails = -1, .no_close = 1}),
+        0);
+    CHECK(shoal_engine_envs(w.engine)->num_envs == 5);
+    close_world(&w);
+    shoal_engine_destroy(NULL);
+}
+
+static void no_threads_and_no_environments_are_refused_before_init(void) {
+    world w;
+    CHECK_EQUAL(open_world(&w, (setting){.num_envs = 5, .lanes = 1, .agents = 1, .threads = 0, .fails = -1}),
+                -1);
+    CHECK(strstr(w.why.text, "cannot start 0 threads: ") != NULL);
+    close_world(&w);
+    CHECK_EQUAL(open_world(&w, (setting){.num_envs = 0, .lanes = 1, .agents = 1, .threads = 1, .fails = -1}),
+                -1);
+    CHECK(w.why.text[0] != '\0' && inits == 0 && closes == 0);
+    close_world(&w);
+}
+
+int main(void) {
+    RUN(any_number_of_threads_gives_the_same_bytes_and_statistics);
+    RUN(lanes_with_and_without_a_tail_give_the_bytes_of_single_ones);
+    RUN(slow_steps_are_spread_over_the_threads_and_give_the_same_bytes);
+    RUN(more_threads_than_blocks_of_environments_are_not_started);
+    RUN(an_init_that_fails_closes_exactly_those_before_it);
+    RUN(every_environment_is_closed_once_with_or_without_init);
+    RUN(no_threads_and_no_environments_are_refused_before_init);
+    return 0;
+}
