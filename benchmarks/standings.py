@@ -118,7 +118,7 @@ class Bar:
     def __str__(self) -> str:
         found = "not measured" if self.value is None else f"{self.value:,.2f}"
         sign = ">=" if self.at_least else "<"
-        return f"{self.verdict:5} {self.text:66} {found:>14}   {sign} {self.limit:g}"
+        return f"{self.verdict:5} {self.text:70} {found:>12}   {sign} {self.limit:g}"
 
 
 _ENVPOOL = tuple(peer.name for peer in PEERS if peer.library == "envpool")

@@ -5,6 +5,7 @@
 
 #include "platform.h"
 #include "pool.h"
+#include "seed.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -103,6 +104,7 @@ int shoal_engine_create(const shoal_plugin *plugin, const shoal_description *des
         return -1;
     }
     for (uint64_t i = 0; i < num_envs; i++) {
+        shoal_rng_seed(&arrays->rng[i], i); /* until the user's seeds come: init may draw too */
         const char *refusal = engine->entry->init == NULL ? NULL : engine->entry->init(&engine->envs, i);
         if (refusal != NULL) {
             snprintf(why->text, sizeof why->text, "environment %llu: %s", (unsigned long long)i, refusal);
@@ -156,18 +158,44 @@ void shoal_engine_reset(shoal_engine *engine, const uint8_t *mask, const shoal_t
     }
 }
 
-/* Calls `visit(i)` for each nonzero byte of flags[begin, end): most are zero, so eight are looked at at once.
- */
-#define EACH_SET(flags, begin, end, i, visit)                                                                \
-    for (uint64_t base_ = (begin); base_ < (end);) {                                                         \
-        uint64_t word_ = 0, count_ = (end) - base_ < 8 ? (end) - base_ : 8;                                  \
-        memcpy(&word_, (flags) + base_, count_);                                                             \
-        for (; word_ != 0; word_ &= ~((uint64_t)0xff << (__builtin_ctzll(word_) & ~7))) {                    \
-            uint64_t i = base_ + ((uint64_t)__builtin_ctzll(word_) >> 3);                                    \
-            visit                                                                                            \
-        }                                                                                                    \
-        base_ += count_;                                                                                     \
+/* Flags of up to 64 bytes, each 0 or 1, as bits: eight bytes become eight bits by one multiplication. */
+static inline __attribute__((always_inline)) uint64_t flag_bits(const uint8_t *flags, uint64_t count) {
+    uint64_t bits = 0, word;
+    if (count >= 64) {
+        for (unsigned i = 0; i < 64; i += 8) {
+            memcpy(&word, flags + i, sizeof word);
+            bits |= (word * 0x0102040810204080u >> 56) << i;
+        }
+        return bits;
     }
+    for (uint64_t i = 0; i < count; i++)
+        bits |= (uint64_t)flags[i] << i;
+    return bits;
+}
+
+enum { LISTED = 1024, LIST_SLACK = 8 };
+
+/* Writes the positions of the set flags, of at most LISTED; returns how many. Few are set and nobody can
+ * predict which: eight positions are written for every 64 flags, whether there are as many or not, and no
+ * branch asks. */
+SHOAL_MULTIVERSION
+static uint64_t list_set(const uint8_t *flags, uint64_t count, uint16_t list[LISTED + LIST_SLACK]) {
+    uint64_t listed = 0;
+    for (uint64_t base = 0; base < count; base += 64) {
+        uint64_t bits = flag_bits(flags + base, count - base), found = (uint64_t)__builtin_popcountll(bits);
+        uint16_t *at = list + listed;
+        for (int i = 0; i < LIST_SLACK; i++) {
+            at[i] = (uint16_t)(base + (uint64_t)__builtin_ctzll(bits | (uint64_t)1 << 63));
+            bits &= bits - 1;
+        }
+        for (uint64_t i = LIST_SLACK; i < found; i++) {
+            at[i] = (uint16_t)(base + (uint64_t)__builtin_ctzll(bits));
+            bits &= bits - 1;
+        }
+        listed += found;
+    }
+    return listed;
+}
 
 static void finish_row(shoal_engine *engine, uint64_t row, shoal_statistics *statistics) {
     engine->arrays.last_return[row] = engine->arrays.total[row];
@@ -191,53 +219,77 @@ static void reset_now(shoal_engine *engine, shoal_envs *envs, uint64_t env) {
     forget_episode(engine, env);
 }
 
+/* What every row needs, without a branch: an episode goes on, or begins where `reset` is 1. Returns how many
+ * began. */
 SHOAL_MULTIVERSION
-static void count_steps(uint32_t *restrict length, double *restrict total, const double *restrict rewards,
-                        uint8_t *restrict truncated, uint32_t limit, uint64_t count) {
+static uint64_t count_steps(const uint8_t *restrict reset, double *restrict rewards, double *restrict total,
+                            uint32_t *restrict length, uint8_t *restrict terminated,
+                            uint8_t *restrict truncated, uint32_t limit, uint64_t count) {
+    uint64_t began = 0;
     for (uint64_t i = 0; i < count; i++) {
-        length[i] += 1;
-        total[i] += rewards[i];
+        double sum = total[i] + rewards[i];
+        rewards[i] = reset[i] ? 0 : rewards[i];
+        total[i] = reset[i] ? 0 : sum;
     }
     for (uint64_t i = 0; i < count; i++)
-        truncated[i] |= length[i] >= limit;
+        length[i] = reset[i] ? 0 : length[i] + 1;
+    for (uint64_t i = 0; i < count; i++) {
+        uint8_t late = length[i] >= limit;
+        truncated[i] = reset[i] ? 0 : truncated[i] | late;
+    }
+    for (uint64_t i = 0; i < count; i++) {
+        terminated[i] = reset[i] ? 0 : terminated[i];
+        began += reset[i];
+    }
+    return began;
 }
 
 SHOAL_MULTIVERSION
 static void merge_flags(uint8_t *restrict done, const uint8_t *restrict terminated,
                         const uint8_t *restrict truncated, uint64_t count) {
     for (uint64_t i = 0; i < count; i++)
-        done[i] = terminated[i] | truncated[i];
+        done[i] = (terminated[i] | truncated[i]) != 0;
 }
 
 /* One row per environment: dense loops for what every row needs, sparse visits for resets and endings. */
 static uint64_t settle_rows(shoal_engine *engine, shoal_envs *to, uint64_t begin, uint64_t end,
                             shoal_statistics *statistics) {
-    const shoal_engine_arrays *arrays = &engine->arrays;
-    uint64_t count = end - begin, finished = statistics->episodes;
-    count_steps(arrays->length + begin, arrays->total + begin, to->rewards + begin, to->truncated + begin,
-                engine->time_limit, count);
-    statistics->steps += count;
-    EACH_SET(arrays->reset, begin, end, env, {
-        to->rewards[env] = 0;
-        to->terminated[env] = to->truncated[env] = 0;
-        forget_episode(engine, env);
-        arrays->reset[env] = 0;
-        statistics->steps--;
-    })
-    uint8_t done[PART_ENVS * 16];
-    for (uint64_t from = begin; from < end; from += sizeof done) {
-        uint64_t some = end - from < sizeof done ? end - from : sizeof done;
-        uint8_t *flags = engine->autoreset == SHOAL_NEXT_STEP ? arrays->reset + from : done;
-        merge_flags(flags, to->terminated + from, to->truncated + from, some);
-        EACH_SET(flags, 0, some, offset, {
-            finish_row(engine, from + offset, statistics);
+    const shoal_engine_arrays arrays = engine->arrays; /* copies: stores below cannot change these pointers */
+    double *rewards = to->rewards, return_sum = 0;
+    uint8_t *terminated = to->terminated, *truncated = to->truncated;
+    uint64_t count = end - begin, finished = 0, length_sum = 0;
+    uint64_t began =
+        count_steps(arrays.reset + begin, rewards + begin, arrays.total + begin, arrays.length + begin,
+                    terminated + begin, truncated + begin, engine->time_limit, count);
+    if (engine->autoreset != SHOAL_NEXT_STEP && began != 0)
+        memset(arrays.reset + begin, 0, count);
+    uint8_t done[LISTED];
+    uint16_t list[LISTED + LIST_SLACK];
+    for (uint64_t from = begin; from < end; from += LISTED) {
+        uint64_t some = end - from < LISTED ? end - from : LISTED;
+        uint8_t *flags = engine->autoreset == SHOAL_NEXT_STEP ? arrays.reset + from : done;
+        merge_flags(flags, terminated + from, truncated + from, some);
+        uint64_t listed = list_set(flags, some, list);
+        for (uint64_t i = 0; i < listed; i++) {
+            uint64_t env = from + list[i];
+            double total = arrays.total[env];
+            uint32_t length = arrays.length[env];
+            arrays.last_return[env] = total;
+            arrays.last_length[env] = length;
+            return_sum += total;
+            length_sum += length;
             if (engine->autoreset == SHOAL_SAME_STEP) {
-                keep_final(engine, to, from + offset);
-                reset_now(engine, to, from + offset);
+                keep_final(engine, to, env);
+                reset_now(engine, to, env);
             }
-        })
+        }
+        finished += listed;
     }
-    return statistics->episodes - finished;
+    statistics->steps += count - began;
+    statistics->episodes += finished;
+    statistics->length_sum += length_sum;
+    statistics->return_sum += return_sum;
+    return finished;
 }
 
 /* Several rows per environment. A row that ends alone lives on in its environment; when all rows of an
@@ -369,77 +421,5 @@ void shoal_engine_statistics(const shoal_engine *engine, shoal_statistics *sum) 
         sum->episodes += one->episodes;
         sum->length_sum += one->length_sum;
         sum->return_sum += one->return_sum;
-    }
-}
-
-/* The dense answer "is any outside?" first; only then which. Bounds per element take the plain way. */
-#define OUTSIDE(T)                                                                                           \
-    {                                                                                                        \
-        const T *values = rows;                                                                              \
-        const T low = field->lows == NULL ? (T)field->low : 0;                                               \
-        const T high = field->highs == NULL ? (T)field->high : 0;                                            \
-        uint64_t bad = field->lows != NULL || field->highs != NULL;                                          \
-        for (uint64_t i = 0; i < count * elements && !bad; i += 4096) {                                      \
-            uint64_t some = count * elements - i < 4096 ? count * elements - i : 4096;                       \
-            for (uint64_t k = i; k < i + some; k++)                                                          \
-                bad |= (uint64_t)(values[k] < low) | (uint64_t)(values[k] > high);                           \
-        }                                                                                                    \
-        for (uint64_t i = 0; bad && i < count * elements; i++) {                                             \
-            T least = field->lows == NULL ? low : (T)field->lows[i % elements];                              \
-            T most = field->highs == NULL ? high : (T)field->highs[i % elements];                            \
-            if (values[i] < least || values[i] > most)                                                       \
-                return (int64_t)(i / elements);                                                              \
-        }                                                                                                    \
-        return -1;                                                                                           \
-    }
-
-#define IS_NAN(x) ((x) != (x))
-#define IS_NAN_HALF(x) (((x) & 0x7fff) > 0x7c00)
-#define NOT_A_NUMBER(T, is_nan)                                                                              \
-    {                                                                                                        \
-        const T *values = rows;                                                                              \
-        uint64_t bad = 0;                                                                                    \
-        for (uint64_t i = 0; i < count * elements; i++)                                                      \
-            bad |= (uint64_t)is_nan(values[i]);                                                              \
-        if (bad)                                                                                             \
-            for (uint64_t i = 0; i < count * elements; i++)                                                  \
-                if (is_nan(values[i]))                                                                       \
-                    return (int64_t)(i / elements);                                                          \
-        return -1;                                                                                           \
-    }
-
-SHOAL_MULTIVERSION
-int64_t shoal_engine_bad_action(const shoal_field *field, const void *rows, uint64_t count, int check_nan) {
-    uint64_t elements = shoal_field_elements(field);
-    int is_float = field->dtype.code == SHOAL_CODE_FLOAT;
-    if (is_float) { /* a Box action beyond its bounds is the environment's to clip, as in Gymnasium */
-        if (!check_nan)
-            return -1;
-        if (field->dtype.bits == 16)
-            NOT_A_NUMBER(uint16_t, IS_NAN_HALF)
-        if (field->dtype.bits == 32)
-            NOT_A_NUMBER(float, IS_NAN)
-        NOT_A_NUMBER(double, IS_NAN)
-    }
-    if (field->kind == SHOAL_BOX)
-        return -1;
-    int is_signed = field->dtype.code == SHOAL_CODE_INT;
-    switch (field->dtype.bits) {
-    case 8:
-        if (is_signed)
-            OUTSIDE(int8_t)
-        OUTSIDE(uint8_t)
-    case 16:
-        if (is_signed)
-            OUTSIDE(int16_t)
-        OUTSIDE(uint16_t)
-    case 32:
-        if (is_signed)
-            OUTSIDE(int32_t)
-        OUTSIDE(uint32_t)
-    default:
-        if (is_signed)
-            OUTSIDE(int64_t)
-        OUTSIDE(uint64_t)
     }
 }

@@ -23,7 +23,12 @@ __attribute__((format(printf, 2, 3))) static int refuse(shoal_message *why, cons
 }
 
 static int valid_name(const char *name) {
-    return name != NULL && name[0] != '\0' && strnlen(name, MAX_NAME) < MAX_NAME;
+    if (name == NULL || name[0] == '\0' || strnlen(name, MAX_NAME) == MAX_NAME)
+        return 0;
+    for (; *name != '\0'; name++)
+        if (*name < ' ' || *name > '~') /* printable ASCII: it becomes a key, an option, an id */
+            return 0;
+    return 1;
 }
 
 static int check_entry(const shoal_entry_v1 *entry, const char *path, shoal_message *why) {

@@ -8,6 +8,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
+#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,7 +16,10 @@
 namespace nb = nanobind;
 
 [[noreturn]] inline void raise_shoal(const char *kind, const char *text) {
-    nb::object error = nb::module_::import_("shoal.errors").attr(kind)(text);
+    /* A plug-in's words may be in any encoding. */
+    nb::object message =
+        nb::steal(PyUnicode_DecodeUTF8(text, static_cast<Py_ssize_t>(strlen(text)), "replace"));
+    nb::object error = nb::module_::import_("shoal.errors").attr(kind)(message);
     PyErr_SetObject(reinterpret_cast<PyObject *>(Py_TYPE(error.ptr())), error.ptr());
     throw nb::python_error();
 }

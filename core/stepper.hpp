@@ -113,6 +113,7 @@ class Stepper {
     void take_field(uint64_t f, nb::handle given, Buffer &view, uint64_t rows);
     void check_actions(uint64_t rows);
     void run(const Slot &slot);
+    uint64_t timed_step(const shoal_targets &targets);
     const shoal_checkpoint_v1 *checkpoint() const;
 
     nb::object plugin_, hooks_;
@@ -133,6 +134,8 @@ class Stepper {
     uint64_t num_envs_, rows_, fields_, finished_ = 0, forks_;
     uint32_t flags_;
     std::vector<uint8_t> over_; /* SHOAL_DISABLED: environments that ended and were not reset */
+    uint32_t turn_ = 0;
+    bool slow_ = false; /* the last step measured took long: others may run meanwhile */
     bool disabled_, whole_, began_ = false, busy_ = false;
 };
 
@@ -255,7 +258,8 @@ inline void Stepper::take_field(uint64_t f, nb::handle given, Buffer &view, uint
         bool taken = view.try_take(converted);
         bool fits = taken && view->format != nullptr && formats_[f] == view->format &&
                     view->ndim == static_cast<int>(field.ndim) + 1 &&
-                    view->shape[0] == static_cast<Py_ssize_t>(rows);
+                    view->shape[0] == static_cast<Py_ssize_t>(rows) &&
+                    reinterpret_cast<uintptr_t>(view->buf) % static_cast<uintptr_t>(view->itemsize) == 0;
         for (uint32_t k = 0; fits && k < field.ndim; k++)
             fits = view->shape[k + 1] == field.shape[k];
         if (fits)
@@ -326,22 +330,40 @@ inline void Stepper::check_actions(uint64_t rows) {
     }
 }
 
+inline uint64_t Stepper::timed_step(const shoal_targets &targets) {
+    const uint64_t begin = shoal_now_ns();
+    const uint64_t finished = shoal_engine_step(engine_, actions_.data(), &targets);
+    slow_ = shoal_now_ns() - begin > 20000;
+    return finished;
+}
+
 inline void Stepper::run(const Slot &slot) {
     shoal_targets targets = slot.targets();
     busy_ = true;
     /* Under some tens of microseconds, giving the GIL away costs more than it gains anybody. */
-    if (rows_ < 512) {
-        finished_ = shoal_engine_step(engine_, actions_.data(), &targets);
-    } else {
+    if (slow_) {
         nb::gil_scoped_release unlocked;
+        finished_ = timed_step(targets);
+    } else if (turn_++ % 64 == 0) {
+        finished_ = timed_step(targets);
+    } else {
         finished_ = shoal_engine_step(engine_, actions_.data(), &targets);
     }
     busy_ = false;
     last_ = &slot;
     if (disabled_ && finished_ != 0) {
         over_.assign(num_envs_, 0);
-        for (uint64_t row = 0; row < rows_; row++)
-            over_[row / (rows_ / num_envs_)] |= targets.terminated[row] | targets.truncated[row];
+        const uint64_t agents = description_.d.spec.agents;
+        bool any = false;
+        for (uint64_t env = 0; env < num_envs_; env++) { /* over when all its rows are */
+            uint8_t over = 1;
+            for (uint64_t row = env * agents; row < (env + 1) * agents; row++)
+                over &= targets.terminated[row] | targets.truncated[row];
+            over_[env] = over;
+            any |= over != 0;
+        }
+        if (!any)
+            over_.clear();
     }
 }
 

@@ -242,6 +242,14 @@ LANES_INLINE uint64_t lanes_resets(const shoal_envs *envs, uint64_t env, uint64_
     return flags;
 }
 
+/* The environments of a block to reset, a bit each: eight flags become eight bits by one multiplication. */
+LANES_INLINE uint64_t lanes_mask(const shoal_envs *envs, uint64_t row, uint64_t end) {
+    uint64_t mask = 0;
+    for (uint64_t i = 0; i < LANES && row + i < end; i += 8)
+        mask |= (lanes_resets(envs, row + i, end) * 0x0102040810204080u >> 56) << i;
+    return mask;
+}
+
 /* Writes the batch functions reset_REAL and step_REAL. A block with environments to reset is stepped whole
  * too, and then they are reset. */
 #define LANES_BATCH(Block, Action, reset_lane, step_block)                                                   \
@@ -254,14 +262,11 @@ LANES_INLINE uint64_t lanes_resets(const shoal_envs *envs, uint64_t env, uint64_
             Block *block = (Block *)lanes_block(envs, row);                                                  \
             step_block(block, envs->options, SHOAL_ACTION(Action, envs, 0, row),                             \
                        SHOAL_OBSERVATION(float, envs, 0, row), envs->rewards + row, envs->terminated + row); \
-            for (uint64_t some = row; some < row + LANES && some < end; some += 8) {                         \
-                for (uint64_t flags = lanes_resets(envs, some, end); flags;) {                               \
-                    uint64_t byte = (uint64_t)__builtin_ctzll(flags) / 8, env = some + byte;                 \
-                    flags &= ~((uint64_t)0xff << 8 * byte);                                                  \
-                    reset_lane(block, env % LANES, envs, env);                                               \
-                    envs->rewards[env] = 0;                                                                  \
-                    envs->terminated[env] = 0;                                                               \
-                }                                                                                            \
+            for (uint64_t flags = lanes_mask(envs, row, end); flags; flags &= flags - 1) {                   \
+                uint64_t env = row + (uint64_t)__builtin_ctzll(flags);                                       \
+                reset_lane(block, env % LANES, envs, env);                                                   \
+                envs->rewards[env] = 0;                                                                      \
+                envs->terminated[env] = 0;                                                                   \
             }                                                                                                \
         }                                                                                                    \
     }

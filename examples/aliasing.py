@@ -1,6 +1,6 @@
 """The aliasing hazard of zero-copy environments, shown: a stored view changes under you, a copy does not.
 
-    python examples/aliasing.py
+python examples/aliasing.py
 """
 
 from shoal.reference import zero_copy_env_simulation

@@ -109,7 +109,7 @@ static void render_size(shoal_envs *envs, uint64_t env, uint32_t *height, uint32
 
 /* The newest picture; drawn again, since observations belong to the host. */
 static void render_draw(shoal_envs *envs, uint64_t env, uint8_t *rgb) {
-    const Pixels *self = (const Pixels *)((char *)envs->instances + env * envs->instance_bytes);
+    const Pixels *self = SHOAL_INSTANCE(const Pixels, envs, env);
     uint64_t pixels = (uint64_t)(envs->options[0].i * envs->options[1].i);
     uint8_t grey = self->first[envs->options[2].i - 1], rise = slope(envs);
     for (uint64_t i = 0; i < pixels; i++, grey = (uint8_t)(grey + rise))

@@ -223,7 +223,7 @@ static void render_draw(shoal_envs *envs, uint64_t env, uint8_t *rgb) {
     static const uint8_t ground[3] = {24, 26, 31}, food[3] = {224, 76, 76};
     static const uint8_t skins[6][3] = {{88, 166, 92},   {82, 139, 220}, {219, 171, 64},
                                         {168, 108, 201}, {77, 184, 182}, {222, 130, 176}};
-    const Snake *self = (const Snake *)((char *)envs->instances + env * envs->instance_bytes);
+    const Snake *self = SHOAL_INSTANCE(const Snake, envs, env);
     for (int32_t y = 0; y < PIXELS * self->height; y++)
         for (int32_t x = 0; x < PIXELS * self->width; x++, rgb += 3) {
             int32_t cell = cell_at(self, y / PIXELS, x / PIXELS), on = board_of(self)[cell];

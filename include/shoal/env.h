@@ -30,8 +30,7 @@ extern "C" {
 #define SHOAL_ABI_MINOR 0u
 #define SHOAL_MAX_NDIM 6
 
-/* ---- Fields: what an environment sees and does
- * ------------------------------------------------------------- */
+/* ---- Fields: what an environment sees and does ---- */
 
 typedef struct shoal_dtype { /* DLPack's four bytes */
     uint8_t code;            /* 0 signed, 1 unsigned, 2 float, 6 bool */
@@ -65,8 +64,7 @@ typedef struct shoal_field {
     const double *lows, *highs;    /* one bound per element; may be NULL */
 } shoal_field;
 
-/* ---- Options: what a user may choose
- * ------------------------------------------------------------------------ */
+/* ---- Options: what a user may choose ---- */
 
 enum shoal_option_type { SHOAL_OPTION_INT = 0, SHOAL_OPTION_FLOAT = 1, SHOAL_OPTION_STRING = 2 };
 
@@ -84,8 +82,7 @@ typedef struct shoal_option {
     shoal_value value; /* the default */
 } shoal_option;
 
-/* ---- What describe() fills in
- * ------------------------------------------------------------------------------- */
+/* ---- What describe() fills in ---- */
 
 typedef struct shoal_spec {
     uint64_t instance_bytes; /* of one environment's own memory */
@@ -98,8 +95,7 @@ typedef struct shoal_spec {
     void (*add_action)(void *host, const shoal_field *field);
 } shoal_spec;
 
-/* ---- The environments of one call
- * --------------------------------------------------------------------------- */
+/* ---- The environments of one call ---- */
 
 typedef struct shoal_rng { /* NumPy's PCG64 */
     uint64_t state_high, state_low, inc_high, inc_low;
@@ -109,12 +105,13 @@ typedef struct shoal_rng { /* NumPy's PCG64 */
 typedef struct shoal_envs {
     uint64_t num_envs;
     const shoal_value *options; /* in the order of shoal_entry.options */
-    void *instances;            /* 64-byte aligned, zeroed before init */
+    void *instances; /* 64-byte aligned and zeroed before init; environment i at i * instance_bytes, unrounded
+                      */
     uint64_t instance_bytes;
     shoal_rng *rng;                    /* one per environment, seeded by the host */
     void *const *observations;         /* [field] -> packed rows */
     const uint64_t *observation_bytes; /* [field] -> bytes of a row: the field's size */
-    const void *const *actions;        /* [field] -> rows; checked by the host against the field's bounds */
+    const void *const *actions;        /* [field] -> rows; dtype, shape and discrete ranges are checked */
     const uint64_t *action_bytes;
     double *rewards;      /* per row; what a reset row holds does not matter */
     uint8_t *terminated;  /* per row, 0 or 1; likewise */
@@ -122,8 +119,7 @@ typedef struct shoal_envs {
     const uint8_t *reset; /* per environment, read by step: 1 means reset it instead of stepping it */
 } shoal_envs;
 
-/* ---- The exported symbol
- * ------------------------------------------------------------------------------------ */
+/* ---- The exported symbol ---- */
 
 typedef struct shoal_entry_v1 {
     uint32_t abi_major, abi_minor; /* the first eight bytes, for ever */
@@ -149,8 +145,10 @@ typedef struct shoal_entry_v1 {
 #define SHOAL_EXPORT SHOAL_EXTERN __attribute__((visibility("default")))
 SHOAL_EXPORT const shoal_entry_v1 shoal_entry;
 
-/* ---- Helpers
- * ------------------------------------------------------------------------------------------------ */
+/* ---- Helpers ---- */
+
+/* One environment's own memory, of plug-ins with one lane. */
+#define SHOAL_INSTANCE(Type, envs, env) ((Type *)((char *)(envs)->instances + (env) * (envs)->instance_bytes))
 
 /* Row `row` of an observation or action field, as a pointer to its elements. */
 #define SHOAL_OBSERVATION(type, envs, field, row)                                                            \
@@ -163,15 +161,14 @@ SHOAL_EXPORT const shoal_entry_v1 shoal_entry;
 #define SHOAL_BATCH(Type, reset_one, step_one)                                                               \
     static void Type##_reset(shoal_envs *envs, uint64_t begin, uint64_t end) {                               \
         for (uint64_t env = begin; env < end; env++)                                                         \
-            reset_one((Type *)((char *)envs->instances + env * envs->instance_bytes), envs, env);            \
+            reset_one(SHOAL_INSTANCE(Type, envs, env), envs, env);                                           \
     }                                                                                                        \
     static void Type##_step(shoal_envs *envs, uint64_t begin, uint64_t end) {                                \
         for (uint64_t env = begin; env < end; env++) {                                                       \
-            Type *self = (Type *)((char *)envs->instances + env * envs->instance_bytes);                     \
             if (envs->reset[env])                                                                            \
-                reset_one(self, envs, env);                                                                  \
+                reset_one(SHOAL_INSTANCE(Type, envs, env), envs, env);                                       \
             else                                                                                             \
-                step_one(self, envs, env);                                                                   \
+                step_one(SHOAL_INSTANCE(Type, envs, env), envs, env);                                        \
         }                                                                                                    \
     }
 

@@ -18,7 +18,7 @@ static uint64_t trace(setting wanted, int steps) {
     shoal_engine_reset(w.engine, NULL, &w.targets);
     shoal_rng actions;
     shoal_rng_seed(&actions, 5);
-    uint64_t hash = 0xcbf29ce484222325u, finished = 0, expected_steps = 0;
+    uint64_t hash = 0xcbf29ce484222325u, finished = 0, expected_steps = 0, elsewhere = calls_elsewhere;
     for (int i = 0; i < steps; i++) {
         for (uint64_t row = 0; row < w.rows; row++) {
             int64_t drawn = shoal_integers(&actions, 0, 12);
@@ -36,6 +36,8 @@ static uint64_t trace(setting wanted, int steps) {
         hash = mixed(hash, w.arrays.last_return, w.rows * 8);
         hash = mixed(hash, w.arrays.last_length, w.rows * 4);
     }
+    if (now.threads > 1 && now.num_envs > 64 && now.num_envs > now.lanes && now.busy_ns != 0)
+        CHECK(calls_elsewhere > elsewhere); /* else this trace is of one thread after all */
     shoal_statistics sum;
     shoal_engine_statistics(w.engine, &sum);
     CHECK_EQUAL(sum.episodes, finished);
@@ -66,6 +68,7 @@ static void any_number_of_threads_gives_the_same_bytes_and_statistics(void) {
                                   .agents = agents,
                                   .threads = 1,
                                   .autoreset = (enum shoal_autoreset)mode,
+                                  .busy_ns = 4000, /* worth a hand-off */
                                   .fails = -1};
                 uint64_t expected = trace(wanted, 30);
                 for (wanted.threads = 2; wanted.threads <= 8; wanted.threads++)
@@ -83,6 +86,7 @@ static void lanes_with_and_without_a_tail_give_the_bytes_of_single_ones(void) {
                               .agents = agents,
                               .threads = 1,
                               .autoreset = (enum shoal_autoreset)(i % 3),
+                              .busy_ns = 4000,
                               .fails = -1};
             uint64_t expected = trace(wanted, 30);
             for (wanted.lanes = 4; wanted.lanes <= 256; wanted.lanes *= 4)

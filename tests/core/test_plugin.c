@@ -97,8 +97,10 @@ static void an_entry_without_what_it_needs_is_refused(void) {
     *entry = good_entry();
     entry->step = NULL;
     ENTRY_REFUSED("step is NULL");
+    *entry = good_entry();
     entry->reset = NULL;
     ENTRY_REFUSED("reset is NULL");
+    *entry = good_entry();
     entry->describe = NULL;
     ENTRY_REFUSED("describe is NULL");
 }

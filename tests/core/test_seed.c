@@ -92,6 +92,19 @@ static void a_range_of_one_value_draws_nothing(void) {
     CHECK_EQUAL(shoal_random64(&rng), shoal_random64(&untouched));
 }
 
+static void a_draw_that_would_make_a_range_uneven_is_drawn_again(void) {
+    shoal_rng rng, next;
+    shoal_rng_seed(&rng, 5);
+    next = rng;
+    rng.has_half = 1;
+    rng.half = 0;
+    /* 2**32 draws over 2**32 - 1 values: the draw 0 is the one too many. */
+    CHECK_EQUAL(shoal_integers(&rng, 0, 4294967295), shoal_integers(&next, 0, 4294967295));
+    rng.has_half = 1;
+    rng.half = 0;
+    CHECK_EQUAL(shoal_integers(&rng, 0, 4294967296), 0);
+}
+
 static void every_value_of_a_small_range_comes_and_no_other(void) {
     shoal_rng rng;
     shoal_rng_seed(&rng, 0);
@@ -118,6 +131,7 @@ int main(void) {
     RUN(a_seed_draws_what_numpy_draws);
     RUN(seeding_again_forgets_everything_before);
     RUN(a_range_of_one_value_draws_nothing);
+    RUN(a_draw_that_would_make_a_range_uneven_is_drawn_again);
     RUN(every_value_of_a_small_range_comes_and_no_other);
     RUN(uniform_stays_in_its_range);
     return 0;

@@ -112,7 +112,10 @@ def test_an_agent_that_ends_alone_lives_on_in_its_environment(make, mode):
     assert where(envs.step(GO_ON)[0]) == [(1, 3)] * 6
     info = envs.step([0, 2, 0, 0, 0, 0])[4]
     assert info["episode"]["l"][1] == 2  # since it ended
-    assert envs.stats["episodes"] == 2 and envs.stats["mean_length"] == 2
+    info = envs.step([0, 0, 2, 0, 0, 0])[4]
+    assert info["episode"]["r"].tolist() == [0, 0, 15, 0, 0, 0]  # nothing of episodes that ended before
+    assert info["episode"]["l"].tolist() == [0, 0, 5, 0, 0, 0]
+    assert envs.stats["episodes"] == 3 and envs.stats["mean_length"] == 3
 
 
 def test_the_time_limit_ends_every_agent_of_an_environment(make):

@@ -89,9 +89,11 @@ def _resolved(plugin: _core.Plugin, given: Mapping[str, Any]) -> dict[str, int |
         default = known[name]
         if isinstance(default, int) and isinstance(value, (bool, int, np.integer, np.bool_)):
             values[name] = int(value)
-        elif isinstance(default, float) and isinstance(value, (int, float, np.number)):
+        elif isinstance(default, float) and isinstance(value, (int, float, np.integer, np.floating)):
             values[name] = float(value)
         elif isinstance(default, str) and isinstance(value, str):
+            if "\0" in value or not value.isprintable():
+                raise ValueError(f"{plugin.name}: option {name!r} must be printable text, got {value!r}")
             values[name] = value
         else:
             raise TypeError(

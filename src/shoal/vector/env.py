@@ -272,6 +272,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         """Makes environment `env_id` what it was when `save_env` gave `data`."""
         if not isinstance(data, bytes):
             raise TypeError(f"a checkpoint is bytes, got {type(data).__name__}")
+        if not self._seeded and self._flow is None:
+            self.reset()  # the other environments must be somewhere too
         self._stepper.restore(self._env_id(env_id), data)
 
     def render_env(self, env_id: int) -> NDArray[np.uint8]:
