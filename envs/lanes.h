@@ -242,34 +242,51 @@ LANES_INLINE uint64_t lanes_resets(const shoal_envs *envs, uint64_t env, uint64_
     return flags;
 }
 
-/* The environments of a block to reset, a bit each: eight flags become eight bits by one multiplication. */
+/* Up to 64 environments to reset, a bit each: eight flags become eight bits by one multiplication. */
 LANES_INLINE uint64_t lanes_mask(const shoal_envs *envs, uint64_t row, uint64_t end) {
     uint64_t mask = 0;
-    for (uint64_t i = 0; i < LANES && row + i < end; i += 8)
+    for (uint64_t i = 0; i < 64 && row + i < end; i += 8)
         mask |= (lanes_resets(envs, row + i, end) * 0x0102040810204080u >> 56) << i;
     return mask;
 }
 
-/* Writes the batch functions reset_REAL and step_REAL. A block with environments to reset is stepped whole
- * too, and then they are reset. */
-#define LANES_BATCH(Block, Action, reset_lane, step_block)                                                   \
+/* Writes the batch functions reset_REAL and step_REAL. Environments to reset are stepped too, and then reset.
+ * `step_easy` may assume what `step_hard` may not: that mark_hard set no sign bit for any block of the range.
+ */
+#define LANES_BATCH_EASY(Block, Action, reset_lane, mark_hard, step_easy, step_hard)                         \
     static void LANES_NAME(reset)(shoal_envs * envs, uint64_t begin, uint64_t end) {                         \
         for (uint64_t env = begin; env < end; env++)                                                         \
             reset_lane((Block *)lanes_block(envs, env), env % LANES, envs, env);                             \
     }                                                                                                        \
     SHOAL_MULTIVERSION static void LANES_NAME(step)(shoal_envs * envs, uint64_t begin, uint64_t end) {       \
-        for (uint64_t row = begin; row < end; row += LANES) {                                                \
-            Block *block = (Block *)lanes_block(envs, row);                                                  \
-            step_block(block, envs->options, SHOAL_ACTION(Action, envs, 0, row),                             \
-                       SHOAL_OBSERVATION(float, envs, 0, row), envs->rewards + row, envs->terminated + row); \
+        lanes_word marks[LANES] = {0}, hard = 0;                                                             \
+        for (uint64_t row = begin; row < end; row += LANES)                                                  \
+            mark_hard((Block *)lanes_block(envs, row), marks);                                               \
+        for (int i = 0; i < LANES; i++)                                                                      \
+            hard |= marks[i];                                                                                \
+        if (hard >> (8 * sizeof hard - 1))                                                                   \
+            for (uint64_t row = begin; row < end; row += LANES)                                              \
+                step_hard((Block *)lanes_block(envs, row), envs->options,                                    \
+                          SHOAL_ACTION(Action, envs, 0, row), SHOAL_OBSERVATION(float, envs, 0, row),        \
+                          envs->rewards + row, envs->terminated + row);                                      \
+        else                                                                                                 \
+            for (uint64_t row = begin; row < end; row += LANES)                                              \
+                step_easy((Block *)lanes_block(envs, row), envs->options,                                    \
+                          SHOAL_ACTION(Action, envs, 0, row), SHOAL_OBSERVATION(float, envs, 0, row),        \
+                          envs->rewards + row, envs->terminated + row);                                      \
+        for (uint64_t row = begin; row < end; row += 64)                                                     \
             for (uint64_t flags = lanes_mask(envs, row, end); flags; flags &= flags - 1) {                   \
                 uint64_t env = row + (uint64_t)__builtin_ctzll(flags);                                       \
-                reset_lane(block, env % LANES, envs, env);                                                   \
+                reset_lane((Block *)lanes_block(envs, env), env % LANES, envs, env);                         \
                 envs->rewards[env] = 0;                                                                      \
                 envs->terminated[env] = 0;                                                                   \
             }                                                                                                \
-        }                                                                                                    \
     }
+
+/* The same where no block is easier than another. */
+#define LANES_NO_MARK(block, marks) (void)(block), (void)(marks)
+#define LANES_BATCH(Block, Action, reset_lane, step_block)                                                   \
+    LANES_BATCH_EASY(Block, Action, reset_lane, LANES_NO_MARK, step_block, step_block)
 
 /* Writes reset and step, which go to the precision chosen. */
 #define LANES_BOTH_PRECISIONS                                                                                \

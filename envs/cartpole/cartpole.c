@@ -54,7 +54,9 @@ const shoal_entry_v1 shoal_entry = {
 #define CartPole LANES_NAME(CartPole)
 #define reset_lane LANES_NAME(reset_lane)
 #define step_lanes LANES_NAME(step_lanes)
-#define step_block LANES_NAME(step_block)
+#define mark_leaning LANES_NAME(mark_leaning)
+#define step_near LANES_NAME(step_near)
+#define step_any LANES_NAME(step_any)
 
 typedef struct CartPole {
     REAL x[LANES], x_dot[LANES], theta[LANES], theta_dot[LANES];
@@ -105,22 +107,29 @@ LANES_INLINE void step_lanes(CartPole *restrict block, const shoal_value *option
 }
 
 /* A pole leans further than 0.78 only where stepping goes on after a fall. */
-LANES_INLINE void step_block(CartPole *restrict block, const shoal_value *options,
-                             const int64_t *restrict actions, float *restrict rows, double *restrict rewards,
-                             uint8_t *restrict terminated) {
-    lanes_word leaning = 0;
+LANES_INLINE void mark_leaning(const CartPole *restrict block, lanes_word *restrict marks) {
     for (int i = 0; i < LANES; i++)
-        leaning |= lanes_bits((REAL)0.78 - lanes_abs(block->theta[i]));
-    if (leaning >> (8 * sizeof leaning - 1))
-        step_lanes(block, options, actions, rows, rewards, terminated, 0);
-    else
-        step_lanes(block, options, actions, rows, rewards, terminated, 1);
+        marks[i] |= lanes_bits((REAL)0.78 - lanes_abs(block->theta[i]));
 }
 
-LANES_BATCH(CartPole, int64_t, reset_lane, step_block)
+LANES_INLINE void step_near(CartPole *restrict block, const shoal_value *options,
+                            const int64_t *restrict actions, float *restrict rows, double *restrict rewards,
+                            uint8_t *restrict terminated) {
+    step_lanes(block, options, actions, rows, rewards, terminated, 1);
+}
+
+LANES_INLINE void step_any(CartPole *restrict block, const shoal_value *options,
+                           const int64_t *restrict actions, float *restrict rows, double *restrict rewards,
+                           uint8_t *restrict terminated) {
+    step_lanes(block, options, actions, rows, rewards, terminated, 0);
+}
+
+LANES_BATCH_EASY(CartPole, int64_t, reset_lane, mark_leaning, step_near, step_any)
 
 #undef CartPole
 #undef reset_lane
 #undef step_lanes
-#undef step_block
+#undef mark_leaning
+#undef step_near
+#undef step_any
 #endif
