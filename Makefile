@@ -8,7 +8,7 @@ BUILD_NEEDS := "scikit-build-core>=0.11" "nanobind>=3,<4" "cmake>=3.18" ninja
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
 INSTALL := $(PIP) install --no-build-isolation --config-settings=cmake.define.SHOAL_WERROR=ON --editable
 
-.PHONY: all run test check fix asan tsan bench test-gymnasium torch clean
+.PHONY: all run test check fix asan asan-python tsan bench test-gymnasium torch clean
 
 all: check test
 
@@ -31,6 +31,16 @@ fix: $(VENV)/.ready
 
 asan:
 	SANITIZE=address,undefined tests/core/run.sh
+
+# The Python tests that feed bad input to C, against a module built with AddressSanitizer.
+asan-python: $(VENV)/.ready
+	@$(PIP) install --no-build-isolation --no-deps --upgrade --target build/asan-python \
+	    --config-settings=build-dir=build/asan-build --config-settings=cmake.build-type=RelWithDebInfo \
+	    --config-settings=cmake.define.CMAKE_C_FLAGS=-fsanitize=address \
+	    --config-settings=cmake.define.CMAKE_CXX_FLAGS=-fsanitize=address .
+	LD_PRELOAD="$$($(or $(CC),cc) -print-file-name=libasan.so) $$($(or $(CXX),c++) -print-file-name=libstdc++.so)" \
+	    ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=build/asan-python $(BIN)/python tests/run_installed.py -q \
+	    -p no:cacheprovider tests/vector tests/spaces tests/native/test_plugin_fields.py $(ARGS)
 
 tsan:
 	SANITIZE=thread tests/core/run.sh

@@ -193,9 +193,9 @@ def test_a_layout_crosses_pickle():
     [
         ([("a", "f4")], "made from a mapping of name to .dtype, shape., got list"),
         ({3: ("f4", ())}, "name must be a str, got int: 3"),
-        ({"": ("f4", ())}, "1 to 1024 characters and no NUL, got ''"),
-        ({"a\0b": ("f4", ())}, "1 to 1024 characters and no NUL, got 'a.x00b'"),
-        ({"n" * 1025: ("f4", ())}, "1 to 1024 characters and no NUL, got 'n{80}'$"),
+        ({"": ("f4", ())}, "1 to 65536 characters and no NUL, got ''"),
+        ({"a\0b": ("f4", ())}, "1 to 65536 characters and no NUL, got 'a.x00b'"),
+        ({"n" * 65537: ("f4", ())}, "1 to 65536 characters and no NUL, got 'n{80}'$"),
         ({"a": "f"}, r"field 'a': expected \(dtype, shape\), for example .* got 'f'"),
         ({"a": 7}, r"field 'a': expected \(dtype, shape\), for example .* got 7"),
         ({"a": ("f4", (), ())}, r"field 'a': expected \(dtype, shape\)"),

@@ -49,6 +49,7 @@ FIXED: list[Space] = [
     Tuple((Tuple((Box(0, 1, (3,)), Text(3))), Discrete(2))),
     Dict(position=Box(-1, 1, (2,)), inner=Dict(camera=Box(0, 255, (2, 2), np.uint8), n=Discrete(4))),
     Dict({"a/b": Discrete(2), "a": Dict(b=Discrete(3)), "~1": Discrete(4), "": Discrete(5)}),
+    Dict({"\0": Discrete(2), "~4": Discrete(3), "long" * 500: Discrete(4), "\ud800": Discrete(5)}),
     OneOf((Discrete(3), Box(0, 1, (2,)))),
     Dict(choice=OneOf((MultiBinary(2), MultiDiscrete([2, 2]))), text=Text(5)),
 ]

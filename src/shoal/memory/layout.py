@@ -22,7 +22,7 @@ ALIGNMENT = 64
 
 _MAX_BYTES = 2**62
 _MAX_NDIM = 32
-_MAX_NAME = 1024
+_MAX_NAME = 65536  # the path of a value in a deeply nested space
 _STORED_DTYPE = re.compile(r"[<>|][biufc][0-9]{1,2}")
 
 FieldSpec: TypeAlias = tuple[DTypeLike, Sequence[int]]

@@ -169,5 +169,5 @@ def _unbounded(space: Space[Any], bound: str) -> NoReturn:
 def _escaped(key: object) -> str:
     """A Dict key as one part of a path: no two keys give the same."""
     if isinstance(key, str):
-        return key.replace("~", "~0").replace("/", "~1") or "~2"
+        return key.replace("~", "~0").replace("/", "~1").replace("\0", "~4") or "~2"
     return f"~3{key!r}".replace("/", "~1")
