@@ -9,17 +9,22 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
-BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCKS = [
+    (page.name, block)
+    for page in PAGES
+    for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+]
 
 
 def test_there_are_blocks_to_run():
     assert BLOCKS
 
 
-@pytest.mark.parametrize("number", range(len(BLOCKS)))
-def test_a_readme_block_runs_as_written(number, tmp_path):
+@pytest.mark.parametrize(("page", "block"), BLOCKS, ids=[page for page, _ in BLOCKS])
+def test_a_block_of_the_pages_runs_as_written(page, block, tmp_path):
     script = tmp_path / "block.py"
-    script.write_text(BLOCKS[number])
+    script.write_text(block)
     done = subprocess.run(
         [sys.executable, "-W", "error", str(script)],
         cwd=tmp_path,
@@ -28,12 +33,21 @@ def test_a_readme_block_runs_as_written(number, tmp_path):
         timeout=100,
     )
     assert done.returncode == 0, done.stderr
-    for promised in re.findall(r"print\(.*?# (.+)", BLOCKS[number]):
+    for promised in re.findall(r"print\(.*?# (.+)", block):
         assert promised in done.stdout
 
 
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
+def test_an_example_runs(example):
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(example)], capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
 def test_the_quickstart_is_short():
-    assert len(BLOCKS[0].strip().splitlines()) <= 15
+    assert len(BLOCKS[0][1].strip().splitlines()) <= 15
 
 
 def test_every_make_target_of_the_readme_exists():
