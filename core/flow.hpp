@@ -123,7 +123,7 @@ inline std::vector<uint64_t> Flow::units_of(nb::handle env_ids, std::vector<int6
 inline void Flow::send(nb::object actions, nb::object env_ids) {
     require_open();
     if (!begun_)
-        hooks_.attr("refuse")("not reset");
+        hooks_.attr("refuse")("not async reset");
     std::vector<int64_t> envs;
     std::vector<uint64_t> units = units_of(env_ids, envs);
     stepper_.scatter_actions(actions, envs, unit_);
@@ -136,11 +136,13 @@ inline nb::object Flow::recv() {
         hooks_.attr("too_few")(shoal_flow_under_way(flow_) * unit_, batch_);
     for (int ready = 0; !ready;) {
         {
-            nb::gil_scoped_release unlocked;
+            Unlocked unlocked;
             ready = shoal_flow_recv(flow_, 50000000);
         }
         if (!ready && PyErr_CheckSignals() != 0)
             throw nb::python_error();
+        if (!ready && Leaving::begun)
+            hooks_.attr("refuse")("leaving");
     }
     Lent &lent = slots_[order_.front()];
     order_.erase(order_.begin());

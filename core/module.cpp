@@ -101,6 +101,7 @@ nb::tuple inspect(int fd) {
 } // namespace
 
 NB_MODULE(_core, m) {
+    nb::set_leak_warnings(false); /* at exit, threads of the user may hold objects still */
     m.doc() = "Shoal's native core. Private: use the shoal package.";
 
     nb::class_<Mapping>(m, "Mapping", nb::type_slots(mapping_slots), nb::is_weak_referenceable())
@@ -141,7 +142,8 @@ NB_MODULE(_core, m) {
         .def("add_slot", &Stepper::add_slot, "arrays"_a)
         .def("seed", &Stepper::seed, "env"_a, "seed"_a)
         .def("reset", &Stepper::reset, "mask"_a.none())
-        .def("step", &Stepper::step, "actions"_a = nb::none())
+        .def("step", &Stepper::step, "actions"_a.none())
+        .def("step", [](Stepper &self) { return self.step(nb::object()); })
         .def("step_into", &Stepper::step_into, "actions"_a.none(), "arrays"_a)
         .def("save", &Stepper::save, "env"_a)
         .def("restore", &Stepper::restore, "env"_a, "data"_a)
@@ -160,6 +162,7 @@ NB_MODULE(_core, m) {
         .def_prop_ro("under_way", &Flow::under_way)
         .def_prop_ro("statistics", &Flow::statistics);
 
+    m.def("leave", Leaving::wait);
     m.def("cpu_count", [] { return shoal_cpu_count(); });
     m.def("inspect", inspect, "fd"_a);
     m.def("memory_create", [] { return checked(shoal_memory_create()); });

@@ -3,11 +3,13 @@
 #ifndef SHOAL_PLUGIN_HPP
 #define SHOAL_PLUGIN_HPP
 
+#include "platform.h"
 #include "plugin.h"
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -23,6 +25,46 @@ namespace nb = nanobind;
     PyErr_SetObject(reinterpret_cast<PyObject *>(Py_TYPE(error.ptr())), error.ptr());
     throw nb::python_error();
 }
+
+/* Threads that work without the GIL must not ask for it once the interpreter is going: it would end them in
+ * the middle of C++. At exit, new work keeps the GIL, and what is under way is waited for. */
+struct Leaving {
+    static inline std::atomic<bool> begun{false};
+    static inline std::atomic<int> unlocked{0};
+
+    static void wait() {
+        begun = true;
+        for (int i = 0; i < 5000 && unlocked != 0; i++) {
+            nb::gil_scoped_release others;
+            shoal_futex_wait(&never_, 0, 1000000);
+        }
+    }
+
+  private:
+    static inline shoal_word never_{0};
+};
+
+/* Gives the GIL away for a scope, unless the interpreter is leaving. */
+class Unlocked {
+  public:
+    Unlocked() {
+        if (!Leaving::begun) {
+            Leaving::unlocked++;
+            state_ = PyEval_SaveThread();
+        }
+    }
+    ~Unlocked() {
+        if (state_ != nullptr) {
+            PyEval_RestoreThread(state_);
+            Leaving::unlocked--;
+        }
+    }
+    Unlocked(const Unlocked &) = delete;
+    Unlocked &operator=(const Unlocked &) = delete;
+
+  private:
+    PyThreadState *state_ = nullptr;
+};
 
 /* A borrowed view of an object's memory, given back at the end of its scope. */
 class Buffer {

@@ -271,15 +271,11 @@ inline void Stepper::take_field(uint64_t f, nb::handle given, Buffer &view, uint
         converted = hooks_.attr("convert")(f, converted, rows); /* raises if it cannot */
     }
     actions_[f] = view->buf;
-    if (!whole_ && rows == rows_) { /* a tail runs through the whole kernel: its padding must be readable */
-        memcpy(const_cast<void *>(own_actions_[f]), view->buf, static_cast<size_t>(view->len));
-        actions_[f] = own_actions_[f];
-    }
 }
 
 inline void Stepper::take_actions(nb::handle actions, Buffer *views, uint64_t rows) {
     const size_t count = own_actions_.size();
-    if (actions.is_none()) {
+    if (!actions.is_valid()) { /* in place */
         for (size_t f = 0; f < count; f++)
             actions_[f] = own_actions_[f];
     } else if (action_names_.empty()) {
@@ -296,6 +292,13 @@ inline void Stepper::take_actions(nb::handle actions, Buffer *views, uint64_t ro
     }
     if ((flags_ & (CHECK_ACTIONS | CHECK_NAN)) != 0)
         check_actions(rows);
+    /* A tail runs through the whole kernel: its padding must be readable. */
+    for (size_t f = 0; !whole_ && rows == rows_ && f < count; f++)
+        if (actions_[f] != own_actions_[f]) {
+            memcpy(const_cast<void *>(own_actions_[f]), actions_[f],
+                   rows * shoal_field_bytes(&description_.d.actions.items[f]));
+            actions_[f] = own_actions_[f];
+        }
 }
 
 /* The actions of some environments of a flow, in the order of `envs`, into their rows of the action buffer.
@@ -303,8 +306,6 @@ inline void Stepper::take_actions(nb::handle actions, Buffer *views, uint64_t ro
 inline void Stepper::scatter_actions(nb::handle actions, const std::vector<int64_t> &envs, uint64_t unit) {
     const uint64_t agents = description_.d.spec.agents, lanes = description_.d.spec.lanes;
     std::unique_ptr<Buffer[]> views(new Buffer[own_actions_.size()]);
-    if (actions.is_none())
-        throw nb::type_error("send needs actions");
     take_actions(actions, views.get(), envs.size() * agents);
     for (size_t f = 0; f < own_actions_.size(); f++) {
         const uint64_t bytes = shoal_field_bytes(&description_.d.actions.items[f]) * agents;
@@ -342,7 +343,7 @@ inline void Stepper::run(const Slot &slot) {
     busy_ = true;
     /* Under some tens of microseconds, giving the GIL away costs more than it gains anybody. */
     if (slow_) {
-        nb::gil_scoped_release unlocked;
+        Unlocked unlocked;
         finished_ = timed_step(targets);
     } else if (turn_++ % 64 == 0) {
         finished_ = timed_step(targets);

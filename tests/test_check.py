@@ -118,6 +118,15 @@ def test_a_byte_that_is_not_written_is_found(tmp_path, capsys):
     assert "not written at every step" in capsys.readouterr().out
 
 
+def test_what_a_plug_in_prints_disturbs_nothing_and_is_shown_with_its_death(tmp_path, capsys):
+    noise = 'printf("hello %d\\n", 1); fprintf(stderr, "%0200d\\n", 1);'
+    assert check.run(source(tmp_path, GLOBAL="#include <stdio.h>", STEP=noise)) == 0
+    capsys.readouterr()
+    assert check.run(source(tmp_path, GLOBAL="#include <assert.h>", STEP="assert(self->place > 1000);")) == 1
+    report = capsys.readouterr().out
+    assert "SIGABRT" in report and "self->place > 1000" in report
+
+
 def test_an_endless_loop_is_a_failed_check(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(check, "_TIMEOUT_S", 3)
     monkeypatch.setattr(check, "CHECKS", {name: check.CHECKS[name] for name in ("loads", "spaces")})

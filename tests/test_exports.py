@@ -11,7 +11,19 @@ import shoal
 from shoal import _core
 
 PUBLIC = {
-    "shoal": ["Layout", "Segment", "ShoalError", "VectorEnv", "__version__", "make_vec"],
+    "shoal": [
+        "Layout",
+        "Segment",
+        "ShoalError",
+        "VectorEnv",
+        "__version__",
+        "errors",
+        "make_vec",
+        "memory",
+        "reference",
+        "spaces",
+        "vector",
+    ],
     "shoal.vector": ["Rollout", "VectorEnv", "make_vec"],
     "shoal.memory": ["Field", "Layout", "NameEntry", "Segment", "list_names"],
     "shoal.spaces": [

@@ -1,14 +1,29 @@
 """Shoal, the data plane of reinforcement learning."""
 
-from importlib.metadata import version
+import atexit as _atexit
+from importlib.metadata import version as _version
 
+from shoal import _core, errors, memory, reference, spaces, vector
 from shoal.errors import ShoalError
 from shoal.memory import Layout, Segment
 from shoal.vector import VectorEnv, make_vec
-from shoal.vector.make import register_bundled
+from shoal.vector.make import register_bundled as _register_bundled
 
-__version__ = version("shoal")
+__version__ = _version("shoal")
 
-__all__ = ["Layout", "Segment", "ShoalError", "VectorEnv", "__version__", "make_vec"]
+__all__ = [
+    "Layout",
+    "Segment",
+    "ShoalError",
+    "VectorEnv",
+    "__version__",
+    "errors",
+    "make_vec",
+    "memory",
+    "reference",
+    "spaces",
+    "vector",
+]
 
-register_bundled()
+_register_bundled()
+_atexit.register(_core.leave)  # daemon threads may be stepping while the interpreter goes

@@ -5,14 +5,17 @@ The checks run in a child process: a crash of the plug-in is a failed check, and
 
 from __future__ import annotations
 
+import ctypes
 import json
+import os
 import select
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,7 +46,7 @@ def run(env: str, options: dict[str, Any] | None = None) -> int:
             if outcome is not None:
                 failures += 1
                 print("        " + outcome.replace("\n", "\n        "), flush=True)
-                if name == "loads":
+                if name == "loads" or "did not finish" in outcome:
                     print("        the other checks need this one")
                     return 1
     return 1 if failures else 0
@@ -51,30 +54,37 @@ def run(env: str, options: dict[str, Any] | None = None) -> int:
 
 def _in_child(env: str, names: list[str], options: dict[str, Any]) -> Iterator[tuple[str, str | None]]:
     """(check, what went wrong or None) for each check, until the first that takes the process with it."""
-    command = [sys.executable, "-m", "shoal.check", env, json.dumps(names), json.dumps(options)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
-        assert child.stdout is not None and child.stderr is not None
+    reading, writing = os.pipe()
+    command = [sys.executable, "-m", "shoal.check", str(writing), env, json.dumps(names), json.dumps(options)]
+    # What the plug-in prints goes to a file: a pipe nobody reads would stop it, and reports have their own.
+    with open(reading) as reports, tempfile.TemporaryFile("w+") as printed:
+        child = subprocess.Popen(command, stdout=printed, stderr=printed, pass_fds=(writing,))
+        os.close(writing)
         try:
             for name in names:
-                if not select.select([child.stdout], [], [], _TIMEOUT_S)[0]:
+                if not select.select([reports], [], [], _TIMEOUT_S)[0]:
                     yield name, f"did not finish in {_TIMEOUT_S} s: does reset or step loop for ever?"
                     return
-                line = child.stdout.readline()
+                line = reports.readline()
                 if not line:
-                    yield name, _death(child)
+                    yield name, _death(child, printed)
                     return
                 yield name, json.loads(line)
         finally:
             child.kill()
+            child.wait()
 
 
-def _death(child: subprocess.Popen[str]) -> str:
-    assert child.stderr is not None
-    errors = child.stderr.read().strip()
+def _death(child: subprocess.Popen[bytes], printed: IO[str]) -> str:
     status = child.wait()
-    if status < 0:
-        return f"the process was killed by {signal.Signals(-status).name}: a memory error in the plug-in"
-    return errors or f"the process ended with status {status}"
+    printed.seek(0)
+    words = "\n".join(printed.read().strip().splitlines()[-10:])
+    cause = f"the process ended with status {status}"
+    if status == -signal.SIGABRT:
+        cause = "the process aborted itself (SIGABRT): a failed assert, or a damaged heap"
+    elif status < 0:
+        cause = f"the process was killed by {signal.Signals(-status).name}: a memory error in the plug-in"
+    return f"{cause}; it printed:\n{words}" if words else cause
 
 
 def _made(env: str, options: dict[str, Any], num_envs: int = 37, **kwargs: Any) -> VectorEnv:
@@ -211,7 +221,7 @@ def _guarded_trace(envs: VectorEnv, fill: int) -> Iterator[bytes]:
     """Steps into arrays between canaries, filled beforehand."""
     observation, _ = envs.reset(seed=3)
     like = [*_parts(observation), np.zeros(envs.num_envs), *np.zeros((2, envs.num_envs), bool)]
-    padding = envs.num_padding_rows
+    padding = envs._padded - envs.num_envs
     blocks, views = [], []
     for array in like:
         row = array.nbytes // len(array)
@@ -223,7 +233,7 @@ def _guarded_trace(envs: VectorEnv, fill: int) -> Iterator[bytes]:
     for _, actions in zip(range(60), _actions(envs, 3), strict=False):
         for view in views:
             view.view(np.uint8)[...] = fill
-        envs.step_into(actions, tuple(views))
+        envs._stepper.step_into(actions, tuple(views))
         for name, (block, end) in enumerate(blocks):
             clean = (block[:_CANARY] == 0xA5).all() and (block[end:] == 0xA5).all()
             _require(bool(clean), f"it wrote outside the rows of array {name} (observations come first)")
@@ -294,14 +304,17 @@ CHECKS: dict[str, Callable[[str, dict[str, Any]], None]] = {
 }
 
 
-def _child(env: str, names: str, options: str) -> None:
-    for name in json.loads(names):
-        outcome = None
-        try:
-            CHECKS[name](env, json.loads(options))
-        except (ShoalError, TypeError, ValueError) as error:
-            outcome = str(error)
-        print(json.dumps(outcome), flush=True)
+def _child(writing: str, env: str, names: str, options: str) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: a looping plug-in must not outlive us
+    with open(int(writing), "w") as reports:
+        for name in json.loads(names):
+            outcome = None
+            try:
+                CHECKS[name](env, json.loads(options))
+            except (ShoalError, TypeError, ValueError) as error:
+                outcome = str(error)
+            print(json.dumps(outcome), file=reports, flush=True)
 
 
 if __name__ == "__main__":

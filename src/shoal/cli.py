@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     demo.add_argument(
         "--num-workers", type=_positive, default=2, metavar="N", help="for other ids (default: %(default)s)"
     )
-    demo.add_argument("--seconds", type=float, default=10.0, help="how long (default: %(default)s)")
+    demo.add_argument("--seconds", type=_seconds, default=10.0, help="how long (default: %(default)s)")
     demo.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
     demo.set_defaults(run=_demo)
 
@@ -66,17 +67,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         status: int = args.run(args)
         return status
-    except ShoalError as error:
+    except (ShoalError, ValueError, TypeError) as error:
         print(f"shoal {args.command}: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # `shoal demo | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
         return 130
 
 
 def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e9:
+        raise argparse.ArgumentTypeError(f"must be a number of seconds above 0, got {text!r}")
     return value
 
 

@@ -41,7 +41,7 @@ _REFRESH_S = 0.5
 
 def run(env: str, num_envs: int, num_workers: int, seconds: float, seed: int) -> int:
     """Steps `num_envs` environments for `seconds` with random actions; prints a live table."""
-    if env.removeprefix("shoal/") in bundled():
+    if env.removeprefix("shoal/") in bundled() or env.endswith((".c", ".cc", ".cpp", ".so")):
         return _run_native(env, num_envs, seconds, seed)
     return _run_workers(env, num_envs, num_workers, seconds, seed)
 
@@ -49,7 +49,7 @@ def run(env: str, num_envs: int, num_workers: int, seconds: float, seed: int) ->
 def _run_native(env: str, num_envs: int, seconds: float, seed: int) -> int:
     with make_vec(env, num_envs) as envs:
         print(f"{num_envs} x {env}, random actions, native engine on {_core.cpu_count()} cores")
-        observations, _ = envs.reset(seed=seed)
+        envs.reset(seed=seed)
         envs.action_space.seed(seed)
         plans = [envs.action_space.sample() for _ in range(64)]
         first = last = time.monotonic()
@@ -58,12 +58,12 @@ def _run_native(env: str, num_envs: int, seconds: float, seed: int) -> int:
             while last - first < seconds:
                 while time.monotonic() - last < min(_REFRESH_S, seconds):
                     for _ in range(100):
-                        observations, *_ = envs.step(plans[turn % 64])
+                        envs.step(plans[turn % 64])
                         turn += 1
                 now, stats = time.monotonic(), envs.stats
                 rate = (stats["steps"] - steps_last) / (now - last)
                 means = stats["mean_return"], stats["mean_length"]
-                show(_cells(now - first, stats["steps"], rate, stats["episodes"], *means, observations))
+                show(_cells(now - first, stats["steps"], rate, stats["episodes"], *means))
                 last, steps_last = now, stats["steps"]
         rate = steps_last / (last - first)
         print(f"{rate:,.0f} environment steps/s, every result seen from Python, none copied.")
@@ -163,9 +163,8 @@ def _watch(segment: Segment, workers: list[BaseProcess], seconds: float) -> int:
             episodes = int(segment["episodes"].sum())
             mean_return = segment["episode_return"].sum() / max(1, episodes)
             mean_length = segment["episode_length"].sum() / max(1, episodes)
-            observation = next(segment[name] for name in segment if name.startswith("observation"))
             rate = (steps - steps_last) / (now - last)
-            show(_cells(now - first, steps, rate, episodes, mean_return, mean_length, observation))
+            show(_cells(now - first, steps, rate, episodes, mean_return, mean_length))
             last, steps_last = now, steps
     rate = (steps - steps_first) / max(last - first, 1e-9)
     print(f"{rate:,.0f} environment steps/s, read by this process from the segment; no message was sent.")
@@ -173,7 +172,7 @@ def _watch(segment: Segment, workers: list[BaseProcess], seconds: float) -> int:
     return 0
 
 
-_COLUMNS = ("time", "env steps", "steps/s", "episodes", "mean return", "mean length", "observation[0]")
+_COLUMNS = ("time", "env steps", "steps/s", "episodes", "mean return", "mean length")
 
 
 def _cells(
@@ -183,19 +182,22 @@ def _cells(
     episodes: int,
     mean_return: float,
     mean_length: float,
-    observation: Any,
 ) -> tuple[str, ...]:
-    while isinstance(observation, dict):
-        observation = next(iter(observation.values()))
     return (
         f"{elapsed_s:.1f} s",
-        f"{steps:,}",
-        f"{rate:,.0f}",
-        f"{episodes:,}",
+        _short(steps),
+        _short(rate),
+        _short(episodes),
         f"{mean_return:.1f}",
         f"{mean_length:.1f}",
-        np.array2string(observation[0].reshape(-1)[:4], precision=2, suppress_small=True),
     )
+
+
+def _short(count: float) -> str:
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count:.0f}"
 
 
 @contextmanager

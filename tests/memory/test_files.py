@@ -122,3 +122,11 @@ def test_a_listing_that_looks_at_a_segment_in_the_making_does_not_break_it(
     monkeypatch.setattr(_core, "file_create", create_and_look)
     with Segment.named(LAYOUT, name):
         assert [entry.alive for entry in list_names() if entry.name == name] == [True]
+
+
+@pytest.mark.parametrize("count", [-1, 9, 10**9])
+def test_rows_outside_a_field_are_refused(count):
+    with Segment(Layout({"a": ("f4", (8,)), "b": ("f4", (8,))})) as segment:
+        with pytest.raises(ValueError, match="asked for its first"):
+            segment.rows("a", count)
+        assert np.shares_memory(segment.rows("a", 3), segment["a"])

@@ -166,10 +166,12 @@ def test_an_environment_that_cannot_start_says_which_and_why(options):
 
 
 def test_what_a_plug_in_cannot_do_is_a_shoal_error(options):
-    with shoal.make_vec(options, 2, render_mode="rgb_array") as envs:
+    with pytest.raises(ValueError, match="this environment cannot be drawn"):
+        shoal.make_vec(options, 2, render_mode="rgb_array")
+    with shoal.make_vec(options, 2) as envs:
         envs.reset(seed=0)
         with pytest.raises(ShoalError, match="cannot be drawn: it has no shoal.render/1"):
-            envs.render()
+            envs.render_env(0)
         with pytest.raises(ShoalError, match="cannot be saved: it has no shoal.checkpoint/1"):
             envs.save_env(0)
         envs.step([0, 0])

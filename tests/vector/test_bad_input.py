@@ -1,7 +1,11 @@
 """Bad input never reaches C: an exception that says what to do, and the environments go on."""
 
+import copy
 import os
+import pickle
 import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -65,6 +69,46 @@ def test_actions_that_lose_nothing_by_conversion_are_taken(actions):
     assert np.array_equal(envs.step(actions)[0], expected)
 
 
+def test_none_is_no_action_and_refused_actions_leave_the_buffer_alone():
+    envs = shoal.make_vec("CartPole-v1", 5)
+    envs.reset(seed=0)
+    envs.actions[:] = 1
+    with pytest.raises(ValueError, match=r"expected shape \(5,\), found \(\)"):
+        envs.step(None)
+    with pytest.raises(ValueError, match="action -1 of row 3"):
+        envs.step([0, 0, 0, -1, 0])
+    assert envs.actions.tolist() == [1] * 5
+
+
+def test_environments_are_not_pickled_or_copied():
+    envs = shoal.make_vec("CartPole-v1", 2)
+    for call in (pickle.dumps, copy.deepcopy):
+        with pytest.raises(TypeError, match="pass the arguments of make_vec instead"):
+            call(envs)
+
+
+def test_daemon_threads_that_step_do_not_disturb_the_end_of_the_program():
+    script = """
+import threading, time, shoal, numpy as np
+envs = shoal.make_vec("CartPole-v1", 65536, num_threads=1)
+envs.reset(seed=0)
+actions = np.zeros(65536, np.int64)
+flow = shoal.make_vec("Squared-v0", 8, batch_size=4)
+flow.async_reset(seed=0)
+def step():
+    while True:
+        envs.step(actions)
+def receive():
+    while True:
+        flow.send(np.zeros(4, np.int64), flow.recv()[4]["env_id"])
+for work in (step, receive):
+    threading.Thread(target=work, daemon=True).start()
+time.sleep(0.2)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 def test_the_action_buffer_is_checked_too():
     envs = shoal.make_vec("CartPole-v1", 4)
     envs.reset(seed=0)
@@ -121,6 +165,9 @@ def four():
         ({"max_episode_steps": 0}, ValueError, "max_episode_steps must be from 1"),
         ({"check": ["speed"]}, ValueError, r"check may name \['actions', 'nan'\]"),
         ({"render_mode": "human"}, ValueError, "render_mode"),
+        ({"render_mode": "rgb_array"}, ValueError, "cannot be drawn"),
+        ({"max_slots": 0}, ValueError, "max_slots must be from 1"),
+        ({"bufers": "live"}, TypeError, "did you mean 'buffers'"),
         ({"colour": 3}, TypeError, "CartPole-v1 has no option 'colour'; it has"),
     ],
     ids=str,

@@ -180,6 +180,11 @@ def test_episode_statistics_are_those_of_gymnasiums_wrapper():
     assert 200 * 7 - len(returns) <= stats["steps"] <= 200 * 7  # a reset is no step
 
 
+@pytest.mark.parametrize("mode", ["SAME_STEP", "same_step", "SameStep", AutoresetMode.SAME_STEP])
+def test_an_autoreset_mode_is_taken_by_name_and_by_value(mode):
+    assert shoal.make_vec("CartPole-v1", 1, autoreset_mode=mode).autoreset_mode is AutoresetMode.SAME_STEP
+
+
 def test_the_time_limit_can_be_changed_and_truncates():
     envs = shoal.make_vec("CartPole-v1", 2, max_episode_steps=3)
     envs.reset(seed=0)

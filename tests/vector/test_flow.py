@@ -144,7 +144,7 @@ def test_mistakes_are_errors_and_never_a_hang():
     envs = shoal.make_vec("Squared-v0", 6, batch_size=3)
     with pytest.raises(ShoalError, match="recv would wait for ever: it returns 3 .* only 0"):
         envs.recv()
-    with pytest.raises(Exception, match="call reset"):
+    with pytest.raises(Exception, match="call async_reset"):
         envs.send([0, 0, 0], [0, 1, 2])
     envs.async_reset(seed=0)
     with pytest.raises(ShoalError, match="under way already"):

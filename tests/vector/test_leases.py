@@ -194,6 +194,27 @@ def test_a_masked_reset_after_a_rollout_keeps_the_other_environments_observation
     assert not np.array_equal(observation[mask], rollout.observations[4][mask])
 
 
+def test_a_rollout_wants_a_start_and_the_right_things():
+    envs = stepped("leased", 4)
+    rollout = envs.rollout(3)
+    with pytest.raises(ValueError, match="call start"):
+        rollout.step([0] * 4)
+    for wrong in (None, np.zeros((4, 3), np.float32), np.zeros((4, 4)), {"a": 1}):
+        with pytest.raises(ValueError, match="start takes the observation"):
+            rollout.start(wrong)
+    rollout.start(envs.reset(seed=0)[0])
+    for wrong in (1, [[0] * 4], [0] * 3, [9] * 4):
+        with pytest.raises(ValueError):
+            rollout.step(wrong)
+    assert rollout.t == 0 and not rollout.rewards.any()
+    rollout.step([1, 0, 1, 0])
+    assert rollout.actions[0].tolist() == [1, 0, 1, 0]
+    assert repr(rollout) == "<Rollout of 3 steps x 4 rows, at step 1>"
+    envs.close()
+    with pytest.raises(shoal.errors.ClosedError):
+        envs.rollout(3)
+
+
 def test_same_step_autoreset_has_no_rollouts():
     envs = stepped("leased", 6, autoreset_mode="SameStep")
     with pytest.raises(shoal.ShoalError, match="no place for the final observations"):

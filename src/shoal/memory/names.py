@@ -160,7 +160,7 @@ def open_existing(path: Path | str, writable: bool, what: str) -> int:
     try:
         return os.open(path, flags | (os.O_RDWR if writable else os.O_RDONLY))
     except FileNotFoundError:
-        raise SegmentNotFound(f"there is no {what}; it was never created, or its owner closed it") from None
+        raise SegmentNotFound(f"there is no {what}; it was never created, or is gone") from None
     except OSError as error:
         raise SegmentError(f"the {what} cannot be opened: {error.strerror}") from error
 

@@ -122,6 +122,8 @@ class Segment(Mapping[str, NDArray[Any]]):
     def rows(self, field: str, count: int) -> NDArray[Any]:
         """A new array over the first `count` rows of a field, its base the mapping like the others'."""
         whole = self[field]
+        if whole.ndim == 0 or not 0 <= count <= len(whole):
+            raise ValueError(f"field {field!r} has shape {whole.shape}; asked for its first {count} rows")
         start: int = whole.__array_interface__["data"][0] - self._address
         buffer = cast(memoryview, whole.base)
         array: NDArray[Any] = np.ndarray((count, *whole.shape[1:]), whole.dtype, buffer, start)

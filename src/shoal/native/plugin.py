@@ -52,10 +52,13 @@ class PluginInfo:
         return _joined(self.actions)
 
 
-def load(path: str | Path, options: Mapping[str, Any]) -> PluginInfo:
-    """Loads a compiled plug-in and asks it for its fields with these options."""
+def load(path: str | Path, options: Mapping[str, Any], meant: Mapping[str, str] | None = None) -> PluginInfo:
+    """Loads a compiled plug-in and asks it for its fields with these options.
+
+    `meant` says, for a message, what an unknown option may have been meant to be.
+    """
     plugin = _core.Plugin(str(Path(path).absolute()))
-    values = _resolved(plugin, options)
+    values = _resolved(plugin, options, meant or {})
     facts = plugin.describe(list(values.values()))
     return PluginInfo(
         plugin,
@@ -77,13 +80,16 @@ def bundled() -> dict[str, Path]:
     return {_core.Plugin(str(path)).name: path for path in sorted(directory.glob("*.so"))}
 
 
-def _resolved(plugin: _core.Plugin, given: Mapping[str, Any]) -> dict[str, int | float | str]:
+def _resolved(
+    plugin: _core.Plugin, given: Mapping[str, Any], meant: Mapping[str, str]
+) -> dict[str, int | float | str]:
     """Every option's value, the given ones checked against the type of their default."""
     known = {name: default for name, _, default in plugin.options}
     unknown = sorted(set(given) - set(known))
     if unknown:
         has = f"it has {sorted(known)}" if known else "it has none"
-        raise TypeError(f"{plugin.name} has no option {', '.join(map(repr, unknown))}; {has}")
+        hints = "".join(f"; did you mean {meant[name]!r}?" for name in unknown if name in meant)
+        raise TypeError(f"{plugin.name} has no option {', '.join(map(repr, unknown))}; {has}{hints}")
     values: dict[str, int | float | str] = dict(known)
     for name, value in given.items():
         default = known[name]

@@ -5,6 +5,7 @@
  * file: change the struct, the fields in describe(), and what reset_one() and step_one() do. README.md has
  * the commands. */
 #include <shoal/env.h>
+#include <shoal/ext/checkpoint.h>
 #include <string.h>
 
 enum { EMPTY = 0, BALL = 1, PADDLE = 2 };
@@ -69,6 +70,12 @@ static void step_one(TemplateEnv *self, shoal_envs *envs, uint64_t env) {
 
 SHOAL_BATCH(TemplateEnv, reset_one, step_one)
 
+/* All there is to an environment lies in its struct, so the host can save it by itself. */
+static const void *get_extension(const char *id) {
+    static const shoal_checkpoint_v1 plain = {0, 0, 0};
+    return strcmp(id, SHOAL_EXT_CHECKPOINT) == 0 ? &plain : 0;
+}
+
 const shoal_entry_v1 shoal_entry = {
     .abi_major = SHOAL_ABI_MAJOR,
     .abi_minor = SHOAL_ABI_MINOR,
@@ -78,6 +85,7 @@ const shoal_entry_v1 shoal_entry = {
     .describe = describe,
     .reset = TemplateEnv_reset,
     .step = TemplateEnv_step,
+    .get_extension = get_extension,
 };
 
 #ifdef TEMPLATE_ENV_MAIN

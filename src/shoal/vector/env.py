@@ -12,7 +12,7 @@ import math
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import gymnasium.vector
 import numpy as np
@@ -63,20 +63,23 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self.num_worlds = _count("num_envs", num_envs, _MAX_ENVS)
         self.agents_per_env = info.agents
         self.num_envs = self.num_worlds * info.agents
-        self.autoreset_mode = AutoresetMode(autoreset_mode)
+        self.autoreset_mode = _autoreset_mode(autoreset_mode)
         if buffers not in _BUFFERS:
             raise ValueError(f"buffers must be 'leased', 'live' or 'copy', got {buffers!r}")
         checks = {check} if isinstance(check, str) else set(check)
         if not checks <= set(_CHECKS):
             raise ValueError(f"check may name {sorted(_CHECKS)}, got {sorted(checks)}")
-        if render_mode not in (None, "rgb_array"):
-            raise ValueError(f"render_mode must be None or 'rgb_array', got {render_mode!r}")
+        drawable = info.plugin.has_extension("shoal.render/1")
+        if render_mode not in (None, "rgb_array") or (render_mode is not None and not drawable):
+            choices = "None or 'rgb_array'" if drawable else "None: this environment cannot be drawn"
+            raise ValueError(f"render_mode must be {choices}, got {render_mode!r}")
         threads = _core.cpu_count() if num_threads is None else _count("num_threads", num_threads, 4096)
         limit = info.max_episode_steps
         if max_episode_steps is not None:
             limit = _count("max_episode_steps", max_episode_steps, 2**32 - 1)
         self.render_mode = render_mode
-        self.metadata = {"render_modes": ["rgb_array"], "autoreset_mode": self.autoreset_mode}
+        modes = ["rgb_array"] if drawable else []
+        self.metadata = {"render_modes": modes, "autoreset_mode": self.autoreset_mode}
         self.single_observation_space = info.observation_space
         self.single_action_space = info.action_space
         self.options = dict(info.options)
@@ -102,6 +105,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             episode_stats,
             self.num_envs,
         )
+        max_slots = _count("max_slots", max_slots, 2**20)
         self._hooks = Hooks(info.actions, self._slots, max_slots, infos, self._batch_maker(batch_size))
         flags = _BUFFERS[buffers] | sum(_CHECKS[name] for name in checks)
         if episode_stats or self._same_step:
@@ -164,10 +168,10 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._seed(seed, mask)
         return self._stepper.reset(mask), {}
 
-    def step(self, actions: Any = None) -> Any:
-        """Steps every environment; None steps with what was written into `self.actions`."""
+    def step(self, *actions: Any) -> Any:
+        """`step(actions)` steps every environment; `step()` with what was written into `self.actions`."""
         self._require_synchronous("step", "send and recv")
-        return self._stepper.step(actions)
+        return self._stepper.step(*actions)
 
     def close(self, **kwargs: Any) -> None:
         """Ends the threads and environments. Idempotent; arrays that were returned stay valid."""
@@ -241,7 +245,10 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def rollout(self, length: int) -> Rollout:
         """Lends a block of `length + 1` rows of every environment; its `step` writes straight into it."""
+        self._require_synchronous("rollout", "send and recv")
         self._require_no_final("rollout")
+        if self.closed:
+            self._hooks.refuse("closed")
         return Rollout(
             self._stepper, self._info, self.num_envs, self._padded, _count("length", length, 2**31)
         )
@@ -249,20 +256,6 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def has_extension(self, id: str) -> bool:
         """Whether the plug-in has an ability, such as "shoal.checkpoint/1"."""
         return self._info.plugin.has_extension(id)
-
-    @property
-    def num_padding_rows(self) -> int:
-        """Rows behind the last that a step may write: the plug-in steps whole blocks of lanes."""
-        return self._padded - self.num_envs
-
-    def step_into(self, actions: Any, arrays: tuple[NDArray[Any], ...]) -> int:
-        """Steps into arrays of yours: one per observation field, rewards, terminated, truncated.
-
-        Each must be followed by room for `num_padding_rows` more rows. Returns how many episodes ended.
-        """
-        self._require_synchronous("step_into", "send and recv")
-        self._require_no_final("step_into")
-        return self._stepper.step_into(actions, arrays)
 
     def save_env(self, env_id: int) -> bytes:
         """All that environment `env_id` is, for `restore_env` of any environments with these options."""
@@ -317,7 +310,21 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
                 "use NEXT_STEP or DISABLED"
             )
 
+    def __repr__(self) -> str:
+        return f"<{self._info.plugin.name} x {self.num_worlds}, buffers={self.buffers!r}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "environments are threads and memory of this process and cannot be pickled; make them where they "
+            "are used: pass the arguments of make_vec instead"
+        )
+
+    def __deepcopy__(self, memo: object) -> NoReturn:
+        self.__reduce__()
+
     def _env_id(self, env_id: int) -> int:
+        if isinstance(env_id, bool) or not isinstance(env_id, (int, np.integer)):
+            raise TypeError(f"an environment's id must be an int, got {type(env_id).__name__}: {env_id!r}")
         if self._flow is not None and self._flow.under_way:
             self._hooks.refuse("under way")
         if not 0 <= env_id < self.num_worlds:
@@ -325,6 +332,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         return self._place(int(env_id))
 
     def _reset_mask(self, options: Mapping[str, Any] | None) -> NDArray[np.bool_] | None:
+        if options is not None and not isinstance(options, Mapping):
+            raise TypeError(f"options must be a dict, got {type(options).__name__}: {options!r}")
         given = dict(options or {})
         mask = given.pop("reset_mask", None)
         if given:
@@ -355,6 +364,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             seeds = range(first, first + self.num_worlds)
         elif isinstance(seed, (int, np.integer)):
             seeds = range(int(seed), int(seed) + self.num_worlds)
+        elif isinstance(seed, (str, bytes)) or not isinstance(seed, Iterable):
+            raise TypeError(f"seed must be an int, a list of ints or None, got {seed!r}")
         else:
             seeds = list(seed)
             if len(seeds) != self.num_worlds:
@@ -377,6 +388,17 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
 
 _STATE = ("instances", "rng", "reset", "elapsed", "total", "length", "last_return", "last_length")
+
+
+def _autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
+    """Gymnasium's modes by value ("SameStep") or by name ("SAME_STEP")."""
+    if isinstance(mode, str) and mode.upper() in AutoresetMode.__members__:
+        return AutoresetMode[mode.upper()]
+    try:
+        return AutoresetMode(mode)
+    except ValueError:
+        names = ", ".join(AutoresetMode.__members__)
+        raise ValueError(f"autoreset_mode must be one of {names}, got {mode!r}") from None
 
 
 def _count(name: str, value: Any, most: int) -> int:

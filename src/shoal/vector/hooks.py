@@ -26,6 +26,8 @@ _REFUSALS: dict[str, tuple[type[Exception], str]] = {
         "Make new ones in the child",
     ),
     "not reset": (ResetNeeded, "call reset() before step()"),
+    "not async reset": (ResetNeeded, "call async_reset() before send()"),
+    "leaving": (ShoalError, "the interpreter is shutting down"),
     "over": (
         ResetNeeded,
         "an environment finished and autoreset is disabled: reset it with "
@@ -95,8 +97,14 @@ class Hooks:
         fits = array.dtype.kind in ("iub" if field.dtype.kind in "iu" else "iubf")
         if not fits or (field.dtype.kind == "b" and array.dtype.kind != "b"):
             raise TypeError(f"{what}: expected dtype {field.dtype}, found {array.dtype}; convert it yourself")
-        converted = np.ascontiguousarray(array.astype(field.dtype))
-        if field.dtype.kind in "iu" and not np.array_equal(converted, array):
+        with np.errstate(over="ignore"):
+            converted = np.ascontiguousarray(array.astype(field.dtype))
+        lost = (
+            not np.array_equal(converted, array)
+            if field.dtype.kind in "iu"
+            else (field.dtype.kind == "f" and bool((np.isinf(converted) & np.isfinite(array)).any()))
+        )
+        if lost:
             raise ValueError(f"{what}: a value does not fit dtype {field.dtype}")
         return converted.reshape(expected)
 
@@ -117,7 +125,7 @@ class Hooks:
         shown = value.item() if value.shape == () else value.tolist()
         raise ValueError(
             f"{what} {shown} of row {row} is not in {field.space}; nothing was stepped. "
-            "Pass check=() to skip this check"
+            "Fix what chose it (check=() turns this check off)"
         )
 
 

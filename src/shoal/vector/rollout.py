@@ -28,7 +28,8 @@ class Rollout:
         self, stepper: _core.Stepper, info: PluginInfo, num_envs: int, padded: int, length: int
     ) -> None:
         self.length = length
-        self.t = 0
+        self.t: int | None = None
+        """The row the next step fills; None before start."""
         self._stepper = stepper
         self._names = [field.name for field in info.observations]
         self._segment = Segment(_layout(info, num_envs, padded, length))
@@ -49,7 +50,19 @@ class Rollout:
 
     def start(self, observation: Any) -> None:
         """Begins again at row 0 with the observation the environments are at."""
-        parts = [observation] if self._names[0] is None else [observation[name] for name in self._names]
+        parts = [observation]
+        if self._names[0] is not None:
+            if not isinstance(observation, dict) or set(observation) != set(self._names):
+                raise ValueError(
+                    f"expected the observation's keys {self._names}, found {_found(observation)}"
+                )
+            parts = [observation[name] for name in self._names]
+        for block, part in zip(self._observations, parts, strict=True):
+            if np.shape(part) != block.shape[1:] or np.asarray(part).dtype != block.dtype:
+                raise ValueError(
+                    "start takes the observation that reset or the last step returned: expected "
+                    f"{block.dtype}{list(block.shape[1:])}, found {_found(part)}"
+                )
         for block, part in zip(self._observations, parts, strict=True):
             block[0] = part
         self.t = 0
@@ -57,18 +70,30 @@ class Rollout:
     def step(self, actions: Any) -> None:
         """Steps: actions, rewards and flags go into row t, observations into row t + 1."""
         t = self.t
+        if t is None:
+            raise ValueError("call start(observation) first, with what reset or the last step returned")
         if t == self.length:
             raise IndexError(f"the rollout is full after {self.length} steps; call start() to fill it again")
+        arrays = (*(block[t + 1] for block in self._observations), self.rewards[t], self.terminated[t])
+        self._stepper.step_into(actions, (*arrays, self.truncated[t]))  # checks the actions
         if isinstance(self.actions, dict):
             for name, block in self.actions.items():
-                np.copyto(block[t], actions[name], casting="same_kind")
-            taken: Any = {name: block[t] for name, block in self.actions.items()}
+                block[t] = actions[name]
         else:
-            np.copyto(self.actions[t], actions, casting="same_kind")
-            taken = self.actions[t]
-        arrays = (*(block[t + 1] for block in self._observations), self.rewards[t], self.terminated[t])
-        self._stepper.step_into(taken, (*arrays, self.truncated[t]))
+            self.actions[t] = actions
         self.t = t + 1
+
+    def __repr__(self) -> str:
+        at = "not started" if self.t is None else f"at step {self.t}"
+        return f"<Rollout of {self.length} steps x {self.rewards.shape[1]} rows, {at}>"
+
+
+def _found(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"a dict with the keys {list(value)}"
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype}{list(value.shape)}"
+    return type(value).__name__
 
 
 def _layout(info: PluginInfo, rows: int, padded: int, length: int) -> Layout:
