@@ -93,7 +93,11 @@ static void aim(worker *self, uint64_t first) {
 
 static void place(worker *self, uint64_t unit) {
     shoal_flow *flow = self->flow;
-    uint64_t place = atomic_fetch_add_explicit(&flow->places, 1, memory_order_relaxed);
+    /* Acquire and release, partner: the other threads here. Batch b is lent only when more than b batches'
+     * worth of units have been sent, so of all who took a place up to this one, one was sent after the
+     * lending and saw it; through these operations this thread sees it too, however long ago its own unit was
+     * sent. */
+    uint64_t place = atomic_fetch_add_explicit(&flow->places, 1, memory_order_acq_rel);
     batch *into = &flow->batches[place / flow->units_per_batch % flow->num_batches];
     uint64_t env = place % flow->units_per_batch * flow->unit;
     uint64_t row = env * flow->agents, rows = flow->unit * flow->agents;

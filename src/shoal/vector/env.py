@@ -16,12 +16,13 @@ from typing import Any, Literal, NoReturn
 
 import gymnasium.vector
 import numpy as np
+from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from shoal import _core
-from shoal.errors import ClosedError, ShoalError
+from shoal.errors import ClosedError, NoRoomError, ShoalError
 from shoal.memory import Layout, Segment
 from shoal.memory.layout import FieldSpec
 from shoal.native.plugin import PluginInfo
@@ -94,9 +95,10 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             worlds = self.num_worlds // self._unit * info.lanes
         self._padded = -(-worlds // info.lanes) * info.lanes * info.agents
         self._state = Segment(self._state_layout())  # first: it refuses sizes that nothing below could hold
-        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
-        self.action_space = batch_space(self.single_action_space, self.num_envs)
         self._slots = SlotMaker(info.observations, self.num_envs, self._padded, self._same_step)
+        first_slot = self._slots()
+        self.observation_space = _batched(self.single_observation_space, self.num_envs)
+        self.action_space = _batched(self.single_action_space, self.num_envs)
         arrays = tuple(self._state[name] for name in _STATE)
         infos = Infos(
             info.observations,
@@ -123,7 +125,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             self._hooks,
             flags,
         )
-        self._stepper.add_slot(self._slots())
+        self._stepper.add_slot(first_slot)
         self._seeded = False
         self._flow: _core.Flow | None = None
         if batch_size is not None:
@@ -388,6 +390,18 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
 
 _STATE = ("instances", "rng", "reset", "elapsed", "total", "length", "last_return", "last_length")
+
+
+def _batched(space: Space[Any], rows: int) -> Space[Any]:
+    try:
+        return batch_space(space, rows)
+    except MemoryError as error:  # Gymnasium keeps the bounds of every element of every row
+        raise NoRoomError(
+            f"Gymnasium's batched space of {rows} x {space} does not fit into memory ({error}); use fewer "
+            "environments",
+            need_bytes=0,
+            free_bytes=0,
+        ) from error
 
 
 def _autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:

@@ -1,0 +1,101 @@
+/* Tests of core/flow.c: every environment goes its own way, once per send, whoever steps it and in whatever
+ * order. Run under the thread sanitizer. */
+// SPDX-License-Identifier: MIT
+#define _GNU_SOURCE
+#include "counting.h"
+#include "flow.h"
+
+enum { UNITS = 12, TURNS = 400 };
+
+typedef struct results {
+    int32_t where[UNITS * 16][3];
+    double luck[UNITS * 16], rewards[UNITS * 16];
+    uint8_t terminated[UNITS * 16], truncated[UNITS * 16];
+    int64_t ids[UNITS * 16];
+    void *observations[2];
+} results;
+
+/* Sends and receives `TURNS` batches; checks each row against what that environment must have counted. */
+static void run_flow(uint32_t lanes, uint64_t unit, uint64_t batch_units, uint32_t threads, long slow_ns) {
+    world w;
+    setting wanted = {.num_envs = UNITS * lanes, .lanes = lanes, .agents = 1, .threads = 1, .fails = -1};
+    wanted.slow_ns = slow_ns;
+    CHECK_EQUAL(open_world(&w, wanted), 0);
+    memset(w.arrays.reset, 1, wanted.num_envs);
+    memset(w.actions, 0, w.padded * sizeof *w.actions);
+    shoal_flow *flow;
+    uint64_t batch = batch_units * unit;
+    CHECK_EQUAL(shoal_flow_create(w.engine, &w.description, threads, UNITS, unit, batch, &flow), 0);
+    const void *actions[1] = {w.actions};
+    shoal_flow_actions(flow, actions);
+    static results pool[UNITS + 4];
+    uint64_t lent = 0, units[UNITS], steps[UNITS * 16] = {0};
+    int sent[UNITS * 16] = {0};
+    for (uint64_t i = 0; i < UNITS; i++)
+        units[i] = i;
+    uint64_t sending = UNITS;
+    for (int turn = 0; turn < TURNS; turn++) {
+        while (shoal_flow_wanting(flow, sending) > 0) {
+            results *r = &pool[lent++ % (UNITS + 4)];
+            r->observations[0] = r->where;
+            r->observations[1] = r->luck;
+            shoal_targets targets = {r->observations, r->rewards, r->terminated, r->truncated, NULL};
+            shoal_flow_lend(flow, &targets, r->ids);
+        }
+        shoal_flow_send(flow, units, sending);
+        for (uint64_t i = 0; i < sending * unit; i++)
+            sent[units[i / unit] * unit + i % unit]++;
+        while (!shoal_flow_recv(flow, 50000000))
+            continue;
+        results *r = &pool[(uint64_t)turn % (UNITS + 4)];
+        for (uint64_t i = 0; i < batch; i++) {
+            uint64_t env = (uint64_t)r->ids[i], engine = env / unit * lanes + env % unit;
+            CHECK(env < UNITS * unit && sent[env] == 1);
+            sent[env] = 0;
+            CHECK_EQUAL(r->where[i][0], engine);
+            CHECK_EQUAL(r->where[i][2], steps[env]);
+            CHECK(r->rewards[i] == (steps[env] == 0 ? 0 : (double)engine + (double)steps[env] / 4));
+            CHECK(r->terminated[i] == 0 && r->truncated[i] == 0);
+            steps[env]++;
+        }
+        sending = batch_units;
+        for (uint64_t i = 0; i < batch_units; i++)
+            units[i] = (uint64_t)r->ids[i * unit] / unit;
+        CHECK_EQUAL(shoal_flow_under_way(flow), UNITS - batch_units);
+    }
+    shoal_flow_destroy(flow); /* with units under way */
+    close_world(&w);
+}
+
+static void every_environment_goes_its_own_way_once_per_send(void) {
+    for (uint32_t threads = 1; threads <= 4; threads++) {
+        run_flow(1, 1, 3, threads, 0);
+        run_flow(4, 4, 2, threads, 0);
+        run_flow(16, 5, 4, threads, 0); /* part of each block */
+        run_flow(4, 2, UNITS, threads, 0);
+    }
+}
+
+static void slow_environments_and_sleeping_threads_lose_nothing(void) { run_flow(1, 1, 3, 3, 200000); }
+
+static void a_flow_that_is_never_used_ends(void) {
+    for (int i = 0; i < 50; i++) {
+        world w;
+        setting wanted = {.num_envs = 8, .lanes = 1, .agents = 1, .threads = 1, .fails = -1};
+        CHECK_EQUAL(open_world(&w, wanted), 0);
+        shoal_flow *flow;
+        CHECK_EQUAL(shoal_flow_create(w.engine, &w.description, 3, 8, 1, 2, &flow), 0);
+        CHECK_EQUAL(shoal_flow_recv(flow, 1000),
+                    0); /* nothing was sent: it waits no longer than it is told */
+        shoal_flow_destroy(flow);
+        close_world(&w);
+    }
+}
+
+int main(void) {
+    main_thread = pthread_self();
+    RUN(every_environment_goes_its_own_way_once_per_send);
+    RUN(slow_environments_and_sleeping_threads_lose_nothing);
+    RUN(a_flow_that_is_never_used_ends);
+    return 0;
+}
