@@ -108,6 +108,15 @@ def test_a_bad_seed_is_refused(seed):
         envs.reset(seed=seed)
 
 
+def test_a_list_with_one_bad_seed_seeds_nobody():
+    envs, other = shoal.make_vec("CartPole-v1", 3), shoal.make_vec("CartPole-v1", 3)
+    envs.reset(seed=4)
+    other.reset(seed=4)
+    with pytest.raises(ValueError, match="got -5 for environment 2"):
+        envs.reset(seed=[1, 2, -5])
+    assert np.array_equal(envs.reset()[0], other.reset()[0])
+
+
 def test_a_masked_reset_starts_only_those_episodes_again():
     envs = shoal.make_vec("CartPole-v1", 4)
     envs.reset(seed=0)

@@ -16,16 +16,15 @@ from typing import Any, Literal, NoReturn
 
 import gymnasium.vector
 import numpy as np
-from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode
-from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from shoal import _core
-from shoal.errors import ClosedError, NoRoomError, ShoalError
+from shoal.errors import ClosedError, ShoalError
 from shoal.memory import Layout, Segment
 from shoal.memory.layout import FieldSpec
 from shoal.native.plugin import PluginInfo
+from shoal.vector import arguments
 from shoal.vector.hooks import Hooks
 from shoal.vector.rollout import Rollout
 from shoal.vector.slots import Infos, SlotMaker
@@ -61,10 +60,10 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         render_mode: str | None = None,
         batch_size: int | None = None,
     ) -> None:
-        self.num_worlds = _count("num_envs", num_envs, _MAX_ENVS)
+        self.num_worlds = arguments.count("num_envs", num_envs, _MAX_ENVS)
         self.agents_per_env = info.agents
         self.num_envs = self.num_worlds * info.agents
-        self.autoreset_mode = _autoreset_mode(autoreset_mode)
+        self.autoreset_mode = arguments.autoreset_mode(autoreset_mode)
         if buffers not in _BUFFERS:
             raise ValueError(f"buffers must be 'leased', 'live' or 'copy', got {buffers!r}")
         checks = {check} if isinstance(check, str) else set(check)
@@ -74,10 +73,12 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         if render_mode not in (None, "rgb_array") or (render_mode is not None and not drawable):
             choices = "None or 'rgb_array'" if drawable else "None: this environment cannot be drawn"
             raise ValueError(f"render_mode must be {choices}, got {render_mode!r}")
-        threads = _core.cpu_count() if num_threads is None else _count("num_threads", num_threads, 4096)
+        threads = (
+            _core.cpu_count() if num_threads is None else arguments.count("num_threads", num_threads, 4096)
+        )
         limit = info.max_episode_steps
         if max_episode_steps is not None:
-            limit = _count("max_episode_steps", max_episode_steps, 2**32 - 1)
+            limit = arguments.count("max_episode_steps", max_episode_steps, 2**32 - 1)
         self.render_mode = render_mode
         modes = ["rgb_array"] if drawable else []
         self.metadata = {"render_modes": modes, "autoreset_mode": self.autoreset_mode}
@@ -97,8 +98,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._state = Segment(self._state_layout())  # first: it refuses sizes that nothing below could hold
         self._slots = SlotMaker(info.observations, self.num_envs, self._padded, self._same_step)
         first_slot = self._slots()
-        self.observation_space = _batched(self.single_observation_space, self.num_envs)
-        self.action_space = _batched(self.single_action_space, self.num_envs)
+        self.observation_space = arguments.batched(self.single_observation_space, self.num_envs)
+        self.action_space = arguments.batched(self.single_action_space, self.num_envs)
         arrays = tuple(self._state[name] for name in _STATE)
         infos = Infos(
             info.observations,
@@ -107,7 +108,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             episode_stats,
             self.num_envs,
         )
-        max_slots = _count("max_slots", max_slots, 2**20)
+        max_slots = arguments.count("max_slots", max_slots, 2**20)
         self._hooks = Hooks(info.actions, self._slots, max_slots, infos, self._batch_maker(batch_size))
         flags = _BUFFERS[buffers] | sum(_CHECKS[name] for name in checks)
         if episode_stats or self._same_step:
@@ -166,7 +167,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     ) -> tuple[Any, dict[str, Any]]:
         """Starts new episodes, in all environments or where `options["reset_mask"]` is True."""
         self._require_synchronous("reset", "async_reset")
-        mask = self._reset_mask(options)
+        mask = arguments.reset_mask(options, self.num_envs, self.num_worlds)
         self._seed(seed, mask)
         return self._stepper.reset(mask), {}
 
@@ -252,7 +253,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         if self.closed:
             self._hooks.refuse("closed")
         return Rollout(
-            self._stepper, self._info, self.num_envs, self._padded, _count("length", length, 2**31)
+            self._stepper, self._info, self.num_envs, self._padded, arguments.count("length", length, 2**31)
         )
 
     def has_extension(self, id: str) -> bool:
@@ -280,7 +281,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def _checked_unit(self, batch_size: int) -> int:
         """How many environments flow together: as many as divide num_envs, batch_size and the lanes."""
-        batch = _count("batch_size", batch_size, self.num_worlds)
+        batch = arguments.count("batch_size", batch_size, self.num_worlds)
         if self.autoreset_mode != AutoresetMode.NEXT_STEP or self.buffers != "leased":
             raise ValueError("batch_size needs autoreset_mode NEXT_STEP and buffers='leased'")
         if self._info.agents > 1:
@@ -333,98 +334,17 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             raise IndexError(f"environment {env_id} is out of range for {self.num_worlds} environments")
         return self._place(int(env_id))
 
-    def _reset_mask(self, options: Mapping[str, Any] | None) -> NDArray[np.bool_] | None:
-        if options is not None and not isinstance(options, Mapping):
-            raise TypeError(f"options must be a dict, got {type(options).__name__}: {options!r}")
-        given = dict(options or {})
-        mask = given.pop("reset_mask", None)
-        if given:
-            raise ValueError(f"reset takes the option 'reset_mask', got {sorted(given)}")
-        if mask is None:
-            return None
-        if not isinstance(mask, np.ndarray):
-            raise TypeError(f"`options['reset_mask']` must be a numpy array, got {type(mask)}")
-        if mask.shape != (self.num_envs,):
-            raise ValueError(
-                f"`options['reset_mask']` must have shape `({self.num_envs},)`, got {mask.shape}"
-            )
-        if mask.dtype != np.bool_:
-            raise TypeError(f"`options['reset_mask']` must have `dtype=np.bool_`, got {mask.dtype}")
-        if not mask.any():
-            raise ValueError(
-                "`options['reset_mask']` must contain a boolean array with at least one True value, "
-                f"got reset_mask={mask}"
-            )
-        return np.asarray(mask.reshape(self.num_worlds, -1).any(axis=1))
-
     def _seed(self, seed: int | Sequence[int | None] | None, mask: NDArray[np.bool_] | None) -> None:
-        if seed is None and self._seeded:
-            return
-        seeds: Sequence[int | None]
-        if seed is None:
-            first = secrets.randbits(62)
-            seeds = range(first, first + self.num_worlds)
-        elif isinstance(seed, (int, np.integer)):
-            seeds = range(int(seed), int(seed) + self.num_worlds)
-        elif isinstance(seed, (str, bytes)) or not isinstance(seed, Iterable):
-            raise TypeError(f"seed must be an int, a list of ints or None, got {seed!r}")
-        else:
-            seeds = list(seed)
-            if len(seeds) != self.num_worlds:
-                raise ValueError(
-                    f"If seeds are passed as a list the length must match num_envs={self.num_worlds} "
-                    f"but got length={len(seeds)}."
-                )
-        for env, value in enumerate(seeds):
+        for env, value in enumerate(arguments.seeds(seed, self.num_worlds)):
             if value is None and not self._seeded:
                 value = secrets.randbits(62)
             if value is None or (mask is not None and self._seeded and not mask[env]):
                 continue
-            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 0:
-                raise ValueError(f"a seed must be an int of at least 0, got {value!r} for environment {env}")
             if value < 2**64:
-                self._stepper.seed(self._place(env), int(value))
+                self._stepper.seed(self._place(env), value)
             else:
-                self._state["rng"][self._place(env)] = _rng_words(int(value))
+                self._state["rng"][self._place(env)] = arguments.rng_words(value)
         self._seeded = True
 
 
 _STATE = ("instances", "rng", "reset", "elapsed", "total", "length", "last_return", "last_length")
-
-
-def _batched(space: Space[Any], rows: int) -> Space[Any]:
-    try:
-        return batch_space(space, rows)
-    except MemoryError as error:  # Gymnasium keeps the bounds of every element of every row
-        raise NoRoomError(
-            f"Gymnasium's batched space of {rows} x {space} does not fit into memory ({error}); use fewer "
-            "environments",
-            need_bytes=0,
-            free_bytes=0,
-        ) from error
-
-
-def _autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
-    """Gymnasium's modes by value ("SameStep") or by name ("SAME_STEP")."""
-    if isinstance(mode, str) and mode.upper() in AutoresetMode.__members__:
-        return AutoresetMode[mode.upper()]
-    try:
-        return AutoresetMode(mode)
-    except ValueError:
-        names = ", ".join(AutoresetMode.__members__)
-        raise ValueError(f"autoreset_mode must be one of {names}, got {mode!r}") from None
-
-
-def _count(name: str, value: Any, most: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise TypeError(f"{name} must be an int, got {type(value).__name__}: {value!r}")
-    if not 1 <= value <= most:
-        raise ValueError(f"{name} must be from 1 to {most}, got {value}")
-    return int(value)
-
-
-def _rng_words(seed: int) -> list[int]:
-    """The generator of a seed beyond 64 bits, as NumPy makes it."""
-    state = np.random.PCG64(np.random.SeedSequence(seed)).state["state"]
-    word = 2**64 - 1
-    return [state["state"] >> 64, state["state"] & word, state["inc"] >> 64, state["inc"] & word, 0]
