@@ -15,6 +15,7 @@ from hypothesis.extra import numpy as hnp
 
 import shoal
 from shoal.errors import ClosedError, ForkedError, NoRoomError, PluginError, ShoalError
+from shoal.vector import arguments
 
 BAD_ACTIONS = {
     "too short": (np.zeros(3, np.int64), ValueError, r"expected shape \(4,\), found \(3,\)"),
@@ -182,6 +183,15 @@ def test_absurdly_many_environments_are_refused_before_anything_is_allocated():
         shoal.make_vec("CartPole-v1", 2 * 10**9)
     with pytest.raises((NoRoomError, ValueError)):
         shoal.make_vec("CartPole-v1", 10**30)
+
+
+def test_a_batched_space_that_does_not_fit_says_whose_it_is(monkeypatch):
+    def full(space, rows):
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(arguments, "batch_space", full)
+    with pytest.raises(MemoryError, match="Gymnasium's batched space of 4 x .* use fewer environments"):
+        shoal.make_vec("CartPole-v1", 4)
 
 
 def test_an_unknown_environment_names_the_known_ones():

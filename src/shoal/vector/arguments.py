@@ -11,8 +11,6 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from shoal.errors import NoRoomError
-
 __all__ = ["autoreset_mode", "batched", "count", "reset_mask", "rng_words", "seeds"]
 
 
@@ -68,11 +66,9 @@ def batched(space: Space[Any], rows: int) -> Space[Any]:
     try:
         return batch_space(space, rows)
     except MemoryError as error:  # Gymnasium keeps the bounds of every element of every row
-        raise NoRoomError(
+        raise MemoryError(
             f"Gymnasium's batched space of {rows} x {space} does not fit into memory ({error}); use fewer "
-            "environments",
-            need_bytes=0,
-            free_bytes=0,
+            "environments"
         ) from error
 
 
