@@ -1,7 +1,9 @@
 /* The binding: with the .hpp files it includes, all that knows both Python and the core, and the only place
  * that turns a failure into an exception. */
 // SPDX-License-Identifier: MIT
+#include "chunk.hpp"
 #include "flow.hpp"
+#include "gate.hpp"
 #include "platform.h"
 #include "row_writer.hpp"
 #include "segment.h"
@@ -142,6 +144,7 @@ NB_MODULE(_core, m) {
         .def("add_slot", &Stepper::add_slot, "arrays"_a)
         .def("seed", &Stepper::seed, "env"_a, "seed"_a)
         .def("reset", &Stepper::reset, "mask"_a.none())
+        .def("reset_into", &Stepper::reset_into, "mask"_a.none(), "arrays"_a)
         .def("step", &Stepper::step, "actions"_a.none())
         .def("step", [](Stepper &self) { return self.step(nb::object()); })
         .def("step_into", &Stepper::step_into, "actions"_a.none(), "arrays"_a)
@@ -162,7 +165,57 @@ NB_MODULE(_core, m) {
         .def_prop_ro("under_way", &Flow::under_way)
         .def_prop_ro("statistics", &Flow::statistics);
 
+    nb::class_<Gates>(m, "Gates")
+        .def(nb::init<nb::object, nb::object, uint32_t, int, bool>(), "gates"_a, "bell"_a, "count"_a,
+             "bell_fd"_a, "yields"_a)
+        .def("watch", &Gates::watch, "worker"_a, "fd"_a, "is_socket"_a)
+        .def("idle", &Gates::idle, "worker"_a)
+        .def("post", &Gates::post, "worker"_a, "command"_a, "slot"_a, "row"_a, "mail_bytes"_a)
+        .def("post_all", &Gates::post_all, "command"_a, "slot"_a, "row"_a)
+        .def("wait", &Gates::wait, "timeout_ns"_a)
+        .def("dead", &Gates::dead)
+        .def("reply", &Gates::reply, "worker"_a)
+        .def("times", &Gates::times, "worker"_a)
+        .def("take_finished", &Gates::take_finished, "tickets"_a, "finished"_a, "out"_a, "start"_a, "most"_a,
+             "timeout_ns"_a)
+        .def_prop_ro("replied", &Gates::replied);
+
+    nb::class_<Gate>(m, "Gate")
+        .def(nb::init<nb::object, nb::object, uint32_t, int, bool>(), "gates"_a, "bell"_a, "worker"_a,
+             "bell_fd"_a, "yields"_a)
+        .def("wait", &Gate::wait)
+        .def("finish", &Gate::finish, "replied"_a, "reply_bytes"_a)
+        .def_prop_ro("slot", &Gate::slot)
+        .def_prop_ro("row", &Gate::row)
+        .def_prop_ro("mail_bytes", &Gate::mail_bytes);
+
+    nb::class_<Chunk>(m, "Chunk")
+        .def(nb::init<nb::list, uint64_t, uint32_t, nb::tuple, nb::object>(), "envs"_a, "first"_a,
+             "autoreset"_a, "arrays"_a, "hooks"_a)
+        .def("add_slot", &Chunk::add_slot, "slot"_a, "memory"_a.none(), "reward"_a, "terminated"_a,
+             "truncated"_a, "ahead"_a)
+        .def("drop_slot", &Chunk::drop_slot, "slot"_a)
+        .def("set_actions", &Chunk::set_actions, "rows"_a)
+        .def("serve", &Chunk::serve, "gate"_a)
+        .def("step", &Chunk::step_all, "slot"_a, "row"_a, "actions"_a.none())
+        .def("reset_one", &Chunk::reset_one, "slot"_a, "row"_a, "local"_a, "seed"_a.none(),
+             "options"_a.none(), "reports"_a)
+        .def("write", &Chunk::write, "slot"_a, "row"_a, "local"_a, "observation"_a.none(), "reports"_a);
+
+    nb::class_<Lease>(m, "Lease")
+        .def(nb::init<nb::list>(), "arrays"_a)
+        .def("settle", &Lease::settle)
+        .def_prop_ro("free", &Lease::free);
+
+    m.def("bell_create", [] {
+        int sleep_fd, ring_fd;
+        checked(shoal_bell_create(&sleep_fd, &ring_fd));
+        return nb::make_tuple(sleep_fd, ring_fd);
+    });
+    m.def("start_watch", start_watch, "parent_fd"_a, "socket_fd"_a, "said_fd"_a, "out_fd"_a, "tail"_a);
+    m.def("read_tail", read_tail, "tail"_a);
     m.def("leave", Leaving::wait);
+    m.def("fork_count", [] { return shoal_fork_count(); });
     m.def("cpu_count", [] { return shoal_cpu_count(); });
     m.def("inspect", inspect, "fd"_a);
     m.def("memory_create", [] { return checked(shoal_memory_create()); });

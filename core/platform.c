@@ -21,6 +21,7 @@
 
 #ifdef __linux__
 #include <linux/futex.h>
+#include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include <sys/vfs.h>
 #endif
@@ -295,6 +296,32 @@ void shoal_futex_wake(const shoal_word *word) {
     (void)syscall(SYS_futex, word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
 #else
     (void)word;
+#endif
+}
+
+int shoal_bell_create(int *sleep_fd, int *ring_fd) {
+#ifdef __linux__
+    int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (fd < 0)
+        return -errno;
+    *sleep_fd = *ring_fd = fd;
+    return 0;
+#else
+    int ends[2];
+    if (pipe(ends) != 0)
+        return -errno;
+    for (int i = 0; i < 2; i++) {
+        int flags = fcntl(ends[i], F_GETFL);
+        if (close_on_exec(ends[i]) < 0 || fcntl(ends[i], F_SETFL, flags | O_NONBLOCK) != 0) {
+            int error = errno;
+            close(ends[0]);
+            close(ends[1]);
+            return -error;
+        }
+    }
+    *sleep_fd = ends[0];
+    *ring_fd = ends[1];
+    return 0;
 #endif
 }
 

@@ -62,6 +62,21 @@ class Unlocked {
     Unlocked(const Unlocked &) = delete;
     Unlocked &operator=(const Unlocked &) = delete;
 
+    /* Takes the GIL back for a call. */
+    template <typename Call> void with(Call call) {
+        if (state_ == nullptr)
+            return call();
+        PyEval_RestoreThread(state_);
+        try {
+            call();
+        } catch (...) {
+            state_ = nullptr; /* held from here on */
+            Leaving::unlocked--;
+            throw;
+        }
+        state_ = PyEval_SaveThread();
+    }
+
   private:
     PyThreadState *state_ = nullptr;
 };

@@ -77,6 +77,7 @@ class Stepper {
         shoal_rng_seed(&arrays_.rng[env], seed);
     }
     nb::object reset(nb::object mask);
+    void reset_into(nb::object mask, nb::tuple arrays);
     nb::object step(nb::object actions);
     uint64_t step_into(nb::object actions, nb::tuple arrays);
     nb::bytes save(uint64_t env);
@@ -108,6 +109,7 @@ class Stepper {
     void require_open() const;
     void require_begun() const;
     Slot &take_slot(bool &copied);
+    void reset_slot(nb::object mask, const Slot &slot);
     nb::object result(const Slot &slot, bool copied);
     void take_actions(nb::handle actions, Buffer *views, uint64_t rows);
     void take_field(uint64_t f, nb::handle given, Buffer &view, uint64_t rows);
@@ -227,17 +229,10 @@ inline nb::object Stepper::observation(const Slot &slot) const {
     return all;
 }
 
-inline nb::object Stepper::reset(nb::object mask) {
-    require_open();
-    bool copied;
-    Slot &slot = take_slot(copied);
+inline void Stepper::reset_slot(nb::object mask, const Slot &slot) {
     Buffer chosen;
-    if (!mask.is_none()) {
+    if (!mask.is_none())
         chosen.take(mask);
-        for (size_t f = 0; last_ != nullptr && last_ != &slot && f < fields_; f++)
-            memcpy(slot.addresses[f], last_->addresses[f],
-                   rows_ * shoal_field_bytes(&description_.d.observations.items[f]));
-    }
     shoal_targets targets = slot.targets();
     shoal_engine_reset(engine_, mask.is_none() ? nullptr : static_cast<const uint8_t *>(chosen->buf),
                        &targets);
@@ -247,8 +242,26 @@ inline nb::object Stepper::reset(nb::object mask) {
         over_.clear();
     last_ = &slot;
     began_ = true;
+}
+
+inline nb::object Stepper::reset(nb::object mask) {
+    require_open();
+    bool copied;
+    Slot &slot = take_slot(copied);
+    for (size_t f = 0; !mask.is_none() && last_ != nullptr && last_ != &slot && f < fields_; f++)
+        memcpy(slot.addresses[f], last_->addresses[f],
+               rows_ * shoal_field_bytes(&description_.d.observations.items[f]));
+    reset_slot(mask, slot);
     nb::object found = observation(slot);
     return copied ? hooks_.attr("copied")(found) : found;
+}
+
+/* Rows that are not reset stay as they are. */
+inline void Stepper::reset_into(nb::object mask, nb::tuple arrays) {
+    require_open();
+    auto slot = std::make_unique<Slot>(arrays, fields_);
+    reset_slot(mask, *slot);
+    into_ = std::move(slot);
 }
 
 inline void Stepper::take_field(uint64_t f, nb::handle given, Buffer &view, uint64_t rows) {
@@ -396,7 +409,7 @@ inline nb::object Stepper::step(nb::object actions) {
 inline uint64_t Stepper::step_into(nb::object actions, nb::tuple arrays) {
     require_begun();
     std::unique_ptr<Buffer[]> views(new Buffer[own_actions_.size()]);
-    take_actions(actions, views.get(), rows_);
+    take_actions(actions.is_none() ? nb::object() : actions, views.get(), rows_); /* None: in place */
     auto slot = std::make_unique<Slot>(arrays, fields_);
     run(*slot);
     into_ = std::move(slot);

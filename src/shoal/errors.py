@@ -6,6 +6,9 @@ ShoalError
 |-- ForkedError            use in a forked child of the process that made it
 |-- PluginError            a C environment that cannot be loaded, described or started
 |   `-- BuildError         a C environment that cannot be compiled
+|-- WorkerError            worker processes that cannot be started or talked to
+|   |-- WorkerDied         a worker process ended by itself or was killed
+|   `-- WorkerTimeout      a worker process was too slow, and was killed
 |-- SpaceError             a value that does not fit its space (also a ValueError)
 |   |-- SpaceKeyError      a missing key, an unknown character (also a KeyError)
 |   `-- SpaceIndexError    an index or a length out of range (also an IndexError)
@@ -41,6 +44,9 @@ __all__ = [
     "SpaceIndexError",
     "SpaceKeyError",
     "VersionError",
+    "WorkerDied",
+    "WorkerError",
+    "WorkerTimeout",
 ]
 
 
@@ -83,6 +89,24 @@ class PluginError(ShoalError):
 
 class BuildError(PluginError):
     """The compiler is missing, or refused the source; its own message is in this one."""
+
+
+class WorkerError(ShoalError, RuntimeError):
+    """A worker process cannot be started, or cannot be understood."""
+
+
+class WorkerDied(WorkerError):
+    """A worker process is dead, and the environments in it are lost."""
+
+    env_ids: list[int]
+    pid: int
+    signal: int | None
+    exitcode: int | None
+    stderr: str
+
+
+class WorkerTimeout(WorkerDied, TimeoutError):
+    """A worker process took longer than it may, and was killed."""
 
 
 class SpaceError(ShoalError, ValueError):

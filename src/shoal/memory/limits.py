@@ -19,6 +19,7 @@ __all__ = [
     "file_size_limits",
     "format_bytes",
     "memory_limits",
+    "oom_kills",
     "require_room",
     "space_limits",
 ]
@@ -102,6 +103,15 @@ def file_size_limits() -> list[Limit]:
         return []
     advice = "raise it with `ulimit -f unlimited`"
     return [Limit("the file-size limit (RLIMIT_FSIZE)", soft, advice)]
+
+
+def oom_kills(root: Path = Path("/")) -> int:
+    """How often the kernel has killed for want of memory in this process's cgroups; 0 where it does not say."""
+    kills = 0
+    for version, directory, _ in _memory_cgroups(root):
+        table = _read_table(directory / ("memory.events" if version == 2 else "memory.oom_control"))
+        kills += table.get("oom_kill", 0)
+    return kills
 
 
 def _cgroup_limits(root: Path) -> list[Limit]:

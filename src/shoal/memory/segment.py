@@ -98,6 +98,16 @@ class Segment(Mapping[str, NDArray[Any]]):
         fd = names.open_existing(path, not readonly, f"segment file {str(path)!r}")
         return cls._opened(fd, "file", f"file {str(path)!r}", None, path, layout, readonly)
 
+    @classmethod
+    def from_fileno(cls, fd: int) -> Segment:
+        """A segment from a descriptor received from another process; the descriptor is its own from now on."""
+        return cls._opened(fd, "anonymous", "segment received", None, None, None, False)
+
+    def fileno(self) -> int:
+        """The descriptor, to be passed to another process."""
+        self._open_arrays()
+        return self._handles.fd
+
     def reader(self) -> Segment:
         """A read-only handle on the same memory; its descriptor cannot be mapped for writing."""
         self._open_arrays()

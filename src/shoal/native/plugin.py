@@ -14,7 +14,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Sp
 from shoal import _core
 from shoal.errors import PluginError
 
-__all__ = ["FieldInfo", "PluginInfo", "bundled", "load"]
+__all__ = ["FieldInfo", "PluginInfo", "bundled", "load", "rng_words"]
 
 _BOX, _DISCRETE, _MULTI_DISCRETE, _MULTI_BINARY = range(4)
 
@@ -78,6 +78,13 @@ def bundled() -> dict[str, Path]:
     """The environments that come with Shoal, id to library; each names itself."""
     directory = Path(_core.__file__).parent / "envs"
     return {_core.Plugin(str(path)).name: path for path in sorted(directory.glob("*.so"))}
+
+
+def rng_words(seed: int) -> list[int]:
+    """The generator of a seed beyond 64 bits, as NumPy makes it."""
+    state = np.random.PCG64(np.random.SeedSequence(seed)).state["state"]
+    word = 2**64 - 1
+    return [state["state"] >> 64, state["state"] & word, state["inc"] >> 64, state["inc"] & word, 0]
 
 
 def _resolved(

@@ -2,6 +2,7 @@
 
 from shoal.vector.env import VectorEnv
 from shoal.vector.make import make_vec
+from shoal.vector.process import ProcessVectorEnv
 from shoal.vector.rollout import Rollout
 
-__all__ = ["Rollout", "VectorEnv", "make_vec"]
+__all__ = ["ProcessVectorEnv", "Rollout", "VectorEnv", "make_vec"]

@@ -11,7 +11,17 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-__all__ = ["autoreset_mode", "batched", "count", "reset_mask", "rng_words", "seeds"]
+__all__ = [
+    "autoreset_mode",
+    "batched",
+    "checks",
+    "choice",
+    "count",
+    "no_options",
+    "reset_mask",
+    "seconds",
+    "seeds",
+]
 
 
 def seeds(seed: int | Sequence[int | None] | None, number: int) -> list[int | None]:
@@ -37,16 +47,14 @@ def seeds(seed: int | Sequence[int | None] | None, number: int) -> list[int | No
     return [None if value is None else int(value) for value in values]
 
 
-def reset_mask(options: Any, rows: int, worlds: int) -> NDArray[np.bool_] | None:
-    """Which environments `reset(options=)` is for; None: all. Errors are Gymnasium's."""
+def reset_mask(options: Any, rows: int, worlds: int) -> tuple[NDArray[np.bool_] | None, dict[str, Any] | None]:
+    """Which environments `reset(options=)` is for (None: all), and the other options. Errors are Gymnasium's."""
     if options is not None and not isinstance(options, Mapping):
         raise TypeError(f"options must be a dict, got {type(options).__name__}: {options!r}")
-    given = dict(options or {})
-    mask = given.pop("reset_mask", None)
-    if given:
-        raise ValueError(f"reset takes the option 'reset_mask', got {sorted(given)}")
-    if mask is None:
-        return None
+    if options is None or "reset_mask" not in options:
+        return None, None if options is None else dict(options)
+    others = dict(options)
+    mask = others.pop("reset_mask")
     if not isinstance(mask, np.ndarray):
         raise TypeError(f"`options['reset_mask']` must be a numpy array, got {type(mask)}")
     if mask.shape != (rows,):
@@ -58,7 +66,13 @@ def reset_mask(options: Any, rows: int, worlds: int) -> NDArray[np.bool_] | None
             "`options['reset_mask']` must contain a boolean array with at least one True value, "
             f"got reset_mask={mask}"
         )
-    return np.asarray(mask.reshape(worlds, -1).any(axis=1))
+    return np.asarray(mask.reshape(worlds, -1).any(axis=1)), others
+
+
+def no_options(options: dict[str, Any] | None) -> None:
+    """C environments are reset without options."""
+    if options:
+        raise ValueError(f"reset takes the option 'reset_mask', got {sorted(options)}")
 
 
 def batched(space: Space[Any], rows: int) -> Space[Any]:
@@ -92,8 +106,27 @@ def count(name: str, value: Any, most: int) -> int:
     return int(value)
 
 
-def rng_words(seed: int) -> list[int]:
-    """The generator of a seed beyond 64 bits, as NumPy makes it."""
-    state = np.random.PCG64(np.random.SeedSequence(seed)).state["state"]
-    word = 2**64 - 1
-    return [state["state"] >> 64, state["state"] & word, state["inc"] >> 64, state["inc"] & word, 0]
+def choice(name: str, value: Any, choices: Sequence[str]) -> str:
+    """`value` if it is one of `choices`."""
+    if value not in choices:
+        raise ValueError(f"{name} must be {' or '.join(map(repr, choices))}, got {value!r}")
+    return str(value)
+
+
+def seconds(name: str, value: Any) -> float | None:
+    """A positive time, or None."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+        raise TypeError(f"{name} must be a number of seconds or None, got {type(value).__name__}: {value!r}")
+    if not value > 0:
+        raise ValueError(f"{name} must be more than 0 seconds, got {value}")
+    return float(value)
+
+
+def checks(check: Iterable[str] | None, default: Iterable[str]) -> set[str]:
+    """Which values are looked at each step."""
+    names = set(default) if check is None else {check} if isinstance(check, str) else set(check)
+    if not names <= {"actions", "nan"}:
+        raise ValueError(f"check may name ['actions', 'nan'], got {sorted(names)}")
+    return names

@@ -23,7 +23,7 @@ from shoal import _core
 from shoal.errors import ClosedError, ShoalError
 from shoal.memory import Layout, Segment
 from shoal.memory.layout import FieldSpec
-from shoal.native.plugin import PluginInfo
+from shoal.native.plugin import PluginInfo, rng_words
 from shoal.vector import arguments
 from shoal.vector.hooks import Hooks
 from shoal.vector.rollout import Rollout
@@ -64,11 +64,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self.agents_per_env = info.agents
         self.num_envs = self.num_worlds * info.agents
         self.autoreset_mode = arguments.autoreset_mode(autoreset_mode)
-        if buffers not in _BUFFERS:
-            raise ValueError(f"buffers must be 'leased', 'live' or 'copy', got {buffers!r}")
-        checks = {check} if isinstance(check, str) else set(check)
-        if not checks <= set(_CHECKS):
-            raise ValueError(f"check may name {sorted(_CHECKS)}, got {sorted(checks)}")
+        arguments.choice("buffers", buffers, list(_BUFFERS))
+        checks = arguments.checks(check, ())
         drawable = info.plugin.has_extension("shoal.render/1")
         if render_mode not in (None, "rgb_array") or (render_mode is not None and not drawable):
             choices = "None or 'rgb_array'" if drawable else "None: this environment cannot be drawn"
@@ -167,7 +164,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     ) -> tuple[Any, dict[str, Any]]:
         """Starts new episodes, in all environments or where `options["reset_mask"]` is True."""
         self._require_synchronous("reset", "async_reset")
-        mask = arguments.reset_mask(options, self.num_envs, self.num_worlds)
+        mask, others = arguments.reset_mask(options, self.num_envs, self.num_worlds)
+        arguments.no_options(others)
         self._seed(seed, mask)
         return self._stepper.reset(mask), {}
 
@@ -343,7 +341,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             if value < 2**64:
                 self._stepper.seed(self._place(env), value)
             else:
-                self._state["rng"][self._place(env)] = arguments.rng_words(value)
+                self._state["rng"][self._place(env)] = rng_words(value)
         self._seeded = True
 
 

@@ -9,39 +9,14 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 import numpy as np
-from gymnasium.error import ResetNeeded
 from numpy.typing import NDArray
 
-from shoal.errors import ClosedError, ForkedError, ShoalError
+from shoal.errors import ShoalError
 from shoal.native.plugin import FieldInfo
+from shoal.native.refusals import refuse
+from shoal.vector.slots import copied
 
 __all__ = ["Hooks"]
-
-_REFUSALS: dict[str, tuple[type[Exception], str]] = {
-    "closed": (ClosedError, "the environments are closed; arrays they returned are still valid"),
-    "busy": (ShoalError, "another thread is stepping these environments; one step at a time"),
-    "forked": (
-        ForkedError,
-        "these environments were made by the parent process; their threads did not survive fork(). "
-        "Make new ones in the child",
-    ),
-    "not reset": (ResetNeeded, "call reset() before step()"),
-    "not async reset": (ResetNeeded, "call async_reset() before send()"),
-    "leaving": (ShoalError, "the interpreter is shutting down"),
-    "over": (
-        ResetNeeded,
-        "an environment finished and autoreset is disabled: reset it with "
-        'reset(options={"reset_mask": terminated | truncated}) before the next step',
-    ),
-    "under way": (ShoalError, "environments are under way: recv() them before this"),
-    "sent twice": (ShoalError, "an environment was sent that is under way already; recv() it first"),
-    "no checkpoint": (ShoalError, "this environment cannot be saved: it has no shoal.checkpoint/1"),
-    "no render": (ShoalError, "this environment cannot be drawn: it has no shoal.render/1"),
-    "bad checkpoint": (
-        ValueError,
-        "not a checkpoint of this environment with these options; pass what save_env returned",
-    ),
-}
 
 
 class Hooks:
@@ -63,8 +38,7 @@ class Hooks:
         self.copies = 0
 
     def refuse(self, reason: str) -> NoReturn:
-        kind, message = _REFUSALS[reason]
-        raise kind(message)
+        refuse(reason)
 
     def grow(self, slots: int) -> tuple[Any, ...] | None:
         """Another slot, or None at the cap: then the results are copied out."""
@@ -73,7 +47,7 @@ class Hooks:
     def copied(self, value: Any) -> Any:
         """The same results in memory of their own."""
         self.copies += 1
-        return _copied(value)
+        return copied(value)
 
     def as_dict(self, given: Any) -> dict[str, Any]:
         names = [field.name for field in self._actions]
@@ -128,12 +102,3 @@ class Hooks:
             "Fix what chose it (check=() turns this check off)"
         )
 
-
-def _copied(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        return value.copy()
-    if isinstance(value, tuple):
-        return tuple(_copied(item) for item in value)
-    if isinstance(value, dict):
-        return {key: _copied(item) for key, item in value.items()}
-    return value

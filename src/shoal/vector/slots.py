@@ -11,7 +11,7 @@ from shoal.memory import Layout, Segment
 from shoal.memory.layout import FieldSpec
 from shoal.native.plugin import FieldInfo
 
-__all__ = ["Infos", "SlotMaker"]
+__all__ = ["Infos", "SlotMaker", "copied"]
 
 
 class SlotMaker:
@@ -89,3 +89,14 @@ class Infos:
             info["final_obs"], info["_final_obs"] = whole, done.copy()
             info["final_info"], info["_final_info"] = {}, done.copy()
         return info
+
+def copied(value: Any) -> Any:
+    """The same arrays, nested as they are, in memory of their own."""
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, tuple):
+        items = [copied(item) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    if isinstance(value, dict):
+        return {key: copied(item) for key, item in value.items()}
+    return value

@@ -1,0 +1,330 @@
+/* Part of the binding: a worker's chunk of Python environments, stepped in one call.
+ *
+ *   for each environment:  action -> env.step -> row of the slot: observation, reward, flags
+ *                          finished before, NEXT_STEP: env.reset instead; finishes now, SAME_STEP: at once
+ *
+ * Everything that is not plain (an exception, an info, a final observation, a value that needs conversion) goes
+ * to Python, to `hooks`; a report is (environment, kind, what). */
+// SPDX-License-Identifier: MIT
+#ifndef SHOAL_CHUNK_HPP
+#define SHOAL_CHUNK_HPP
+
+#include "engine.h"
+#include "gate.hpp"
+#include "row_writer.hpp"
+
+#include <nanobind/nanobind.h>
+
+#include <map>
+#include <memory>
+#include <vector>
+
+namespace nb = nanobind;
+
+class Chunk {
+  public:
+    enum Command { STEP = 1, SENT = 2 };
+    enum Report { INFO = 0, ERROR = 1, OBSERVATION = 2 };
+    enum { SAMPLE = 16 }; /* one step in so many has its environments timed */
+
+    /* `arrays`: per environment of the vector: reset, return so far, length so far, last return, last length,
+     * ticket, finished; then this chunk's own sums: steps, episodes, returns, lengths. `first` is this chunk's
+     * first environment. */
+    Chunk(nb::list envs, uint64_t first, uint32_t autoreset, nb::tuple arrays, nb::object hooks)
+        : envs_(envs), hooks_(hooks), first_(first), count_(nb::len(envs)), autoreset_(autoreset),
+          step_(nb::cast("step")) {
+        const size_t rows = first_ + count_;
+        const size_t bytes[] = {rows, rows * 8, rows * 4, rows * 8, rows * 4, rows * 4, rows * 4, 32};
+        void *base[8];
+        if (nb::len(arrays) != 8)
+            throw nb::value_error("eight arrays");
+        for (size_t i = 0; i < 8; i++) {
+            kept_.push_back(nb::borrow(arrays[i]));
+            base[i] = memory_of(arrays[i], bytes[i]);
+        }
+        reset_ = static_cast<uint8_t *>(base[0]);
+        total_ = static_cast<double *>(base[1]);
+        length_ = static_cast<uint32_t *>(base[2]);
+        last_return_ = static_cast<double *>(base[3]);
+        last_length_ = static_cast<uint32_t *>(base[4]);
+        ticket_ = static_cast<shoal_word *>(base[5]);
+        finished_ = static_cast<shoal_word *>(base[6]);
+        sums_ = static_cast<double *>(base[7]);
+        generic_ = nb::module_::import_("numpy").attr("generic");
+    }
+
+    /* Where results go: rows of a slot. `memory` writes observations (None: they are reported), `ahead` rows
+     * further than the rewards: a rollout's lie one step ahead. */
+    void add_slot(uint32_t slot, nb::object memory, nb::object reward, nb::object terminated,
+                  nb::object truncated, uint64_t ahead) {
+        Target target;
+        target.memory = memory;
+        target.ahead = ahead;
+        if (!memory.is_none()) {
+            nb::object tree = memory.attr("tree")();
+            if (!tree.is_none())
+                target.writer = std::make_shared<RowWriter>(tree);
+        }
+        target.kept = {reward, terminated, truncated};
+        target.rows = nb::len(reward);
+        target.reward = static_cast<double *>(memory_of(reward, target.rows * sizeof(double)));
+        target.terminated = static_cast<uint8_t *>(memory_of(terminated, target.rows));
+        target.truncated = static_cast<uint8_t *>(memory_of(truncated, target.rows));
+        targets_[slot] = target;
+    }
+    void drop_slot(uint32_t slot) { targets_.erase(slot); }
+
+    /* The chunk's rows of the shared action array. Without them hooks.actions() gives a list. */
+    void set_actions(nb::object rows) {
+        rows_ = rows;
+        copy_rows_ = rows.attr("copy");
+    }
+
+    /* Serves steps until another command comes, which it returns. */
+    uint32_t serve(Gate &gate) {
+        for (;;) {
+            const uint32_t command = gate.wait();
+            if (command == STEP) {
+                nb::list reports;
+                step(gate.slot(), gate.row(), actions(), reports, &gate);
+                if (nb::len(reports) == 0)
+                    gate.finish(0, 0);
+                else
+                    hooks_.attr("reply")(reports);
+            } else if (command == SENT) {
+                serve_sent(gate);
+                gate.finish(0, 0);
+            } else {
+                return command;
+            }
+        }
+    }
+
+    /* One step of every environment; what is not plain is in the returned list. */
+    nb::list step_all(uint32_t slot, uint64_t row, nb::object actions) {
+        nb::list reports;
+        step(slot, row, actions.is_none() ? this->actions() : actions, reports, nullptr);
+        return reports;
+    }
+
+    /* Resets one environment and writes its observation into its row. Raises what env.reset raises. */
+    void reset_one(uint32_t slot, uint64_t row, uint64_t local, nb::object seed, nb::object options,
+                   nb::list reports) {
+        Target &target = target_of(slot, row);
+        nb::object result = env(local).attr("reset")(nb::arg("seed") = seed, nb::arg("options") = options);
+        nb::object info = take_reset(result, target, row, local, reports);
+        begin_episode(local);
+        reset_[first_ + local] = 0;
+        add_info(local, info, reports);
+    }
+
+    /* Writes an observation that came some other way, such as after a repair. */
+    void write(uint32_t slot, uint64_t row, uint64_t local, nb::object observation, nb::list reports) {
+        put(target_of(slot, row), row, local, observation, reports);
+    }
+
+  private:
+    struct Target {
+        nb::object memory;
+        std::shared_ptr<RowWriter> writer;
+        std::vector<nb::object> kept;
+        double *reward = nullptr;
+        uint8_t *terminated = nullptr, *truncated = nullptr;
+        uint64_t rows = 0, ahead = 0;
+    };
+
+    nb::object env(uint64_t local) const { return envs_[local]; }
+    nb::object actions() const { return rows_.is_valid() ? copy_rows_() : hooks_.attr("actions")(); }
+    nb::object action(uint64_t local) const { /* a copy: an environment may keep what it is given */
+        return rows_.is_valid() ? rows_[local].attr("copy")() : hooks_.attr("action")(local);
+    }
+
+    /* `row` is where the vector's first environment lies. */
+    Target &target_of(uint32_t slot, uint64_t row) {
+        auto found = targets_.find(slot);
+        if (found == targets_.end() || row + first_ + count_ > found->second.rows)
+            throw nb::index_error("no such slot or row");
+        return found->second;
+    }
+
+    void put(Target &target, uint64_t row, uint64_t local, nb::handle observation, nb::list &reports) {
+        const uint64_t at = row_of(row, local) + target.ahead;
+        if (target.writer && target.writer->write(static_cast<int64_t>(at), observation))
+            return;
+        if (target.memory.is_none())
+            reports.append(nb::make_tuple(first_ + local, static_cast<int>(OBSERVATION),
+                                          hooks_.attr("frozen")(observation)));
+        else
+            target.memory.attr("write")(at, observation);
+    }
+
+    nb::object take_reset(nb::handle result, Target &target, uint64_t row, uint64_t local,
+                          nb::list &reports) {
+        if (!PyTuple_Check(result.ptr()) || PyTuple_Size(result.ptr()) != 2)
+            hooks_.attr("bad_result")("reset", result, 2);
+        put(target, row, local, PyTuple_GetItem(result.ptr(), 0), reports);
+        return nb::borrow(PyTuple_GetItem(result.ptr(), 1));
+    }
+
+    void begin_episode(uint64_t local) {
+        total_[first_ + local] = 0;
+        length_[first_ + local] = 0;
+    }
+
+    void add_info(uint64_t local, nb::handle info, nb::list &reports) {
+        if (!PyDict_Check(info.ptr()))
+            hooks_.attr("bad_info")(info);
+        if (PyDict_Size(info.ptr()) == 0)
+            return;
+        reports.append(nb::make_tuple(first_ + local, static_cast<int>(INFO), frozen(info)));
+    }
+
+    /* The info as it is now: another environment of this chunk may hold and change the same objects. */
+    nb::object frozen(nb::handle info) const {
+        PyObject *key, *value;
+        Py_ssize_t at = 0;
+        while (PyDict_Next(info.ptr(), &at, &key, &value))
+            if (!(PyBool_Check(value) || PyLong_CheckExact(value) || PyFloat_CheckExact(value) ||
+                  PyUnicode_CheckExact(value) || value == Py_None ||
+                  PyObject_IsInstance(value, generic_.ptr()) == 1))
+                return hooks_.attr("frozen")(info);
+        return nb::steal(PyDict_Copy(info.ptr()));
+    }
+
+    void step(uint32_t slot, uint64_t row, nb::object actions, nb::list &reports, Gate *gate) {
+        Target &target = target_of(slot, row);
+        if (nb::len(actions) != count_)
+            throw nb::value_error("one action per environment");
+        timed_ = gate != nullptr && turn_++ % SAMPLE == 0;
+        spent_ns_ = 0;
+        for (uint64_t local = 0; local < count_; local++)
+            step_or_report(target, row, local, actions[local], reports);
+        if (timed_)
+            gate->add_env_ns(spent_ns_ * SAMPLE);
+    }
+
+    void step_or_report(Target &target, uint64_t row, uint64_t local, nb::object action, nb::list &reports) {
+        try {
+            step_one(target, row, local, action, reports);
+        } catch (nb::python_error &error) {
+            fail(target, row, local, nb::borrow(error.value()), reports);
+        } catch (std::exception &error) {
+            nb::object raised = nb::borrow(PyExc_RuntimeError)(nb::cast(error.what()));
+            fail(target, row, local, raised, reports);
+        }
+    }
+
+    /* The environment raised. Its row says truncated; the next step resets it. hooks.failed may have made it
+     * anew, and then gives the first observation and info. */
+    void fail(Target &target, uint64_t row, uint64_t local, nb::object error, nb::list &reports) {
+        const uint64_t at = row_of(row, local);
+        target.reward[at] = 0;
+        target.terminated[at] = 0;
+        target.truncated[at] = 1;
+        reset_[first_ + local] = 1;
+        begin_episode(local);
+        nb::object again = hooks_.attr("failed")(local, error, reports);
+        if (!again.is_none()) {
+            put(target, row, local, again, reports);
+            reset_[first_ + local] = autoreset_ == SHOAL_NEXT_STEP;
+        }
+    }
+
+    uint64_t row_of(uint64_t row, uint64_t local) const { return row + first_ + local; }
+
+    void step_one(Target &target, uint64_t row, uint64_t local, nb::handle action, nb::list &reports) {
+        const uint64_t at = row_of(row, local), env_id = first_ + local;
+        if (reset_[env_id]) {
+            nb::object result = hooks_.attr("reset")(local);
+            nb::object info = take_reset(result, target, row, local, reports);
+            target.reward[at] = 0;
+            target.terminated[at] = target.truncated[at] = 0;
+            reset_[env_id] = 0;
+            begin_episode(local);
+            add_info(local, info, reports);
+            return;
+        }
+        const uint64_t begin = timed_ ? shoal_now_ns() : 0;
+        PyObject *arguments[] = {PyList_GetItem(envs_.ptr(), static_cast<Py_ssize_t>(local)), action.ptr()};
+        nb::object result = nb::steal(PyObject_VectorcallMethod(step_.ptr(), arguments, 2, nullptr));
+        if (timed_)
+            spent_ns_ += shoal_now_ns() - begin;
+        if (!result.is_valid())
+            throw nb::python_error();
+        if (!PyTuple_Check(result.ptr()) || PyTuple_Size(result.ptr()) != 5)
+            hooks_.attr("bad_result")("step", result, 5);
+        PyObject *parts[5];
+        for (int i = 0; i < 5; i++)
+            parts[i] = PyTuple_GetItem(result.ptr(), i);
+        const double reward = PyFloat_AsDouble(parts[1]);
+        const int terminated = PyObject_IsTrue(parts[2]), truncated = PyObject_IsTrue(parts[3]);
+        if ((reward == -1 || terminated < 0 || truncated < 0) && PyErr_Occurred())
+            throw nb::python_error();
+        nb::object observation = nb::borrow(parts[0]), info = nb::borrow(parts[4]);
+        const bool done = terminated || truncated;
+        if (done && autoreset_ == SHOAL_SAME_STEP) {
+            nb::object renewed = hooks_.attr("renewed")(local, observation, info);
+            observation = renewed[0];
+            info = renewed[1];
+        }
+        put(target, row, local, observation, reports);
+        target.reward[at] = reward;
+        target.terminated[at] = static_cast<uint8_t>(terminated);
+        target.truncated[at] = static_cast<uint8_t>(truncated);
+        total_[env_id] += reward;
+        length_[env_id]++;
+        sums_[0] += 1;
+        if (done) {
+            last_return_[env_id] = total_[env_id];
+            last_length_[env_id] = length_[env_id];
+            sums_[1] += 1;
+            sums_[2] += total_[env_id];
+            sums_[3] += length_[env_id];
+            begin_episode(local);
+            reset_[env_id] = autoreset_ == SHOAL_NEXT_STEP;
+        }
+        add_info(local, info, reports);
+    }
+
+    /* Asynchronous stepping: whatever has a new ticket, until nothing has. Rows go into slot 0. */
+    void serve_sent(Gate &gate) {
+        Target &target = target_of(0, 0);
+        bool any;
+        do {
+            any = false;
+            for (uint64_t local = 0; local < count_; local++) {
+                const uint64_t env_id = first_ + local;
+                const uint32_t ticket = ticket_[env_id].load(std::memory_order_acquire);
+                if (ticket == finished_[env_id].load(std::memory_order_relaxed))
+                    continue;
+                any = true;
+                nb::list reports;
+                timed_ = turn_++ % SAMPLE == 0;
+                spent_ns_ = 0;
+                step_or_report(target, 0, local, action(local), reports);
+                if (timed_)
+                    gate.add_env_ns(spent_ns_ * SAMPLE);
+                if (nb::len(reports) != 0)
+                    hooks_.attr("post")(reports);
+                finished_[env_id].store(ticket); /* releases the row; partner: Gates.take_finished */
+                gate.ring();
+            }
+        } while (any);
+    }
+
+    nb::list envs_;
+    nb::object hooks_, rows_, copy_rows_, generic_;
+    uint64_t first_, count_;
+    uint32_t autoreset_;
+    nb::object step_;
+    std::vector<nb::object> kept_;
+    uint8_t *reset_;
+    double *total_, *last_return_, *sums_;
+    uint32_t *length_, *last_length_;
+    shoal_word *ticket_, *finished_;
+    std::map<uint32_t, Target> targets_;
+    uint64_t turn_ = 0, spent_ns_ = 0;
+    bool timed_ = false;
+};
+
+#endif

@@ -1,0 +1,329 @@
+/* Part of the binding: gates as the two sides see them, Gates for the parent and Gate for one worker. */
+// SPDX-License-Identifier: MIT
+#ifndef SHOAL_GATE_HPP
+#define SHOAL_GATE_HPP
+
+#include "gate.h"
+#include "plugin.hpp"
+#include "watch.h"
+
+#include <nanobind/nanobind.h>
+
+#include <poll.h>
+#include <sched.h>
+
+#include <atomic>
+#include <string>
+#include <vector>
+
+namespace nb = nanobind;
+
+/* Raises what a signal handler of Python raised, such as KeyboardInterrupt. */
+inline void check_signals() {
+    if (PyErr_CheckSignals() != 0)
+        throw nb::python_error();
+}
+
+inline void *memory_of(nb::handle array, size_t at_least) {
+    Buffer buffer;
+    buffer.take(array);
+    if (static_cast<size_t>(buffer->len) < at_least)
+        throw nb::value_error("the array is too small");
+    return buffer->buf;
+}
+
+/* The parent's side: all gates of one vector environment. */
+class Gates {
+  public:
+    enum Status { IDLE = 0, TIMEOUT = 1, DIED = 2 };
+
+    Gates(nb::object gates, nb::object bell, uint32_t count, int bell_fd, bool yields)
+        : gates_array_(gates), bell_array_(bell),
+          gates_(static_cast<shoal_gate *>(memory_of(gates, count * sizeof(shoal_gate)))),
+          bell_(static_cast<shoal_bell *>(memory_of(bell, sizeof(shoal_bell)))), bell_fd_(bell_fd),
+          workers_(count) {
+        patience_.yields = yields;
+    }
+
+    /* The descriptor that tells of a worker's death: a pidfd (readable) or a socket (hangs up). -1: there is
+     * no worker, and it counts as idle. */
+    void watch(uint32_t worker, int fd, bool is_socket) {
+        workers_.at(worker) = {fd, is_socket};
+        atomic_store_explicit(&gates_[worker].done, atomic_load(&gates_[worker].go), std::memory_order_relaxed);
+    }
+
+    bool idle(uint32_t worker) const {
+        return workers_.at(worker).fd < 0 || shoal_gate_idle(&gates_[worker]) != 0;
+    }
+
+    /* Posts a command to one worker. It must be idle. */
+    void post(uint32_t worker, uint32_t command, uint32_t slot, uint64_t row, uint64_t mail_bytes) {
+        if (workers_.at(worker).fd < 0)
+            return;
+        bell_->pending.fetch_add(1);
+        shoal_gate &gate = gates_[worker];
+        gate.slot = slot;
+        gate.row = row;
+        gate.mail_bytes = mail_bytes;
+        shoal_gate_post(&gate, command);
+    }
+
+    /* Posts the same command to every worker, all idle. */
+    void post_all(uint32_t command, uint32_t slot, uint64_t row) {
+        bell_->pending.store(0);
+        for (uint32_t w = 0; w < workers_.size(); w++)
+            post(w, command, slot, row, 0);
+    }
+
+    /* Waits until every worker is idle, at most `timeout_ns`. DIED: a worker that is not idle is dead. */
+    int wait(uint64_t timeout_ns) {
+        std::vector<shoal_gate *> busy;
+        if (none_busy(busy))
+            return IDLE;
+        Unlocked unlocked;
+        return wait_unlocked(timeout_ns, unlocked);
+    }
+
+    /* The workers whose descriptor says they are dead. */
+    nb::list dead() const {
+        nb::list found;
+        for (uint32_t w = 0; w < workers_.size(); w++)
+            if (is_dead(w))
+                found.append(w);
+        return found;
+    }
+
+    nb::tuple reply(uint32_t worker) const {
+        const shoal_gate &gate = gates_[worker];
+        workers_.at(worker);
+        return nb::make_tuple(gate.replied, gate.reply_bytes);
+    }
+    /* Whether any worker replied with more than its rows; forgets nothing. */
+    bool replied() const {
+        for (uint32_t w = 0; w < workers_.size(); w++)
+            if (gates_[w].replied != 0)
+                return true;
+        return false;
+    }
+    nb::tuple times(uint32_t worker) const {
+        workers_.at(worker);
+        return nb::make_tuple(gates_[worker].busy_ns, gates_[worker].env_ns);
+    }
+
+    /* Asynchronous stepping: up to `most` environments, from `start` round, that were sent (`out`) and have
+     * finished what was asked of them; fewer only at a timeout or a death. Their `out` is cleared. */
+    nb::tuple take_finished(nb::object tickets, nb::object finished, nb::object out, uint64_t start,
+                            uint64_t most, uint64_t timeout_ns) {
+        Buffer asked, answered, sent;
+        asked.take(tickets);
+        answered.take(finished);
+        sent.take(out);
+        const size_t count = static_cast<size_t>(sent->len);
+        auto *ticket = static_cast<shoal_word *>(asked->buf);
+        auto *done = static_cast<shoal_word *>(answered->buf);
+        auto *flag = static_cast<uint8_t *>(sent->buf);
+        auto ready = [&] {
+            size_t number = 0;
+            for (size_t e = 0; e < count; e++)
+                number += flag[e] && done[e].load() == ticket[e].load(std::memory_order_relaxed);
+            return number;
+        };
+        int status = IDLE;
+        {
+            const uint64_t begin = shoal_now_ns();
+            Unlocked unlocked;
+            while (ready() < most) {
+                const uint64_t waited = shoal_now_ns() - begin;
+                if (waited >= timeout_ns) {
+                    status = TIMEOUT;
+                    break;
+                }
+                if (waited < 100000) {
+                    sched_yield();
+                    continue;
+                }
+                std::vector<pollfd> polled = poll_set(true);
+                shoal_bell_arm(bell_);
+                if (ready() >= most) {
+                    shoal_bell_disarm(bell_);
+                    break;
+                }
+                if (sleep(polled, timeout_ns - waited) && any_dead()) {
+                    status = DIED;
+                    break;
+                }
+                unlocked.with([] { check_signals(); });
+            }
+        }
+        nb::list taken;
+        for (size_t k = 0; k < count && nb::len(taken) < most; k++) {
+            const size_t e = (start + k) % count;
+            if (flag[e] && done[e].load() == ticket[e].load(std::memory_order_relaxed)) {
+                flag[e] = 0;
+                taken.append(e);
+            }
+        }
+        return nb::make_tuple(status, taken);
+    }
+
+  private:
+    struct Worker {
+        int fd = -1;
+        bool is_socket = false;
+    };
+
+    bool none_busy(std::vector<shoal_gate *> &busy) {
+        busy.clear();
+        for (uint32_t w = 0; w < workers_.size(); w++)
+            if (!idle(w))
+                busy.push_back(&gates_[w]);
+        return busy.empty();
+    }
+
+    bool is_dead(uint32_t w) const {
+        if (workers_[w].fd < 0)
+            return false;
+        pollfd one = {workers_[w].fd, static_cast<short>(workers_[w].is_socket ? 0 : POLLIN), 0};
+        return poll(&one, 1, 0) > 0;
+    }
+    bool any_dead() const {
+        for (uint32_t w = 0; w < workers_.size(); w++)
+            if (is_dead(w))
+                return true;
+        return false;
+    }
+
+    std::vector<pollfd> poll_set(bool idle_too) const {
+        std::vector<pollfd> polled = {{bell_fd_, POLLIN, 0}};
+        for (uint32_t w = 0; w < workers_.size(); w++)
+            if (workers_[w].fd >= 0 && (idle_too || !idle(w)))
+                polled.push_back({workers_[w].fd, static_cast<short>(workers_[w].is_socket ? 0 : POLLIN), 0});
+        return polled;
+    }
+
+    bool sleep(std::vector<pollfd> &polled, uint64_t timeout_ns) {
+        return shoal_bell_sleep(bell_, polled.data(), static_cast<uint32_t>(polled.size()), timeout_ns) != 0;
+    }
+
+    int wait_unlocked(uint64_t timeout_ns, Unlocked &unlocked) {
+        const uint64_t begin = shoal_now_ns();
+        std::vector<shoal_gate *> busy;
+        for (;;) {
+            if (none_busy(busy) || shoal_gates_look(busy.data(), static_cast<uint32_t>(busy.size()), &patience_))
+                return IDLE;
+            const uint64_t waited = shoal_now_ns() - begin;
+            if (waited >= timeout_ns)
+                return TIMEOUT;
+            std::vector<pollfd> polled = poll_set(false);
+            shoal_bell_arm(bell_); /* partner: shoal_bell_ring */
+            if (none_busy(busy)) {
+                shoal_bell_disarm(bell_);
+                return IDLE;
+            }
+            if (sleep(polled, timeout_ns - waited))
+                for (uint32_t w = 0; w < workers_.size(); w++)
+                    if (is_dead(w) && !idle(w))
+                        return DIED;
+            unlocked.with([] { check_signals(); });
+        }
+    }
+
+    nb::object gates_array_, bell_array_; /* keep the memory */
+    shoal_gate *gates_;
+    shoal_bell *bell_;
+    int bell_fd_;
+    std::vector<Worker> workers_;
+    shoal_patience patience_ = {};
+};
+
+/* A worker's side: its own gate. */
+class Gate {
+  public:
+    Gate(nb::object gates, nb::object bell, uint32_t worker, int bell_fd, bool yields)
+        : gates_array_(gates), bell_array_(bell),
+          gate_(static_cast<shoal_gate *>(memory_of(gates, (worker + 1) * sizeof(shoal_gate))) + worker),
+          bell_(static_cast<shoal_bell *>(memory_of(bell, sizeof(shoal_bell)))), bell_fd_(bell_fd),
+          seen_(gate_->done.load()) {
+        patience_.yields = yields;
+    }
+
+    uint32_t wait() {
+        const uint32_t before = seen_;
+        {
+            Unlocked unlocked;
+            while ((seen_ = shoal_gate_wait(gate_, before, &patience_)) == before)
+                unlocked.with([] { check_signals(); });
+        }
+        began_ = shoal_now_ns();
+        return gate_->command;
+    }
+    uint32_t slot() const { return gate_->slot; }
+    uint64_t row() const { return gate_->row; }
+    uint64_t mail_bytes() const { return gate_->mail_bytes; }
+
+    void finish(uint32_t replied, uint64_t reply_bytes) {
+        gate_->replied = replied;
+        gate_->reply_bytes = reply_bytes;
+        gate_->busy_ns += shoal_now_ns() - began_;
+        shoal_gate_finish(gate_, seen_, bell_, bell_fd_);
+    }
+    void add_env_ns(uint64_t ns) { gate_->env_ns += ns; }
+    bool asked_anew() const { return gate_->go.load() != seen_; }
+    /* After the store of a finished word: wakes a parent that sleeps. */
+    void ring() { shoal_bell_ring(bell_, bell_fd_); }
+
+  private:
+    nb::object gates_array_, bell_array_;
+    shoal_gate *gate_;
+    shoal_bell *bell_;
+    int bell_fd_;
+    uint32_t seen_;
+    uint64_t began_ = 0;
+    shoal_patience patience_ = {};
+};
+
+/* Tells whether anybody refers to some arrays beyond those who did when it was settled: a slot whose memory
+ * users see through them, or through views of them, is free when nobody does. */
+class Lease {
+  public:
+    explicit Lease(nb::list arrays) {
+        for (nb::handle array : arrays)
+            arrays_.push_back(nb::borrow(array));
+    }
+    void settle() {
+        counts_.clear();
+        for (const nb::object &array : arrays_)
+            counts_.push_back(Py_REFCNT(array.ptr()));
+    }
+    bool free() const {
+        for (size_t i = 0; i < counts_.size(); i++)
+            if (Py_REFCNT(arrays_[i].ptr()) > counts_[i])
+                return false;
+        return true;
+    }
+
+  private:
+    std::vector<nb::object> arrays_;
+    std::vector<Py_ssize_t> counts_;
+};
+
+inline void start_watch(int parent_fd, int socket_fd, int said_fd, int out_fd, nb::object tail) {
+    static std::vector<nb::object> kept; /* for the life of the process, as the thread */
+    kept.push_back(tail);
+    int result = shoal_watch_start(parent_fd, socket_fd, said_fd, out_fd,
+                                   static_cast<shoal_tail *>(memory_of(tail, sizeof(shoal_tail))));
+    if (result < 0) {
+        errno = -result;
+        PyErr_SetFromErrno(PyExc_OSError);
+        throw nb::python_error();
+    }
+}
+
+inline nb::bytes read_tail(nb::object tail) {
+    char bytes[SHOAL_TAIL_BYTES];
+    uint64_t count =
+        shoal_tail_read(static_cast<const shoal_tail *>(memory_of(tail, sizeof(shoal_tail))), bytes);
+    return nb::bytes(bytes, count);
+}
+
+#endif

@@ -1,0 +1,84 @@
+/* A worker's watch: see watch.h. */
+// SPDX-License-Identifier: MIT
+#define _GNU_SOURCE
+#include "watch.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+_Static_assert(sizeof(shoal_tail) == 4096, "a whole page");
+
+typedef struct watch {
+    int parent_fd, socket_fd, said_fd, out_fd;
+    shoal_tail *tail;
+} watch;
+
+void shoal_tail_add(shoal_tail *tail, const char *bytes, uint64_t count) {
+    for (uint64_t i = 0; i < count; i++)
+        tail->bytes[(tail->written + i) % SHOAL_TAIL_BYTES] = bytes[i];
+    tail->written += count;
+}
+
+uint64_t shoal_tail_read(const shoal_tail *tail, char *out) {
+    const uint64_t written = tail->written;
+    const uint64_t count = written < SHOAL_TAIL_BYTES ? written : SHOAL_TAIL_BYTES;
+    for (uint64_t i = 0; i < count; i++)
+        out[i] = tail->bytes[(written - count + i) % SHOAL_TAIL_BYTES];
+    return count;
+}
+
+/* Passes on what is in the pipe; 0 once it can give no more. */
+static int pass_on(const watch *w) {
+    char bytes[4096];
+    ssize_t count = read(w->said_fd, bytes, sizeof bytes);
+    if (count <= 0)
+        return count < 0 && (errno == EINTR || errno == EAGAIN);
+    shoal_tail_add(w->tail, bytes, (uint64_t)count);
+    for (ssize_t at = 0; at < count;) {
+        ssize_t written = write(w->out_fd, bytes + at, (size_t)(count - at));
+        if (written < 0 && errno != EINTR)
+            break; /* nobody hears it; the tail has it */
+        at += written > 0 ? written : 0;
+    }
+    return 1;
+}
+
+static void *run(void *argument) {
+    watch w = *(watch *)argument;
+    free(argument);
+    for (;;) {
+        struct pollfd polled[] = {{.fd = w.parent_fd, .events = POLLIN},
+                                  {.fd = w.socket_fd, .events = 0},
+                                  {.fd = w.said_fd, .events = POLLIN}};
+        if (poll(polled, 3, -1) < 0)
+            continue; /* EINTR */
+        if (polled[0].revents != 0 || polled[1].revents != 0)
+            _exit(1);
+        if (polled[2].revents != 0 && !pass_on(&w))
+            w.said_fd = -1;
+    }
+}
+
+int shoal_watch_start(int parent_fd, int socket_fd, int said_fd, int out_fd, shoal_tail *tail) {
+    watch *w = malloc(sizeof *w);
+    if (w == NULL)
+        return -ENOMEM;
+    *w = (watch){parent_fd, socket_fd, said_fd, out_fd, tail};
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    pthread_t thread;
+    int error = pthread_create(&thread, NULL, run, w);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error != 0) {
+        free(w);
+        return -error;
+    }
+    pthread_detach(thread);
+    return 0;
+}

@@ -1,0 +1,36 @@
+/* A worker's watch: one thread that ends the worker with its parent and passes on what it says.
+ *
+ *    worker's stderr -> pipe -> watch -> the real stderr, and the last bytes into the tail in shared memory
+ *    the parent ends          -> watch -> _exit, even while the worker is inside a C loop
+ *
+ * After a crash the parent finds the tail in the segment, and what was still in the pipe. */
+// SPDX-License-Identifier: MIT
+#ifndef SHOAL_WATCH_H
+#define SHOAL_WATCH_H
+
+#include "platform.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define SHOAL_TAIL_BYTES 4088u
+
+/* Writer: the watch of one worker; after its death, the parent. */
+typedef struct shoal_tail {
+    uint64_t written; /* bytes ever; byte i is at i % SHOAL_TAIL_BYTES */
+    char bytes[SHOAL_TAIL_BYTES];
+} shoal_tail;
+
+/* Starts the thread; 0 or -errno. `parent_fd` becomes readable when the parent ends (-1: none), `socket_fd`
+ * hangs up with it, `said_fd` is the pipe's reading end, `out_fd` where it goes. All stay the caller's. */
+int shoal_watch_start(int parent_fd, int socket_fd, int said_fd, int out_fd, shoal_tail *tail);
+
+void shoal_tail_add(shoal_tail *tail, const char *bytes, uint64_t count);
+/* Copies the last bytes in order; returns how many. `out` has SHOAL_TAIL_BYTES. */
+uint64_t shoal_tail_read(const shoal_tail *tail, char *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

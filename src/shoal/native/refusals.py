@@ -1,0 +1,42 @@
+"""Why the native stepper may refuse a call, and the exception that says so."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from gymnasium.error import ResetNeeded
+
+from shoal.errors import ClosedError, ForkedError, ShoalError
+
+__all__ = ["refuse"]
+
+_REFUSALS: dict[str, tuple[type[Exception], str]] = {
+    "closed": (ClosedError, "the environments are closed; arrays they returned are still valid"),
+    "busy": (ShoalError, "another thread is stepping these environments; one step at a time"),
+    "forked": (
+        ForkedError,
+        "these environments were made by the parent process; their threads did not survive fork(). "
+        "Make new ones in the child",
+    ),
+    "not reset": (ResetNeeded, "call reset() before step()"),
+    "not async reset": (ResetNeeded, "call async_reset() before send()"),
+    "leaving": (ShoalError, "the interpreter is shutting down"),
+    "over": (
+        ResetNeeded,
+        "an environment finished and autoreset is disabled: reset it with "
+        'reset(options={"reset_mask": terminated | truncated}) before the next step',
+    ),
+    "under way": (ShoalError, "environments are under way: recv() them before this"),
+    "sent twice": (ShoalError, "an environment was sent that is under way already; recv() it first"),
+    "no checkpoint": (ShoalError, "this environment cannot be saved: it has no shoal.checkpoint/1"),
+    "no render": (ShoalError, "this environment cannot be drawn: it has no shoal.render/1"),
+    "bad checkpoint": (
+        ValueError,
+        "not a checkpoint of this environment with these options; pass what save_env returned",
+    ),
+}
+
+
+def refuse(reason: str) -> NoReturn:
+    kind, message = _REFUSALS[reason]
+    raise kind(message)

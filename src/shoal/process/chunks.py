@@ -1,0 +1,425 @@
+"""A worker's chunk of environments: Python ones stepped by _core.Chunk, C ones by the engine."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import pickle
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+from gymnasium.spaces import Space
+from gymnasium.spaces.utils import is_space_dtype_shape_equiv
+
+from shoal import _core
+from shoal.memory import Layout, Segment
+from shoal.native.plugin import load, rng_words
+from shoal.native.refusals import refuse
+from shoal.process.mail import Failure, dumps
+from shoal.process.worker import STEP
+from shoal.spaces import Bounds, Declaration, Memory
+
+__all__ = [
+    "ERROR",
+    "INFO",
+    "OBSERVATION",
+    "EnvChunk",
+    "Frozen",
+    "NativeChunk",
+    "bound_memory",
+    "derived_seed",
+    "make_chunk",
+]
+
+INFO, ERROR, OBSERVATION = 0, 1, 2
+"""Kinds of report: (environment, kind, what)."""
+
+_FORBIDDEN = ("reset", "step", "close", "_setattr", "_check_spaces")
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    """A value pickled the moment it was seen, since its owner may change it."""
+
+    data: bytes
+
+    def thaw(self) -> Any:
+        return pickle.loads(self.data)
+
+
+def bound_memory(
+    segment: Segment, space: Space[Any], path: str, rows: int, bounds: Bounds
+) -> Memory:
+    """The memory of `rows` values of `space` in a segment that has its fields."""
+    return Declaration(bounds).space(space, path, rows)(segment)
+
+
+def make_chunk(plan: Any, worker: Any) -> EnvChunk | NativeChunk:
+    return EnvChunk(plan, worker) if plan.plugin is None else NativeChunk(plan, worker)
+
+
+class EnvChunk:
+    """Python environments."""
+
+    def __init__(self, plan: Any, worker: Any) -> None:
+        """`worker` is the process's end of what it shares, or, in the parent itself, has a board alone."""
+        self._plan, self._worker = plan, worker
+        makers = plan.makers
+        self._makers: list[Callable[[], Any]] = pickle.loads(makers) if isinstance(makers, bytes) else makers
+        self._envs: list[Any] = []
+        for number, maker in enumerate(self._makers, plan.first):
+            try:
+                self._envs.append(maker())
+            except BaseException as error:
+                with contextlib.suppress(Exception):
+                    error.env_id = number  # type: ignore[attr-defined]
+                self.close()
+                raise
+        self._next_seeds: list[int | None] = list(plan.seeds)
+        self._seeds: list[int | None] = list(plan.seeds)
+        self._repairs = [0] * len(self._envs)
+        board = worker.board
+        arrays = ("reset", "total", "length", "last_return", "last_length", "ticket", "finished")
+        self._core = _core.Chunk(
+            self._envs,
+            plan.first,
+            plan.autoreset,
+            (*(board[name] for name in arrays), board["sums"][plan.worker]),
+            self,
+        )
+        self.serve = self._core.serve
+        self._actions: Memory | None = None
+        self._space: Space[Any] | None = None
+
+    def facts(self) -> dict[str, Any]:
+        first = self._envs[0]
+        return {
+            "observation_space": first.observation_space,
+            "action_space": first.action_space,
+            "metadata": dict(first.metadata),
+            "render_mode": first.render_mode,
+            "spaces": [env.observation_space for env in self._envs] if self._plan.all_spaces else None,
+        }
+
+    def close(self) -> None:
+        for env in self._envs:
+            with contextlib.suppress(Exception):
+                env.close()
+
+    # -- messages -------------------------------------------------------------------------------------
+
+    def on_bind(
+        self, mode: Any, observation_space: Space[Any], action_space: Space[Any], in_segment: bool, actions: str
+    ) -> list[tuple[bool, bool]]:
+        """The spaces all environments must have, and where actions come from."""
+        segment = None
+        if actions != "message":
+            segment = Segment.from_fileno(self._worker.receive_fds(1)[0])
+        same = self.bind(mode, observation_space, action_space, in_segment, actions, segment)
+        if segment is not None:
+            segment.close()
+        return same
+
+    def bind(
+        self,
+        mode: Any,
+        observation_space: Space[Any],
+        action_space: Space[Any],
+        in_segment: bool,
+        actions: str,
+        segment: Segment | None,
+    ) -> list[tuple[bool, bool]]:
+        self._space = observation_space if in_segment else None
+        plan = self._plan
+        if segment is not None and actions == "array":
+            self._core.set_actions(segment["action"][plan.first : plan.first + len(self._envs)])
+        elif segment is not None:
+            self._actions = bound_memory(segment, action_space, "action", plan.num_envs, plan.bounds)
+        return [
+            (
+                observation_space == env.observation_space
+                if mode == "same"
+                else is_space_dtype_shape_equiv(observation_space, env.observation_space),
+                action_space == env.action_space,
+            )
+            for env in self._envs
+        ]
+
+    def on_slot(self, number: int, rows: int, ahead: int) -> None:
+        """Memory for results: `rows` of them, observations `ahead` rows further on."""
+        segment = Segment.from_fileno(self._worker.receive_fds(1)[0])
+        self.add_slot(segment, number, rows, ahead)
+        segment.close()
+
+    def add_slot(self, segment: Segment, number: int, rows: int, ahead: int) -> None:
+        memory = None
+        if self._space is not None:
+            memory = bound_memory(segment, self._space, "observation", rows + ahead, self._plan.bounds)
+        flags = (segment["reward"], segment["terminated"], segment["truncated"])
+        self._core.add_slot(number, memory, *flags, ahead)
+
+    def on_drop(self, numbers: list[int]) -> None:
+        for number in numbers:
+            self._core.drop_slot(number)
+
+    def on_reset(
+        self, slot: int, row: int, seeds: list[int | None], options: Any, mask: list[bool] | None
+    ) -> list[Any]:
+        reports: list[Any] = []
+        for local, seed in enumerate(seeds):
+            if mask is not None and not mask[local]:
+                continue
+            if seed is None:
+                seed = self._next_seed(local)
+            else:
+                self._seeds[local], self._next_seeds[local] = seed, None
+            given = copy.deepcopy(options)
+            try:
+                self._core.reset_one(slot, row, local, seed, given, reports)
+            except BaseException as error:
+                reports.append((self._plan.first + local, ERROR, Failure.of(error, self._plan.first + local)))
+        return self.packed(reports)
+
+    def step(self, slot: int, row: int, actions: list[Any] | None) -> list[Any]:
+        return self._core.step(slot, row, actions)
+
+    def on_step(self, slot: int, row: int, actions: list[Any]) -> list[Any]:
+        return self.packed(self._core.step(slot, row, actions))
+
+    def on_call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        return self._each(lambda env, local: _called(env, name, args, kwargs))
+
+    def on_set(self, name: str, values: list[Any]) -> list[Any]:
+        return self._each(lambda env, local: env.set_wrapper_attr(name, values[local]))
+
+    def _each(self, act: Callable[[Any, int], Any]) -> list[Any]:
+        answers: list[Any] = []
+        for local, env in enumerate(self._envs):
+            try:
+                answers.append(Frozen(dumps(act(env, local))))
+            except BaseException as error:
+                answers.append(Failure.of(error, self._plan.first + local))
+        return answers
+
+    # -- what _core.Chunk asks for --------------------------------------------------------------------
+
+    def actions(self) -> list[Any]:
+        return [self.action(local) for local in range(len(self._envs))]
+
+    def action(self, local: int) -> Any:
+        assert self._actions is not None
+        return copy.deepcopy(self._actions.read_one(self._plan.first + local))
+
+    def reset(self, local: int) -> Any:
+        seed = self._next_seed(local)
+        return self._envs[local].reset() if seed is None else self._envs[local].reset(seed=seed)
+
+    def renewed(self, local: int, observation: Any, info: Any) -> tuple[Any, dict[str, Any]]:
+        """SAME_STEP: the first observation and info of the next episode, and in it the end of the last."""
+        final = {"final_info": copy.deepcopy(info), "final_obs": copy.deepcopy(observation)}
+        result = self.reset(local)
+        if not isinstance(result, tuple) or len(result) != 2:
+            self.bad_result("reset", result, 2)
+        return result[0], {**final, **result[1]}
+
+    def failed(self, local: int, error: BaseException, reports: list[Any]) -> Any:
+        """An environment raised: reported, or with on_fault="restart" made anew; then its observation."""
+        number = self._plan.first + local
+        if self._plan.restarts:
+            try:
+                with contextlib.suppress(Exception):
+                    self._envs[local].close()
+                self._envs[local] = self._makers[local]()
+                self._repairs[local] += 1
+                seed = derived_seed(self._seeds[local], number, self._repairs[local])
+                observation, info = self._envs[local].reset(seed=seed)
+            except BaseException as again:
+                error = again
+            else:
+                fault = {"fault": Failure.of(error, number).summary}
+                if self._plan.autoreset == 1:
+                    fault = {"final_obs": copy.deepcopy(observation), "final_info": dict(fault), **fault}
+                reports.append((number, INFO, self.frozen({**info, **fault})))
+                return observation
+        reports.append((number, ERROR, Failure.of(error, number)))
+        return None
+
+    def frozen(self, value: Any) -> Frozen:
+        return Frozen(dumps(value))
+
+    def reply(self, reports: list[Any]) -> None:
+        self._worker.reply(self.packed(reports))
+
+    def post(self, reports: list[Any]) -> None:
+        self._worker.post(self.packed(reports))
+
+    def bad_result(self, method: str, result: Any, expected: int) -> NoReturn:
+        found = f"a tuple of {len(result)}" if isinstance(result, tuple) else type(result).__name__
+        raise ValueError(
+            f"env.{method} must return a tuple of {expected}, found {found}; is it an environment of the old "
+            "Gym interface?"
+        )
+
+    def bad_info(self, info: Any) -> NoReturn:
+        raise TypeError(f"an info must be a dict, found {type(info).__name__}: {info!r}")
+
+    def packed(self, reports: list[Any]) -> list[Any]:
+        """Reports that can travel: what cannot be pickled becomes the error that says so."""
+        try:
+            dumps(reports)
+        except Exception:
+            return [self._pickled_or_error(report) for report in reports]
+        return reports
+
+    def _pickled_or_error(self, report: Any) -> Any:
+        number, _, what = report
+        try:
+            dumps(what)
+        except Exception as error:
+            return number, ERROR, Failure.of(error, number)
+        return report
+
+    def _next_seed(self, local: int) -> int | None:
+        seed, self._next_seeds[local] = self._next_seeds[local], None
+        return seed
+
+
+class NativeChunk:
+    """C environments: the engine over the chunk's rows, one thread."""
+
+    def __init__(self, plan: Any, worker: Any) -> None:
+        path, options, time_limit = plan.plugin
+        self._plan, self._worker = plan, worker
+        self._info = info = load(path, options)
+        worlds = -(-plan.count // info.lanes) * info.lanes
+        rows = worlds * info.agents
+        self._begin = plan.first * info.agents
+        self._end = self._begin + rows
+        state = Segment(
+            Layout(
+                {
+                    "instances": (np.uint8, (worlds, max(1, info.instance_bytes))),
+                    "rng": (np.uint64, (worlds, 5)),
+                    "reset": (np.uint8, (worlds,)),
+                    "elapsed": (np.uint32, (worlds,)),
+                    "total": (np.float64, (rows,)),
+                    "length": (np.uint32, (rows,)),
+                }
+            )
+        )
+        board, part = worker.board, slice(self._begin, self._end)
+        self._state = state
+        arrays = (*(state[name] for name in state), board["last_return"][part], board["last_length"][part])
+        action = Segment(
+            Layout({f"action/{i}": (f.dtype, (rows, *f.shape)) for i, f in enumerate(info.actions)})
+        )
+        self._actions = [action[name] for name in action]
+        self._shared_actions: list[Any] = []
+        self._stepper = _core.Stepper(
+            info.plugin, info.values, plan.count, 1, plan.autoreset, time_limit, arrays,
+            tuple(self._actions), self, 0,
+        )  # fmt: skip
+        self._slots: dict[int, tuple[list[Any], int]] = {}
+        self._seeded = False
+
+    def facts(self) -> dict[str, Any]:
+        return {}
+
+    def close(self) -> None:
+        self._stepper.close()
+
+    def serve(self, gate: _core.Gate) -> int:
+        while True:
+            command = gate.wait()
+            if command != STEP:
+                return command
+            try:
+                self._step(gate.slot, gate.row)
+            except BaseException as error:
+                self._worker.reply([(None, ERROR, Failure.of(error, None))])
+            else:
+                gate.finish(0, 0)
+
+    def _step(self, slot: int, row: int) -> None:
+        for own, shared in zip(self._actions, self._shared_actions, strict=True):
+            own[: len(shared)] = shared
+        self._stepper.step_into(None, self._targets(slot, row))
+
+    def _targets(self, slot: int, row: int) -> tuple[Any, ...]:
+        arrays, ahead = self._slots[slot]
+        fields = len(self._info.observations)
+        count = self._end - self._begin
+        at = [row + self._begin + (ahead if number < fields else 0) for number in range(len(arrays))]
+        return tuple(array[begin : begin + count] for array, begin in zip(arrays, at, strict=True))
+
+    def on_bind(
+        self, mode: Any, observation_space: Any, action_space: Any, in_segment: bool, actions: str
+    ) -> list[tuple[bool, bool]]:
+        segment = Segment.from_fileno(self._worker.receive_fds(1)[0])
+        end = self._begin + self._plan.count * self._info.agents
+        self._shared_actions = [segment[name][self._begin : end] for name in segment]
+        segment.close()
+        return []
+
+    def on_slot(self, number: int, rows: int, ahead: int) -> None:
+        segment = Segment.from_fileno(self._worker.receive_fds(1)[0])
+        names = [name for name in segment if not name.startswith("action")]
+        self._slots[number] = [segment[name] for name in names], ahead
+        segment.close()
+
+    def on_drop(self, numbers: list[int]) -> None:
+        for number in numbers:
+            self._slots.pop(number, None)
+
+    def on_reset(
+        self, slot: int, row: int, seeds: list[int | None], options: Any, mask: list[bool] | None
+    ) -> list[Any]:
+        for local, seed in enumerate(seeds):
+            if seed is None and not self._seeded:
+                seed = secrets.randbits(62)
+            if seed is None or (mask is not None and self._seeded and not mask[local]):
+                continue
+            if seed < 2**64:
+                self._stepper.seed(local, seed)
+            else:
+                self._state["rng"][local] = rng_words(seed)
+        self._seeded = True
+        chosen = None if mask is None else np.array(mask, np.bool_)
+        self._stepper.reset_into(chosen, self._targets(slot, row))
+        return []
+
+    def on_call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        error = AttributeError(
+            f"environments written in C have no attribute {name!r}; they offer save_env, restore_env and "
+            "render_env, and their options are in envs.options"
+        )
+        return [Failure.of(error, self._plan.first + local) for local in range(self._plan.count)]
+
+    on_set = on_call
+
+    def on_stepper(self, method: str, local: int, *rest: Any) -> Any:
+        """`save`, `restore` or `render` of one environment."""
+        return getattr(self._stepper, method)(local, *rest)
+
+    def on_statistics(self) -> Any:
+        return self._stepper.statistics
+
+    def refuse(self, reason: str) -> NoReturn:
+        refuse(reason)
+
+
+def derived_seed(seed: int | None, env_id: int, count: int) -> int:
+    """The seed of an environment that was made anew for the `count`-th time."""
+    if seed is None:
+        return secrets.randbits(31)
+    return int(np.random.SeedSequence([seed, env_id, count]).generate_state(1)[0])
+
+
+def _called(env: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if name in _FORBIDDEN:
+        raise ValueError(f"Trying to call function `{name}` with `call`, use `{name}` directly instead.")
+    found = env.get_wrapper_attr(name)
+    return found(*args, **kwargs) if callable(found) else found

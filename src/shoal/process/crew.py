@@ -1,0 +1,327 @@
+"""The crew: all worker processes of one vector environment, seen from the parent.
+
+    board (one segment)   gates [M]  bell   request and reply boxes [M]   stderr tails [M]   flags [num_envs]
+    slots, actions        segments of their own, whose descriptors go over each worker's socket
+
+The crew starts workers, hands them commands, waits, and says who died and how. What a result is, what a fault
+means to a learner and whether to replace a worker is decided above it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from shoal import _core
+from shoal.errors import WorkerDied, WorkerError, WorkerTimeout
+from shoal.memory import Layout, Segment
+from shoal.memory.limits import oom_kills
+from shoal.process.mail import BOX_BYTES, HungUp, Mail, dumps, transmit
+from shoal.process.start import Running, start
+from shoal.process.worker import MESSAGE, SENT, SHOW_STACK, STEP, STOP, Surroundings
+from shoal.spaces import Bounds
+
+__all__ = ["DIED", "IDLE", "TIMEOUT", "Crew", "Plan", "checked_makers", "surroundings"]
+
+IDLE, TIMEOUT, DIED = 0, 1, 2
+_GATE_BYTES, _BELL_BYTES, _TAIL_BYTES = 192, 128, 4096
+_FOREVER_NS = 2**62
+
+
+@dataclass(slots=True)
+class Plan:
+    """What one worker is to be; it travels to it."""
+
+    worker: int
+    first: int
+    count: int
+    num_envs: int
+    autoreset: int
+    makers: Any
+    """Functions that make the environments: pickled, or as they are for a worker that inherits them."""
+    plugin: tuple[str, dict[str, Any], int] | None
+    """For C environments: library, options, time limit."""
+    bounds: Bounds
+    all_spaces: bool
+    restarts: bool
+    daemon: bool
+    yields: bool
+    seeds: list[int | None]
+    agents: int = 1
+    """Rows per environment."""
+    surroundings: Surroundings | None = None
+
+
+class Crew:
+    """Worker processes with their board."""
+
+    def __init__(self, plans: Sequence[Plan], rows: int, context: str | None) -> None:
+        self.plans = list(plans)
+        self._context = context
+        self.size = len(plans)
+        self._pid = os.getpid()
+        self._running: list[Running | None] = [None] * self.size
+        self._mails: list[Mail | None] = [None] * self.size
+        self._kills = oom_kills()
+        self.board = Segment(_board_layout(self.size, rows))
+        self._bell_fd, self._ring_fd = _core.bell_create()
+        self._parent_fd = os.pidfd_open(self._pid) if hasattr(os, "pidfd_open") else -1
+        self.gates = _core.Gates(
+            self.board["gates"], self.board["bell"], self.size, self._bell_fd, self._yields
+        )
+        self.restarts = 0
+
+    @property
+    def _yields(self) -> bool:
+        return self.size + 1 > _core.cpu_count()
+
+    # -- starting -------------------------------------------------------------------------------------
+
+    def start(self, workers: Sequence[int] | None = None) -> None:
+        """Starts workers; each answers with its facts (`answer`) when its environments are made."""
+        for w in range(self.size) if workers is None else workers:
+            plan = self.plans[w]
+            running = start(self._context, plan.daemon, f"ShoalWorker-{w}", plan.makers)
+            self._running[w] = running
+            self._mails[w] = Mail(running.channel, self.board["request"][w], self.board["reply"][w])
+            self.board["tail"][w] = 0
+            self.gates.watch(w, running.death_fd, running.death_is_hangup)
+            fds = [self.board.fileno(), self._ring_fd, running.said_fd, running.says_fd, 1, 2]
+            if self._parent_fd >= 0:
+                fds.append(self._parent_fd)
+            sent = replace(plan, makers=None) if self._context == "fork" else plan
+            if self._context is None:
+                sent = replace(plan, surroundings=surroundings())
+            with contextlib.suppress(HungUp):  # it died at once: wait will say so
+                transmit(running.channel, dumps(sent), fds, running.alive)
+            os.close(running.says_fd)
+            running.says_fd = -1
+            self.gates.post(w, MESSAGE, 0, 0, 0)
+
+    # -- commands -------------------------------------------------------------------------------------
+
+    def step(self, slot: int, row: int) -> None:
+        self.gates.post_all(STEP, slot, row)
+
+    def look_for_tickets(self, worker: int) -> None:
+        """Asynchronous stepping: some of the worker's environments have new tickets."""
+        if self.gates.idle(worker):
+            self.gates.post(worker, SENT, 0, 0, 0)
+
+    def ask(self, worker: int, name: str, *arguments: Any, fds: Sequence[int] = ()) -> None:
+        """Posts a message to an idle worker."""
+        self.ask_pickled(worker, dumps((name, arguments)), fds)
+
+    def ask_pickled(self, worker: int, data: bytes, fds: Sequence[int] = ()) -> None:
+        running, mail = self._running[worker], self._mails[worker]
+        if running is None or mail is None:
+            return
+        count = mail.put(data)
+        self.gates.post(worker, MESSAGE, 0, 0, count)
+        with contextlib.suppress(HungUp, OSError):  # wait will say so
+            mail.send_rest(running.alive)
+            if fds:
+                socket.send_fds(running.channel, [b"f"], list(fds))
+
+    def ask_all(self, name: str, *arguments: Any, fds: Sequence[int] = ()) -> None:
+        data = dumps((name, arguments))
+        for w in range(self.size):
+            self.ask_pickled(w, data, fds)
+
+    def wait(self, timeout_s: float | None) -> int:
+        """Until every worker is idle: IDLE, TIMEOUT or DIED (somebody who was to answer is dead)."""
+        return self.gates.wait(_FOREVER_NS if timeout_s is None else max(0, int(timeout_s * 1e9)))
+
+    def answer(self, worker: int) -> Any:
+        """The message with which a worker finished; None if there was none. HungUp if it died sending it."""
+        kind, count = self.gates.reply(worker)
+        running, mail = self._running[worker], self._mails[worker]
+        if kind == 0 or running is None or mail is None:
+            return None
+        return mail.take(count, running.alive)
+
+    # -- life and death -------------------------------------------------------------------------------
+
+    def alive(self, worker: int) -> bool:
+        running = self._running[worker]
+        return running is not None and running.alive()
+
+    def pid(self, worker: int) -> int | None:
+        running = self._running[worker]
+        return None if running is None else running.pid
+
+    def present(self, worker: int) -> bool:
+        """Whether there is a process, dead or alive, that was not buried."""
+        return self._running[worker] is not None
+
+    def busy(self) -> list[int]:
+        return [w for w in range(self.size) if not self.gates.idle(w)]
+
+    def channel(self, worker: int) -> socket.socket | None:
+        running = self._running[worker]
+        return None if running is None else running.channel
+
+    def show_stack(self, worker: int) -> str:
+        """Has a worker write its Python stack, and reads it."""
+        running = self._running[worker]
+        if running is None:
+            return ""
+        before = int(self.board["tail"][worker][:8].view(np.uint64)[0])
+        running.send_signal(SHOW_STACK)
+        for _ in range(100):
+            time.sleep(0.01)
+            if int(self.board["tail"][worker][:8].view(np.uint64)[0]) > before:
+                time.sleep(0.05)
+                break
+        return _core.read_tail(self.board["tail"][worker]).decode(errors="replace")
+
+    def bury(self, worker: int, timeout_s: float | None = None) -> WorkerDied:
+        """Ends a worker for certain, reaps it, and returns what there is to say; with a timeout, of that."""
+        running = self._running[worker]
+        assert running is not None
+        was_alive = running.alive()
+        running.send_signal(signal.SIGKILL)
+        running.wait(5)
+        words = running.last_words()
+        if words:
+            with contextlib.suppress(OSError):
+                os.write(2, words)
+        status = running.reap()
+        self._running[worker] = self._mails[worker] = None
+        self.gates.watch(worker, -1, False)
+        tail = (_core.read_tail(self.board["tail"][worker]) + words).decode(errors="replace")
+        plan = self.plans[worker]
+        return self._obituary(plan, running.pid, status, tail, timeout_s if was_alive else None)
+
+    def _obituary(
+        self, plan: Plan, pid: int, status: int | None, tail: str, timeout_s: float | None
+    ) -> WorkerDied:
+        number = os.WTERMSIG(status) if status is not None and os.WIFSIGNALED(status) else None
+        code = os.WEXITSTATUS(status) if status is not None and os.WIFEXITED(status) else None
+        env_ids = list(range(plan.first, plan.first + plan.count))
+        which = f"environment {plan.first}" if plan.count == 1 else f"environments {plan.first}-{env_ids[-1]}"
+        who = f"worker {plan.worker} (process {pid}) with {which}"
+        facts = {"env_ids": env_ids, "pid": pid, "signal": number, "exitcode": code, "stderr": tail}
+        if timeout_s is not None:
+            message = f"{who} did not answer within {timeout_s:g} s and was killed"
+            return WorkerTimeout(message + _quoted(tail), **facts)
+        if number is not None:
+            how = f"was killed by {signal.Signals(number).name}"
+        else:
+            how = "ended" if code is None else f"ended with exit code {code}"
+        kills = oom_kills()
+        if number == signal.SIGKILL and kills > self._kills:
+            how += " (the memory cgroup's oom_kill counter rose: likely out of memory)"
+        self._kills = kills
+        advice = '; on_fault="restart" replaces such workers'
+        return WorkerDied(f"{who} {how}{advice}{_quoted(tail)}", **facts)
+
+    def stop(self, timeout_s: float) -> None:
+        """Ends all workers: asks, waits until the time is over, then kills. Never raises for a fault."""
+        if self.board.closed:
+            return
+        mine = self._pid == os.getpid()
+        if mine:
+            deadline = time.monotonic() + timeout_s
+            for w in range(self.size):
+                if self.present(w) and self.alive(w) and self.gates.idle(w) and timeout_s > 0:
+                    self.gates.post(w, STOP, 0, 0, 0)
+            for w in range(self.size):
+                running = self._running[w]
+                if running is not None and not running.wait(max(0, deadline - time.monotonic())):
+                    running.send_signal(signal.SIGKILL)
+            for w in range(self.size):
+                running = self._running[w]
+                if running is not None:
+                    running.wait(1)
+                    words = running.last_words()
+                    if words:
+                        with contextlib.suppress(OSError):
+                            os.write(2, words)
+                    running.reap()
+                    self._running[w] = None
+                self.gates.watch(w, -1, False)
+        self.board.close()
+        for fd in {self._bell_fd, self._ring_fd, self._parent_fd}:
+            if fd >= 0:
+                os.close(fd)
+
+
+def _board_layout(workers: int, rows: int) -> Layout:
+    return Layout(
+        {
+            "gates": (np.uint8, (workers, _GATE_BYTES)),
+            "bell": (np.uint8, (_BELL_BYTES,)),
+            "request": (np.uint8, (workers, BOX_BYTES)),
+            "reply": (np.uint8, (workers, BOX_BYTES)),
+            "tail": (np.uint8, (workers, _TAIL_BYTES)),
+            "sums": (np.float64, (workers + 1, 8)),
+            "reset": (np.uint8, (rows,)),
+            "total": (np.float64, (rows,)),
+            "length": (np.uint32, (rows,)),
+            "last_return": (np.float64, (rows,)),
+            "last_length": (np.uint32, (rows,)),
+            "ticket": (np.uint32, (rows,)),
+            "finished": (np.uint32, (rows,)),
+        }
+    )
+
+
+def _quoted(tail: str) -> str:
+    lines = tail.strip().splitlines()[-15:]
+    return "" if not lines else ". It said last:\n" + "\n".join(f"  | {line}" for line in lines)
+
+
+def surroundings() -> Surroundings:
+    """This process's directory, path, environment and registered environments, for a worker started elsewhere."""
+    try:
+        directory = os.getcwd()
+    except OSError:
+        directory = "/"
+    mpi = ("OMPI_", "PMI_")
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(mpi)}
+    specs = tuple((name, id(spec)) for name, spec in gymnasium.registry.items() if not _is_known(spec))
+    return Surroundings(directory, list(sys.path), list(sys.argv), environment, _registry(specs))
+
+
+def _is_known(spec: Any) -> bool:
+    """Whether a process that has loaded Gymnasium and Shoal has this environment too."""
+    return spec.id.startswith("shoal/") or str(spec.entry_point or "").startswith("gymnasium.")
+
+
+@lru_cache(maxsize=4)
+def _registry(specs: tuple[tuple[str, int], ...]) -> bytes:
+    pickled = {}
+    for name, _ in specs:
+        with contextlib.suppress(Exception):  # a spec that cannot travel is missed only by those who make it
+            pickled[name] = dumps(gymnasium.registry[name])
+    return pickle.dumps(pickled)
+
+
+def checked_makers(env_fns: Sequence[Callable[[], Any]], first: int) -> bytes:
+    """The functions pickled by value; an error that names what cannot be, before any process is started."""
+    try:
+        return dumps(list(env_fns))
+    except Exception as error:
+        for number, function in enumerate(env_fns, first):
+            try:
+                dumps(function)
+            except Exception as why:
+                raise WorkerError(
+                    f"env_fns[{number}], {function!r}, cannot be sent to a worker process: {why}. Make what it "
+                    'refers to inside the function, or use context="fork"'
+                ) from why
+        raise WorkerError(f"env_fns cannot be sent to worker processes: {error}") from error
+

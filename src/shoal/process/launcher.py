@@ -1,0 +1,229 @@
+"""The launcher: a clean process, started once, from which workers are forked.
+
+    trainer --spawn--> launcher (NumPy, Gymnasium and Shoal loaded; one thread)
+       |  "start", a worker's socket          |--fork--> worker    14 ms instead of 400
+       |  pid and pidfd, later its exit status |--fork--> worker
+
+1. The trainer is never forked: it may have threads, a GPU, a window.
+2. The launcher ends with the trainer (its pidfd, or the socket's end); workers have a watch of their own.
+3. It is the workers' parent, so it reaps them and reports how they ended.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from multiprocessing import spawn, util
+from typing import Any, NoReturn
+
+from shoal.errors import WorkerError
+
+__all__ = ["Launcher", "launcher", "main"]
+
+_FRAME = struct.Struct("=cqq")  # kind, pid, exit status
+_START, _STARTED, _ENDED, _FAILED = b"s", b"p", b"x", b"f"
+
+
+class Launcher:
+    """The trainer's side."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        parent_fd = os.pidfd_open(os.getpid()) if hasattr(os, "pidfd_open") else -1
+        program = (
+            f"import sys; sys.path[:] = {sys.path!r}; "
+            f"from shoal.process.launcher import main; main({theirs.fileno()}, {parent_fd})"
+        )
+        environment = dict(os.environ)
+        # Loaded once here for all workers; as many threads as cores in each of them would be too many.
+        environment.setdefault("OPENBLAS_NUM_THREADS", "1")
+        try:
+            self._process = subprocess.Popen(
+                [_executable(), *util._args_from_interpreter_flags(), "-c", program],  # type: ignore[attr-defined]
+                stdin=subprocess.DEVNULL,
+                pass_fds=[fd for fd in (theirs.fileno(), parent_fd) if fd >= 0],
+                start_new_session=True,  # Ctrl-C is the trainer's
+                env=environment,
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+            if parent_fd >= 0:
+                os.close(parent_fd)
+        self._socket = ours
+        self._lock = threading.Lock()
+        self._ended: dict[int, int] = {}
+        self.pid = os.getpid()
+
+    def start(self, channel: socket.socket) -> tuple[int, int]:
+        """Forks a worker that holds `channel`; its pid and a pidfd (-1 where there are none)."""
+        with self._lock:
+            try:
+                socket.send_fds(self._socket, [_FRAME.pack(_START, 0, 0)], [channel.fileno()])
+                while True:
+                    kind, pid, number, fds = self._read()
+                    if kind == _STARTED:
+                        return pid, fds[0] if fds else -1
+                    if kind == _FAILED:
+                        raise WorkerError(
+                            f"cannot start a worker process: {os.strerror(number)} "
+                            "(a limit on processes? see `ulimit -u`)"
+                        )
+            except (OSError, EOFError) as error:
+                raise WorkerError(
+                    f"the process that starts workers (process {self._process.pid}) has ended; "
+                    "its own error is printed above"
+                ) from error
+
+    def exit_status(self, pid: int, timeout_s: float) -> int | None:
+        """How a worker ended, as os.waitpid says it; None if that cannot be known."""
+        deadline = time.monotonic() + timeout_s
+        with self._lock:
+            try:
+                while pid not in self._ended:
+                    left = deadline - time.monotonic()
+                    if left <= 0 or not select.select([self._socket], [], [], left)[0]:
+                        return None
+                    self._read()
+            except (OSError, EOFError):
+                return None
+            return self._ended.pop(pid)
+
+    @property
+    def alive(self) -> bool:
+        return self.pid == os.getpid() and self._process.poll() is None
+
+    def close(self) -> None:
+        self._socket.close()
+        if self.pid == os.getpid():
+            try:
+                self._process.wait(2)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+
+    def _read(self) -> tuple[bytes, int, int, list[int]]:
+        data, fds, _, _ = socket.recv_fds(self._socket, _FRAME.size, 1)
+        while 0 < len(data) < _FRAME.size:
+            data += self._socket.recv(_FRAME.size - len(data))
+        if not data:
+            raise EOFError
+        kind, pid, number = _FRAME.unpack(data)
+        if kind == _ENDED:
+            self._ended[pid] = number
+            if len(self._ended) > 4096:  # nobody asked for these
+                self._ended.pop(next(iter(self._ended)))
+        return kind, pid, number, list(fds)
+
+
+_current: Launcher | None = None
+_current_lock = threading.Lock()
+
+
+def launcher() -> Launcher:
+    """The launcher of this process, started when first needed and again if it died."""
+    global _current
+    with _current_lock:
+        if _current is None or not _current.alive:
+            if _current is not None:
+                _current.close()
+            _current = Launcher()
+        return _current
+
+
+@atexit.register
+def _close_current() -> None:
+    if _current is not None:
+        _current.close()
+
+
+def _executable() -> str:
+    found: Any = spawn.get_executable()
+    if not found:
+        raise WorkerError(
+            "cannot tell which program is Python (sys.executable is empty); set it with "
+            "multiprocessing.set_executable(), or use context='fork'"
+        )
+    return os.fsdecode(found)
+
+
+# -- the launcher's own side --------------------------------------------------------------------------
+
+
+def main(fd: int, parent_fd: int) -> NoReturn:
+    """Forks a worker for each request until the trainer ends."""
+    import gc
+
+    from shoal.process import worker
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    channel = socket.socket(fileno=fd)
+    channel.set_inheritable(False)
+    woken, wakes = socket.socketpair()
+    wakes.setblocking(False)
+    signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    warnings.filterwarnings("ignore", message=".*multi-threaded.*fork.*", category=DeprecationWarning)
+    gc.collect()
+    gc.freeze()  # what is loaded stays shared with the workers, page by page
+    waiter = select.poll()
+    waiter.register(channel, select.POLLIN)
+    waiter.register(woken, select.POLLIN)
+    if parent_fd >= 0:
+        waiter.register(parent_fd, select.POLLIN)
+    while True:
+        heard = {number for number, _ in waiter.poll()}
+        if parent_fd in heard:
+            os._exit(0)
+        if woken.fileno() in heard:
+            woken.recv(4096)
+            _report_ended(channel)
+        if channel.fileno() not in heard:
+            continue
+        data, fds, _, _ = socket.recv_fds(channel, _FRAME.size, 1)
+        if not data:
+            os._exit(0)
+        try:
+            pid = os.fork()
+        except OSError as error:
+            os.close(fds[0])
+            channel.sendall(_FRAME.pack(_FAILED, 0, error.errno or 0))
+            continue
+        if pid == 0:
+            for other in (channel, woken, wakes):
+                other.close()
+            if parent_fd >= 0:
+                os.close(parent_fd)
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            worker.run(socket.socket(fileno=fds[0]))
+            os._exit(0)
+        os.close(fds[0])
+        pidfd = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else -1
+        socket.send_fds(channel, [_FRAME.pack(_STARTED, pid, 0)], [pidfd] if pidfd >= 0 else [])
+        if pidfd >= 0:
+            os.close(pidfd)
+
+
+def _report_ended(channel: socket.socket) -> None:
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        with contextlib.suppress(OSError):
+            channel.sendall(_FRAME.pack(_ENDED, pid, status))

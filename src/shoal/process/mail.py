@@ -1,0 +1,196 @@
+"""Messages between parent and worker: pickled into a box in the segment, or over the socket when too large.
+
+    sender:    put(message) -> number of bytes      then the gate carries the number, then send_rest
+    receiver:  take(number)
+
+A message is small and rare: actions, observations, rewards and flags never travel this way.
+"""
+
+from __future__ import annotations
+
+import pickle
+import select
+import socket
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle  # type: ignore[import-untyped]
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["BOX_BYTES", "Failure", "HungUp", "Mail", "RemoteTraceback", "dumps", "receive", "transmit"]
+
+BOX_BYTES = 65536
+_LENGTH_BYTES = 8
+_MOST_FDS = 16
+
+
+class HungUp(Exception):
+    """The other side is gone."""
+
+
+def dumps(value: Any) -> bytes:
+    """Pickled; by value where the other process could not import it (classes of a script, lambdas)."""
+    try:
+        data = pickle.dumps(value, protocol=5)
+        # A script's own module is called __main__ here and there: by name it would be looked up in the wrong one.
+        if b"__main__" not in data:
+            return data
+    except Exception:  # whatever a __reduce__ raises; cloudpickle says it better
+        pass
+    return bytes(cloudpickle.dumps(value, protocol=5))
+
+
+class Mail:
+    """One side of a worker's two boxes and its socket."""
+
+    def __init__(self, channel: socket.socket, outbox: NDArray[np.uint8], inbox: NDArray[np.uint8]) -> None:
+        self._socket = channel
+        self._outbox, self._inbox = memoryview(outbox), memoryview(inbox)
+        self._rest = b""
+
+    def put(self, data: bytes) -> int:
+        """Lays a pickled message down; tell the number, then call `send_rest`."""
+        if len(data) <= BOX_BYTES:
+            self._outbox[: len(data)] = data
+            self._rest = b""
+        else:
+            self._rest = data
+        return len(data)
+
+    def send_rest(self, alive: Callable[[], bool]) -> None:
+        data, self._rest = self._rest, b""
+        if data:
+            _exchange(self._socket, memoryview(data), alive, sending=True)
+
+    def take(self, count: int, alive: Callable[[], bool]) -> Any:
+        """The message of `count` bytes; HungUp if the other side ends while sending it."""
+        if count <= BOX_BYTES:
+            return pickle.loads(self._inbox[:count])
+        data = bytearray(count)
+        _exchange(self._socket, memoryview(data), alive, sending=False)
+        return pickle.loads(data)
+
+
+def transmit(
+    channel: socket.socket, value: Any, fds: list[int], alive: Callable[[], bool] = lambda: True
+) -> None:
+    """Sends a whole message and descriptors over the socket alone."""
+    data = value if isinstance(value, bytes) else dumps(value)
+    try:
+        socket.send_fds(channel, [len(data).to_bytes(_LENGTH_BYTES, "little")], fds)
+    except OSError as error:
+        raise HungUp from error
+    _exchange(channel, memoryview(data), alive, sending=True)
+
+
+def receive(channel: socket.socket, alive: Callable[[], bool] = lambda: True) -> tuple[Any, list[int]]:
+    """What `transmit` sent."""
+    head, fds, _, _ = socket.recv_fds(channel, _LENGTH_BYTES, _MOST_FDS)
+    if len(head) < _LENGTH_BYTES:
+        raise HungUp
+    data = bytearray(int.from_bytes(head, "little"))
+    _exchange(channel, memoryview(data), alive, sending=False)
+    return pickle.loads(data), fds
+
+
+def _exchange(
+    channel: socket.socket, data: memoryview, alive: Callable[[], bool], *, sending: bool
+) -> None:
+    """Moves all of `data` in slices, so that a death of the other side is seen between them."""
+    waiter = select.poll()
+    waiter.register(channel, select.POLLOUT if sending else select.POLLIN)
+    at = 0
+    while at < len(data):
+        if not waiter.poll(50):
+            if not alive():
+                raise HungUp
+            continue
+        try:
+            if sending:
+                moved = channel.send(data[at:], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            else:
+                moved = channel.recv_into(data[at:], 0, socket.MSG_DONTWAIT)
+                if moved == 0:
+                    raise HungUp
+        except BlockingIOError:
+            time.sleep(0.0001)
+            continue
+        except OSError as error:
+            raise HungUp from error
+        at += moved
+
+
+class RemoteTraceback(Exception):
+    """Where an exception came from, in the worker that raised it; shown as its cause."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return f"\n{self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An exception on its way to another process."""
+
+    env_id: int | None
+    text: str
+    """The traceback, as Python prints it."""
+    data: bytes | None
+    """The exception; None if it cannot be pickled."""
+    summary: str
+
+    @classmethod
+    def of(cls, error: BaseException, env_id: int | None) -> Failure:
+        text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        summary = "".join(traceback.format_exception_only(type(error), error)).strip()
+        return cls(env_id, text, _packed(error), summary)
+
+    def exception(self) -> BaseException:
+        """The exception itself, its cause the remote traceback, its `env_id` set."""
+        error: BaseException | None = None
+        if self.data is not None:
+            try:
+                error = _unpacked(self.data)
+            except Exception:  # a class this process cannot import
+                error = None
+        if error is None:
+            from shoal.errors import WorkerError
+
+            error = WorkerError(f"{self.summary} (its own class could not be brought here)")
+        error.__cause__ = RemoteTraceback(self.text)
+        error.env_id = self.env_id  # type: ignore[attr-defined]
+        return error
+
+
+def _packed(error: BaseException) -> bytes | None:
+    plain = error.with_traceback(None)
+    plain.__cause__ = plain.__context__ = None
+    for state in ((plain, None, None), (type(error), error.args, dict(error.__dict__))):
+        try:
+            data = dumps(state)
+            if type(_unpacked(data)).__name__ == type(error).__name__:
+                return data
+        except Exception:  # its __reduce__, its constructor or its attributes: try the other way
+            continue
+    try:  # without attributes that do not travel
+        return dumps((type(error), tuple(map(str, error.args)), {}))
+    except Exception:
+        return None
+
+
+def _unpacked(data: bytes) -> BaseException:
+    first, arguments, state = pickle.loads(data)
+    if isinstance(first, BaseException):
+        return first
+    # Around __init__, whose arguments need not be the exception's: Exception("text") of MyError(code, why).
+    error: BaseException = first.__new__(first, *arguments)
+    error.args = arguments
+    error.__dict__.update(state)
+    return error

@@ -1,0 +1,140 @@
+"""Starting one worker process, whichever way, and what the parent holds of it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import multiprocessing
+import os
+import select
+import signal
+import socket
+import time
+from typing import Any
+
+from gymnasium.vector.utils import clear_mpi_env_vars
+
+from shoal.errors import WorkerError
+from shoal.process import worker
+from shoal.process.launcher import Launcher, launcher
+
+__all__ = ["Running", "start"]
+
+
+class Running:
+    """A worker process: its socket, its end of life as a descriptor, and what it says on stderr."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self.channel = channel
+        self.pid = 0
+        self.said_fd, self.says_fd = os.pipe()
+        os.set_blocking(self.said_fd, False)
+        self._pidfd = -1
+        self._process: Any = None
+        self._launcher: Launcher | None = None
+        self._status: int | None = None
+        self._reaped = False
+
+    @property
+    def death_fd(self) -> int:
+        """Tells of the worker's death: a pidfd by being readable, else the socket by hanging up."""
+        return self._pidfd if self._pidfd >= 0 else self.channel.fileno()
+
+    @property
+    def death_is_hangup(self) -> bool:
+        return self._pidfd < 0
+
+    def alive(self) -> bool:
+        if self._reaped:
+            return False
+        waiter = select.poll()
+        waiter.register(self.death_fd, 0 if self.death_is_hangup else select.POLLIN)
+        return not waiter.poll(0)
+
+    def send_signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            if self._pidfd >= 0:
+                signal.pidfd_send_signal(self._pidfd, number)
+            elif self.alive():
+                os.kill(self.pid, number)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Waits for its end; whether it came."""
+        waiter = select.poll()
+        waiter.register(self.death_fd, 0 if self.death_is_hangup else select.POLLIN)
+        deadline = time.monotonic() + timeout_s
+        while True:
+            left = deadline - time.monotonic()
+            if waiter.poll(max(0, min(left, 0.05)) * 1000):
+                return True
+            if left <= 0:
+                return False
+
+    def reap(self) -> int | None:
+        """Its exit status as os.waitpid gives it, once it is dead; None if nobody can say. Closes all."""
+        if self._reaped:
+            return self._status
+        if self._process is not None:
+            self._process.join(5)
+            code = self._process.exitcode
+            if code is not None:
+                self._status = -code if code < 0 else code << 8
+                self._process.close()
+        elif self._launcher is not None:
+            self._status = self._launcher.exit_status(self.pid, 1.0)
+        self._reaped = True
+        self.channel.close()
+        for fd in (self.said_fd, self.says_fd, self._pidfd):
+            if fd >= 0:
+                os.close(fd)
+        self.said_fd = self.says_fd = self._pidfd = -1
+        return self._status
+
+    def last_words(self) -> bytes:
+        """What is still in its stderr pipe."""
+        words = b""
+        with contextlib.suppress(BlockingIOError, OSError):
+            while part := os.read(self.said_fd, 4096):
+                words += part
+        return words
+
+
+def start(context: str | None, daemon: bool, name: str, inherited: Any) -> Running:
+    """Starts a worker; `inherited` reaches it unpickled when it is forked from this very process."""
+    ours, theirs = socket.socketpair()
+    running = Running(ours)
+    try:
+        with theirs:
+            if context is None:
+                running._launcher = launcher()
+                running.pid, running._pidfd = running._launcher.start(theirs)
+            else:
+                with clear_mpi_env_vars():
+                    _start_process(running, context, daemon, name, theirs, inherited)
+    except BaseException as error:
+        running._reaped = True
+        ours.close()
+        os.close(running.said_fd)
+        os.close(running.says_fd)
+        if isinstance(error, OSError) and error.errno == errno.EAGAIN:
+            raise WorkerError(
+                "cannot start a worker process: too many processes (see `ulimit -u`); use fewer workers"
+            ) from error
+        raise
+    return running
+
+
+def _start_process(
+    running: Running, context: str, daemon: bool, name: str, theirs: socket.socket, inherited: Any
+) -> None:
+    chosen = multiprocessing.get_context(context)
+    forked = context == "fork"
+    arguments = (theirs, running.channel.fileno() if forked else -1, inherited if forked else None)
+    process = chosen.Process(  # type: ignore[attr-defined]
+        target=worker.run, args=arguments, name=name, daemon=daemon
+    )
+    process.start()
+    running._process = process
+    running.pid = process.pid
+    if hasattr(os, "pidfd_open"):
+        running._pidfd = os.pidfd_open(process.pid)

@@ -1,0 +1,143 @@
+"""A worker process: takes its plan, builds its environments, serves commands until told to stop."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import multiprocessing
+import os
+import pickle
+import signal
+import socket
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from shoal import _core
+from shoal.memory import Segment
+from shoal.process.mail import Failure, HungUp, Mail, dumps, receive, transmit
+
+__all__ = ["MESSAGE", "SENT", "SHOW_STACK", "STEP", "STOP", "Surroundings", "run"]
+
+STEP, SENT, MESSAGE, STOP = 1, 2, 3, 4
+"""Commands of the gate: a step, asynchronous steps, a message in the box, the end."""
+
+SHOW_STACK = signal.SIGUSR2
+"""Makes a worker write its Python stack to stderr."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a process started elsewhere must be given to be like its parent."""
+
+    directory: str
+    path: list[str]
+    arguments: list[str]
+    environment: dict[str, str]
+    registry: bytes
+    """Environments registered in the parent, pickled: {id: EnvSpec}."""
+
+    def enter(self) -> None:
+        with contextlib.suppress(OSError):
+            os.chdir(self.directory)
+        sys.path[:] = self.path
+        sys.argv[:] = self.arguments
+        os.environ.clear()
+        os.environ.update(self.environment)
+        import gymnasium
+
+        for name, data in pickle.loads(self.registry).items():
+            with contextlib.suppress(Exception):  # a spec whose class cannot be imported here
+                gymnasium.registry[name] = pickle.loads(data)
+
+
+def run(channel: socket.socket, parent_end: int = -1, inherited: Any = None) -> None:
+    """The whole life of a worker."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if parent_end >= 0:
+        os.close(parent_end)  # a copy made by fork: while we held it, the parent's end would not show
+    try:
+        plan, fds = receive(channel)
+    except (HungUp, OSError):
+        return
+    from shoal.process.chunks import make_chunk  # Gymnasium is loaded by now, or needed now
+
+    worker = _Worker(channel, plan, fds)
+    try:
+        if inherited is not None:
+            plan.makers = inherited
+        chunk = make_chunk(plan, worker)
+    except BaseException as error:
+        worker.answer_start(Failure.of(error, getattr(error, "env_id", None)))
+        return
+    worker.answer_start(chunk.facts())
+    worker.serve(chunk)
+
+
+class _Worker:
+    """The worker's end of everything it shares with its parent."""
+
+    def __init__(self, channel: socket.socket, plan: Any, fds: list[int]) -> None:
+        board_fd, bell_fd, said_fd, says_fd, out_fd, error_fd, *parent = fds
+        if plan.surroundings is not None:
+            plan.surroundings.enter()
+            os.dup2(out_fd, 1)
+        os.close(out_fd)
+        sys.stdout.flush()
+        os.dup2(says_fd, 2)
+        os.close(says_fd)
+        board = Segment.from_fileno(board_fd)
+        self.board = board
+        self.channel = channel
+        w = plan.worker
+        _core.start_watch(parent[0] if parent else -1, channel.fileno(), said_fd, error_fd, board["tail"][w])
+        faulthandler.enable(file=2, all_threads=False)
+        faulthandler.register(SHOW_STACK, file=2, all_threads=True, chain=False)
+        process = multiprocessing.current_process()
+        process.name = f"ShoalWorker-{w}"
+        process._config["daemon"] = plan.daemon  # type: ignore[attr-defined]
+        self.mail = Mail(channel, board["reply"][w], board["request"][w])
+        self.gate = _core.Gate(board["gates"], board["bell"], w, bell_fd, plan.yields)
+
+    def answer_start(self, facts: Any) -> None:
+        assert self.gate.wait() == MESSAGE
+        self.reply(facts)
+
+    def reply(self, value: Any) -> None:
+        """Finishes the command in hand with a message."""
+        data = dumps(value)
+        count = self.mail.put(data)
+        self.gate.finish(1, count)
+        self.mail.send_rest(_always)
+
+    def serve(self, chunk: Any) -> None:
+        while True:
+            command = chunk.serve(self.gate)
+            if command == STOP:
+                chunk.close()
+                self.gate.finish(0, 0)
+                return
+            name, arguments = self.mail.take(self.gate.mail_bytes, _always)
+            try:
+                answer = getattr(chunk, f"on_{name}")(*arguments)
+                data = dumps(answer)
+            except BaseException as error:
+                data = dumps(Failure.of(error, None))
+            count = self.mail.put(data)
+            self.gate.finish(1, count)
+            self.mail.send_rest(_always)
+
+    def post(self, value: Any) -> None:
+        """Sends a message that no command asked for."""
+        transmit(self.channel, dumps(value), [])
+
+    def receive_fds(self, number: int) -> list[int]:
+        """Descriptors that go with the message in hand."""
+        _, fds, _, _ = socket.recv_fds(self.channel, 1, number)
+        return list(fds)
+
+
+def _always() -> bool:
+    return True  # the watch ends this process with its parent
+

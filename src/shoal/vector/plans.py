@@ -1,0 +1,141 @@
+"""Which worker steps which environments: contiguous chunks, as even as they can be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+from shoal import _core
+from shoal.native.plugin import PluginInfo
+from shoal.process.crew import Plan, checked_makers
+from shoal.spaces import Bounds
+from shoal.vector import arguments
+
+__all__ = ["Division", "PluginEnvs", "make_plans"]
+
+_AUTORESET = {AutoresetMode.NEXT_STEP: 0, AutoresetMode.SAME_STEP: 1, AutoresetMode.DISABLED: 2}
+_MOST_ENVS = 2**24
+
+
+@dataclass(frozen=True, slots=True)
+class PluginEnvs:
+    """C environments for worker processes, in place of functions that make Python ones."""
+
+    info: PluginInfo
+    path: str
+    num_envs: int
+    time_limit: int
+
+    def __len__(self) -> int:
+        return self.num_envs
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """The plans of all workers, that of the caller's own chunk, and the rows they fill."""
+
+    plans: list[Plan]
+    local: Plan | None
+    num_envs: int
+    num_worlds: int
+    rows: int
+    """With the padding that the last chunk of a vectorised plug-in writes."""
+    info: PluginInfo | None
+
+
+def make_plans(
+    env_fns: Sequence[Callable[[], Any]] | PluginEnvs,
+    autoreset_mode: AutoresetMode,
+    num_workers: int | None,
+    max_concurrency: int | None,
+    caller_steps: bool,
+    context: str | None,
+    daemon: bool,
+    bounds: Bounds,
+    observation_mode: Any,
+    restarts: bool,
+) -> Division:
+    """Divides the environments among workers, checking all that concerns it."""
+    native = isinstance(env_fns, PluginEnvs)
+    if not native:
+        env_fns = _checked_functions(env_fns)
+    worlds = arguments.count("the number of environments", len(env_fns), _MOST_ENVS)
+    if context not in (None, "fork", "forkserver", "spawn"):
+        raise ValueError(f"context must be None, 'fork', 'forkserver' or 'spawn', got {context!r}")
+    if native and caller_steps:
+        raise ValueError('caller_steps is for Python environments; backend="native" steps C ones in this process')
+    workers = _worker_count(num_workers, max_concurrency, caller_steps)
+    unit = env_fns.info.lanes if isinstance(env_fns, PluginEnvs) else 1
+    agents = env_fns.info.agents if isinstance(env_fns, PluginEnvs) else 1
+    units = -(-worlds // unit)
+    parts = min(workers + caller_steps, units)
+    edges = [min(worlds, int(edge) * unit) for edge in np.linspace(0, units, parts + 1).astype(int)]
+
+    def plan(number: int) -> Plan:
+        first, end = edges[number], edges[number + 1]
+        makers: Any = None
+        plugin = None
+        if isinstance(env_fns, PluginEnvs):
+            plugin = (env_fns.path, dict(env_fns.info.options), env_fns.time_limit)
+        elif context == "fork" or (caller_steps and number == parts - 1):
+            makers = list(env_fns[first:end])
+        else:
+            makers = checked_makers(env_fns[first:end], first)
+        return Plan(
+            worker=number,
+            first=first,
+            count=end - first,
+            num_envs=worlds,
+            autoreset=_AUTORESET[autoreset_mode],
+            makers=makers,
+            plugin=plugin,
+            bounds=bounds,
+            all_spaces=observation_mode == "different",
+            restarts=restarts,
+            daemon=daemon,
+            yields=parts > _core.cpu_count() - (not caller_steps),
+            seeds=[None] * (end - first),
+            agents=agents,
+        )
+
+    plans = [plan(number) for number in range(parts)]
+    local = plans.pop() if caller_steps and parts > 1 else None
+    return Division(
+        plans, local, worlds * agents, worlds, units * unit * agents, env_fns.info if native else None  # type: ignore[union-attr]
+    )
+
+
+def _checked_functions(env_fns: Any) -> list[Callable[[], Any]]:
+    try:
+        functions = list(env_fns)
+    except TypeError:
+        raise TypeError(
+            f"env_fns must be a list of functions that make environments, got {type(env_fns).__name__}"
+        ) from None
+    for number, function in enumerate(functions):
+        if not callable(function):
+            raise TypeError(
+                f"env_fns[{number}] must be a function that makes an environment, got {function!r}; "
+                "wrap it: lambda: env"
+            )
+    if not functions:
+        raise ValueError("env_fns must have at least one function")
+    return functions
+
+
+def _worker_count(num_workers: int | None, max_concurrency: int | None, caller_steps: bool) -> int:
+    if num_workers is None:
+        workers = max(1, _core.cpu_count() - caller_steps)
+    else:
+        workers = arguments.count("num_workers", num_workers, 4096)
+    if max_concurrency is None:
+        return workers
+    if not isinstance(max_concurrency, (int, np.integer)):
+        raise ValueError(f"`max_concurrency` must be an integer or None, got {type(max_concurrency)}.")
+    if max_concurrency < 1:
+        raise ValueError(f"`max_concurrency` must be a positive or None, got {max_concurrency}.")
+    return min(workers, int(max_concurrency))

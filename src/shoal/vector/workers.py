@@ -1,0 +1,340 @@
+"""The process backend: a crew with its slots and actions, stepped, waited for and repaired.
+
+It only starts, steps and waits; results, infos and Gymnasium's rules are process.py's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gymnasium import logger
+from gymnasium.spaces import Space
+
+from shoal import _core
+from shoal.errors import WorkerDied
+from shoal.memory import Segment
+from shoal.process.chunks import ERROR, INFO, EnvChunk, derived_seed
+from shoal.process.crew import DIED, IDLE, Crew, Plan
+from shoal.process.mail import Failure, HungUp
+from shoal.vector.exchange import Actions, Rows
+
+__all__ = ["Outcome", "Workers"]
+
+_SLOW_S = 60.0
+_TRIES = 3
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of a command."""
+
+    answers: dict[int, Any] = field(default_factory=dict)
+    """Worker to the message it finished with, if any."""
+    faults: dict[int, WorkerDied] = field(default_factory=dict)
+    """Workers that are gone, with what is known."""
+
+
+class _Local:
+    """Stands for a worker's process where the caller itself steps a chunk."""
+
+    def __init__(self, board: Segment) -> None:
+        self.board = board
+
+
+class Workers:
+    """All that steps the environments of one vector environment."""
+
+    def __init__(
+        self, plans: Sequence[Plan], local: Plan | None, rows: int, context: str | None, autoreset: int
+    ) -> None:
+        self.crew = Crew(plans, rows, context)
+        self._local_plan = local
+        self.local: EnvChunk | None = None
+        self._autoreset = autoreset
+        self._bound: tuple[Any, ...] | None = None
+        self._actions: Actions | None = None
+        self._blocks: dict[int, tuple[Segment, int, int]] = {}
+        self._dropped: list[int] = []
+        self.abandoned = False
+        """A call timed out and nobody waits for it any more; workers may still be busy with it."""
+        self.seeds: list[int | None] = []
+        self.restarts = 0
+        self._restarted: dict[int, int] = {}
+        self._slow_warned = False
+        self._local_reports: list[Any] = []
+        self._local_call: Callable[[], list[Any]] | None = None
+        self.local_ns = 0
+
+    def start(self) -> dict[str, Any]:
+        """Starts everything and gives the facts of the first environment; raises what an env_fn raised."""
+        self.crew.start()
+        if self._local_plan is not None:
+            self.local = EnvChunk(self._local_plan, _Local(self.crew.board))
+        outcome = self.wait(None)
+        for error in outcome.faults.values():
+            raise error
+        for answer in outcome.answers.values():
+            if isinstance(answer, Failure):
+                raise answer.exception()
+        facts = [outcome.answers[w] for w in sorted(outcome.answers)]
+        if self.local is not None:
+            facts.append(self.local.facts())
+        whole = dict(facts[0])
+        if whole.get("spaces") is not None:
+            whole["spaces"] = [space for part in facts for space in part["spaces"]]
+        return whole
+
+    def bind(
+        self, mode: Any, observation: Space[Any], action: Space[Any], in_segment: bool, actions: Actions
+    ) -> list[tuple[bool, bool]]:
+        """Tells all chunks their spaces; for each environment whether its own are the same."""
+        self._bound = (mode, observation, action, in_segment, actions.kind)
+        self._actions = actions
+        outcome = self.ask_all("bind", *self._bound, fds=self._action_fds())
+        same = [pair for w in sorted(outcome.answers) for pair in outcome.answers[w]]
+        if self.local is not None:
+            same += self.local.bind(*self._bound, actions.segment)
+        return same
+
+    def _action_fds(self) -> list[int]:
+        assert self._actions is not None
+        return [] if self._actions.segment is None else [self._actions.segment.fileno()]
+
+    def add_block(self, segment: Segment, number: int, rows: int, ahead: int) -> None:
+        """Makes memory for results known to all chunks."""
+        if self._dropped:
+            dropped, self._dropped = self._dropped, []
+            self.ask_all("drop", dropped)
+        # A replacement needs it too, so the descriptor stays ours as long as it is in use.
+        self._blocks[number] = (Segment.from_fileno(_core.reopen(segment.fileno(), True)), rows, ahead)
+        self.ask_all("slot", number, rows, ahead, fds=[segment.fileno()])
+        if self.local is not None:
+            self.local.add_slot(segment, number, rows, ahead)
+
+    def drop_block(self, number: int) -> None:
+        """Nobody writes there any more; the workers are told at the next opportunity."""
+        block = self._blocks.pop(number, None)
+        if block is not None:
+            block[0].close()
+            self._dropped.append(number)
+            if self.local is not None:
+                self.local.on_drop([number])
+
+    # -- commands -------------------------------------------------------------------------------------
+
+    def post_step(self, slot: int, row: int, items: list[Any] | None) -> None:
+        if items is None:
+            self.crew.step(slot, row)
+        else:
+            for w, plan in enumerate(self.crew.plans):
+                self.crew.ask(w, "step", slot, row, items[plan.first : plan.first + plan.count])
+        if self.local is not None:
+            local = self.local
+            mine = None if items is None else items[self._local_first :]
+            self._local_call = lambda: local.step(slot, row, mine)
+
+    @property
+    def _local_first(self) -> int:
+        assert self._local_plan is not None
+        return self._local_plan.first
+
+    def post_reset(self, slot: int, row: int, seeds: list[int | None], options: Any, mask: Any) -> None:
+        for w in range(self.crew.size):
+            self._post_reset_of(w, slot, row, seeds, options, mask)
+        if self.local is not None and self._local_plan is not None:
+            local, plan = self.local, self._local_plan
+            part = slice(plan.first, plan.first + plan.count)
+            chosen = None if mask is None else mask[part].tolist()
+            self._local_call = lambda: local.on_reset(slot, row, seeds[part], options, chosen)
+
+    def _post_reset_of(
+        self, w: int, slot: int, row: int, seeds: list[int | None], options: Any, mask: Any
+    ) -> None:
+        plan = self.crew.plans[w]
+        part = slice(plan.first, plan.first + plan.count)
+        self.crew.ask(w, "reset", slot, row, seeds[part], options, None if mask is None else mask[part].tolist())
+
+    def parts(self) -> list[slice]:
+        """The environments of each chunk."""
+        plans = [*self.crew.plans, *([] if self._local_plan is None else [self._local_plan])]
+        return [slice(plan.first, plan.first + plan.count) for plan in plans]
+
+    def post_call(self, kind: str, arguments_of: list[tuple[Any, ...]]) -> None:
+        for w in range(self.crew.size):
+            self.crew.ask(w, kind, *arguments_of[w])
+        if self.local is not None:
+            method = getattr(self.local, f"on_{kind}")
+            self._local_call = lambda: method(*arguments_of[-1])
+
+    def run_local(self) -> list[Any]:
+        """The caller's own share of what was posted."""
+        call, self._local_call = self._local_call, None
+        if call is None:
+            return []
+        begin = time.perf_counter_ns()
+        reports = call()
+        self.local_ns += time.perf_counter_ns() - begin
+        return reports
+
+    def ask_all(self, name: str, *arguments: Any, fds: Sequence[int] = ()) -> Outcome:
+        """A message to every worker, answered; raises for workers that are gone."""
+        self.crew.ask_all(name, *arguments, fds=fds)
+        outcome = self.wait(None)
+        for error in outcome.faults.values():
+            raise error
+        for answer in outcome.answers.values():
+            if isinstance(answer, Failure):
+                raise answer.exception()
+        return outcome
+
+    # -- waiting --------------------------------------------------------------------------------------
+
+    def wait(self, limit_s: float | None, timeout_s: float | None = None) -> Outcome:
+        """Until all have finished. Who takes longer than `limit_s` is killed. TimeoutError after `timeout_s`."""
+        crew = self.crew
+        outcome = Outcome()
+        begin = time.monotonic()
+        while True:
+            waited = time.monotonic() - begin
+            limits = [_SLOW_S if not self._slow_warned else 3600.0]
+            limits += [limit - waited for limit in (limit_s, timeout_s) if limit is not None]
+            status = crew.wait(min(limits))
+            if status == IDLE:
+                break
+            waited = time.monotonic() - begin
+            if status == DIED:
+                self._bury_dead(outcome)
+            elif limit_s is not None and waited >= limit_s:
+                for w in crew.busy():
+                    outcome.faults[w] = crew.bury(w, limit_s)
+            elif timeout_s is not None and waited >= timeout_s:
+                raise TimeoutError
+            elif limit_s is None and waited >= _SLOW_S and not self._slow_warned:
+                self._warn_slow(waited)
+        if crew.gates.replied:
+            for w in range(crew.size):
+                try:
+                    answer = crew.answer(w)
+                except HungUp:
+                    outcome.faults[w] = crew.bury(w)
+                    continue
+                if answer is not None:
+                    outcome.answers[w] = answer
+        return outcome
+
+    def _bury_dead(self, outcome: Outcome) -> None:
+        for w in self.crew.gates.dead():
+            if not self.crew.gates.idle(w):
+                outcome.faults[w] = self.crew.bury(w)
+
+    def _warn_slow(self, waited: float) -> None:
+        self._slow_warned = True
+        for w in self.crew.busy():
+            plan = self.crew.plans[w]
+            logger.warn(
+                f"worker {w} (process {self.crew.pid(w)}, environments {plan.first}-{plan.first + plan.count - 1}) "
+                f"has been busy for {waited:.0f} s; step_timeout_s= would end it. Its Python stack:\n"
+                f"{self.crew.show_stack(w)}"
+            )
+
+    def catch_up(self, limit_s: float | None) -> None:
+        """Waits for what was abandoned; its results are nobody's."""
+        if self.abandoned:
+            self.abandoned = False
+            self.run_local()
+            self.wait(limit_s)
+
+    def settle(self, timeout_s: float) -> None:
+        """Gives what is under way a little time to end."""
+        self.crew.wait(timeout_s)
+
+    def statistics(self, *, slots: int, copies: int, waited_ns: int, infos_ns: int) -> dict[str, Any]:
+        sums = self.crew.board["sums"].sum(axis=0)
+        episodes = int(sums[1])
+        steps = int(sums[0])
+        times = [self.crew.gates.times(w) for w in range(self.crew.size)]
+        return {
+            "steps": steps,
+            "episodes": episodes,
+            "mean_return": float(sums[2] / episodes) if episodes else float("nan"),
+            "mean_length": float(sums[3] / episodes) if episodes else float("nan"),
+            "slots": slots,
+            "copies": copies,
+            "restarts": self.restarts,
+            "waited_ns": waited_ns,
+            "infos_ns": infos_ns,
+            "workers_ns": times,
+        }
+
+    # -- repair ---------------------------------------------------------------------------------------
+
+    def replace(self, w: int, error: WorkerDied, slot: int, row: int, limit_s: float | None) -> list[Any]:
+        """A new worker in place of one that is gone; its environments' first observations are in their rows."""
+        plan = self.crew.plans[w]
+        for _ in range(_TRIES):
+            self.restarts += 1
+            count = self._restarted[w] = self._restarted.get(w, 0) + 1
+            env_ids = range(plan.first, plan.first + plan.count)
+            known = self.seeds or [None] * (plan.first + plan.count)
+            plan.seeds = [derived_seed(known[env], env, count) for env in env_ids]
+            self.crew.start([w])
+            steps: list[Callable[[], None]] = [lambda: None]
+            assert self._bound is not None
+            bound = self._bound
+            steps.append(lambda: self.crew.ask(w, "bind", *bound, fds=self._action_fds()))
+            for number, (segment, rows, ahead) in self._blocks.items():
+                steps.append(
+                    lambda number=number, segment=segment, rows=rows, ahead=ahead: self.crew.ask(  # type: ignore[misc]
+                        w, "slot", number, rows, ahead, fds=[segment.fileno()]
+                    )
+                )
+            seeds: list[int | None] = [None] * (plan.first + plan.count)
+            seeds[plan.first :] = plan.seeds
+            steps.append(lambda: self._post_reset_of(w, slot, row, seeds, None, None))
+            reports, again = self._run(w, steps, limit_s)
+            if again is None:
+                return reports
+            error = again
+        raise error
+
+    def _run(
+        self, w: int, steps: list[Callable[[], None]], limit_s: float | None
+    ) -> tuple[list[Any], WorkerDied | None]:
+        answer: Any = None
+        for act in steps:
+            act()
+            outcome = self.wait(limit_s)
+            if w in outcome.faults:
+                return [], outcome.faults[w]
+            answer = outcome.answers.get(w)
+            if isinstance(answer, Failure):
+                raise answer.exception()
+        for _, kind, what in answer or []:
+            if kind == ERROR:
+                raise what.exception()
+        return answer or [], None
+
+    def close(self, timeout_s: float) -> None:
+        self.crew.stop(timeout_s)
+        for segment, _, _ in self._blocks.values():
+            segment.close()
+        self._blocks.clear()
+        if self.local is not None:
+            self.local.close()
+            self.local = None
+
+    def mark(self, w: int, error: WorkerDied, into: Rows, row: int) -> list[Any]:
+        """Marks the rows of a replaced worker: truncated, with info["fault"]."""
+        plan = self.crew.plans[w]
+        begin = row + plan.first * plan.agents
+        rows = slice(begin, begin + plan.count * plan.agents)
+        into.reward[rows] = 0
+        into.terminated[rows] = False
+        into.truncated[rows] = True
+        self.crew.board["reset"][plan.first : plan.first + plan.count] = self._autoreset == 0
+        fault = str(error).split("\n", 1)[0]
+        first = plan.first * plan.agents
+        return [(env, INFO, {"fault": fault}) for env in range(first, first + plan.count * plan.agents)]
