@@ -183,7 +183,7 @@ class EnvChunk:
                 reports.append((self._plan.first + local, ERROR, Failure.of(error, self._plan.first + local)))
         return self.packed(reports)
 
-    def step(self, slot: int, row: int, actions: list[Any] | None) -> list[Any]:
+    def step(self, slot: int, row: int, actions: Any) -> list[Any]:
         return self._core.step(slot, row, actions)
 
     def on_step(self, slot: int, row: int, actions: list[Any]) -> list[Any]:

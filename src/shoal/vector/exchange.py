@@ -172,8 +172,8 @@ class Actions:
         """The memory itself, to be written in place."""
         return self.array if self.array is not None else None
 
-    def take(self, actions: Any) -> list[Any] | None:
-        """Lays the actions down for the workers; a list if they must travel as a message."""
+    def take(self, actions: Any) -> Sequence[Any] | NDArray[Any] | None:
+        """Lays the actions down for the workers; gives those that must travel as a message."""
         array = self.array
         if array is not None:
             if type(actions) is np.ndarray and actions.shape == array.shape and actions.dtype == array.dtype:
@@ -185,6 +185,8 @@ class Actions:
             if given is not None:
                 if self._checked:
                     self._check(given)
+                if given.dtype != array.dtype:
+                    return np.array(given)  # other floats than the space's: the environment sees what you gave
                 array[...] = given
                 return None
         items = list(iterate(self._batched, actions))
@@ -230,25 +232,25 @@ class Actions:
             self._memory.write(number, item)
 
     def _converted(self, actions: Any) -> NDArray[Any] | None:
-        """The actions as the space's dtype, if nothing is lost and the shape is right; else None."""
+        """The actions as an array, integers in the space's own dtype; None if they do not fit one."""
         array = self.array
         assert array is not None
         try:
             given = np.asarray(actions)
         except ValueError:
             return None
-        kinds = "iub" if array.dtype.kind in "iu" else "iubf"
-        if given.shape != array.shape or given.dtype.kind not in kinds:
-            if self._strict and given.shape == array.shape:
-                raise TypeError(f"actions: expected dtype {array.dtype}, found {given.dtype}; convert it yourself")
-            if self._strict:
-                raise ValueError(f"actions: expected shape {array.shape}, found {given.shape}")
-            return None
-        with np.errstate(over="ignore", invalid="ignore"):
-            converted: NDArray[Any] = given.astype(array.dtype)
-        if array.dtype.kind != "f" and not np.array_equal(converted, given):
-            return None
-        return converted
+        fits = given.dtype.kind in ("iub" if array.dtype.kind in "iu" else "iubf")
+        if given.shape == array.shape and fits:
+            with np.errstate(over="ignore", invalid="ignore"):
+                converted: NDArray[Any] = given.astype(array.dtype)
+            if self._strict or (array.dtype.kind in "iub" and np.array_equal(converted, given)):
+                return converted
+            return given if type(actions) is np.ndarray else None
+        if self._strict and given.shape == array.shape:
+            raise TypeError(f"actions: expected dtype {array.dtype}, found {given.dtype}; convert it yourself")
+        if self._strict:
+            raise ValueError(f"actions: expected shape {array.shape}, found {given.shape}")
+        return None
 
     def _check(self, given: NDArray[Any]) -> None:
         if self._low is None:

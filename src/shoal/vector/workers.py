@@ -125,7 +125,7 @@ class Workers:
 
     # -- commands -------------------------------------------------------------------------------------
 
-    def post_step(self, slot: int, row: int, items: list[Any] | None) -> None:
+    def post_step(self, slot: int, row: int, items: Any) -> None:
         if items is None:
             self.crew.step(slot, row)
         else:
