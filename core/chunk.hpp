@@ -94,6 +94,7 @@ class Chunk {
             } else if (command == SENT) {
                 serve_sent(gate);
                 gate.finish(0, 0);
+                serve_sent(gate); /* a ticket that came before the parent saw us idle; partner: Gates.send */
             } else {
                 return command;
             }
@@ -294,7 +295,7 @@ class Chunk {
             any = false;
             for (uint64_t local = 0; local < count_; local++) {
                 const uint64_t env_id = first_ + local;
-                const uint32_t ticket = ticket_[env_id].load(std::memory_order_acquire);
+                const uint32_t ticket = ticket_[env_id].load();
                 if (ticket == finished_[env_id].load(std::memory_order_relaxed))
                     continue;
                 any = true;

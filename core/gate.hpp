@@ -110,6 +110,33 @@ class Gates {
         return nb::make_tuple(gates_[worker].busy_ns, gates_[worker].env_ns);
     }
 
+    /* Asynchronous stepping: a new ticket for each of `env_ids`, then a word to their workers, unless those are
+     * looking for tickets anyway. Sequentially consistent: partner Chunk.serve, which looks once more after it
+     * has said that it is idle. */
+    void send(nb::object tickets, nb::object out, nb::object env_ids, nb::object worker_of, uint32_t command) {
+        Buffer asked, sent, ids, owners;
+        asked.take(tickets);
+        sent.take(out);
+        ids.take(env_ids);
+        owners.take(worker_of);
+        auto *ticket = static_cast<shoal_word *>(asked->buf);
+        auto *flag = static_cast<uint8_t *>(sent->buf);
+        auto *id = static_cast<const int64_t *>(ids->buf);
+        auto *owner = static_cast<const int64_t *>(owners->buf);
+        const size_t count = static_cast<size_t>(ids->len) / sizeof(int64_t);
+        std::vector<bool> told(workers_.size());
+        for (size_t i = 0; i < count; i++) {
+            flag[id[i]] = 1;
+            ticket[id[i]].fetch_add(1);
+        }
+        for (size_t i = 0; i < count; i++) {
+            const auto w = static_cast<uint32_t>(owner[id[i]]);
+            if (!told.at(w) && workers_[w].fd >= 0 && gates_[w].done.load() == gates_[w].go.load())
+                post(w, command, 0, 0, 0);
+            told[w] = true;
+        }
+    }
+
     /* Asynchronous stepping: up to `most` environments, from `start` round, that were sent (`out`) and have
      * finished what was asked of them; fewer only at a timeout or a death. Their `out` is cleared. */
     nb::tuple take_finished(nb::object tickets, nb::object finished, nb::object out, uint64_t start,

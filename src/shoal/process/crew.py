@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import select
 import signal
 import socket
 import sys
@@ -28,7 +29,7 @@ from shoal import _core
 from shoal.errors import WorkerDied, WorkerError, WorkerTimeout
 from shoal.memory import Layout, Segment
 from shoal.memory.limits import oom_kills
-from shoal.process.mail import BOX_BYTES, HungUp, Mail, dumps, transmit
+from shoal.process.mail import BOX_BYTES, HungUp, Mail, dumps, receive, transmit
 from shoal.process.start import Running, start
 from shoal.process.worker import MESSAGE, SENT, SHOW_STACK, STEP, STOP, Surroundings
 from shoal.spaces import Bounds
@@ -115,10 +116,25 @@ class Crew:
     def step(self, slot: int, row: int) -> None:
         self.gates.post_all(STEP, slot, row)
 
-    def look_for_tickets(self, worker: int) -> None:
-        """Asynchronous stepping: some of the worker's environments have new tickets."""
-        if self.gates.idle(worker):
-            self.gates.post(worker, SENT, 0, 0, 0)
+    def send(self, out: Any, env_ids: Any, worker_of: Any) -> None:
+        """Asynchronous stepping: new tickets for some environments."""
+        self.gates.send(self.board["ticket"], out, env_ids, worker_of, SENT)
+
+    def take_finished(self, out: Any, start: int, most: int, timeout_s: float) -> tuple[int, list[int]]:
+        """Asynchronous stepping: the status, and up to `most` environments that have finished."""
+        tickets, finished = self.board["ticket"], self.board["finished"]
+        return self.gates.take_finished(tickets, finished, out, start, most, int(timeout_s * 1e9))
+
+    def posted(self) -> list[Any]:
+        """Messages that workers sent of themselves."""
+        found: list[Any] = []
+        for running in self._running:
+            if running is None:
+                continue
+            with contextlib.suppress(HungUp, OSError):
+                while select.select([running.channel], [], [], 0)[0]:
+                    found += receive(running.channel, running.alive)[0]
+        return found
 
     def ask(self, worker: int, name: str, *arguments: Any, fds: Sequence[int] = ()) -> None:
         """Posts a message to an idle worker."""

@@ -61,7 +61,7 @@ class OneOfMemory(TupleMemory):
     """The index of the subspace in use, then the memory of every subspace."""
 
     def stage(self, row: int, value: Any, staged: Staged) -> None:
-        choices = len(self._children) - 1
+        choices = len(self.children) - 1
         try:
             chosen, item = value
             chosen = operator.index(chosen)
@@ -69,8 +69,8 @@ class OneOfMemory(TupleMemory):
             raise SpaceError(f"{self.path}: expected (index, value), found {value!r}") from None
         if not 0 <= chosen < choices:
             raise SpaceIndexError(f"{self.path}: expected an index from 0 to {choices - 1}, found {chosen}")
-        self._children[1 + chosen].stage(row, item, staged)
-        self._children[0].stage(row, chosen, staged)
+        self.children[1 + chosen].stage(row, item, staged)
+        self.children[0].stage(row, chosen, staged)
 
     def stage_rows(self, lo: int, limit: int, batch: Any, staged: Staged) -> int:
         return Memory.stage_rows(self, lo, limit, batch, staged)
@@ -82,5 +82,5 @@ class OneOfMemory(TupleMemory):
         return tuple(self.read_one(row) for row in range(lo, hi))
 
     def read_one(self, row: int) -> tuple[Any, Any]:
-        chosen = self._children[0].read_one(row)
-        return chosen, self._children[1 + int(chosen)].read_one(row)
+        chosen = self.children[0].read_one(row)
+        return chosen, self.children[1 + int(chosen)].read_one(row)

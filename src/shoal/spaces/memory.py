@@ -149,15 +149,15 @@ class DictMemory(dict[Any, Any], Memory):
         super().__init__((key, _public(child)) for key, child in children)
         self.path = path
         self.rows = rows
-        self._children = tuple(children)
+        self.children = tuple(children)
 
     def stage(self, row: int, value: Any, staged: Staged) -> None:
-        for key, child in self._children:
+        for key, child in self.children:
             child.stage(row, self._item(value, key), staged)
 
     def stage_rows(self, lo: int, limit: int, batch: Any, staged: Staged) -> int:
         counts = {
-            key: child.stage_rows(lo, limit, self._item(batch, key), staged) for key, child in self._children
+            key: child.stage_rows(lo, limit, self._item(batch, key), staged) for key, child in self.children
         }
         return _agreed(self.path, counts)
 
@@ -174,16 +174,16 @@ class DictMemory(dict[Any, Any], Memory):
             ) from None
 
     def read(self, lo: int, hi: int) -> dict[Any, Any]:
-        return {key: child.read(lo, hi) for key, child in self._children}
+        return {key: child.read(lo, hi) for key, child in self.children}
 
     def read_one(self, row: int) -> dict[Any, Any]:
-        return {key: child.read_one(row) for key, child in self._children}
+        return {key: child.read_one(row) for key, child in self.children}
 
     def tree(self) -> Any:
-        return _branch([key for key, _ in self._children], [child for _, child in self._children])
+        return _branch([key for key, _ in self.children], [child for _, child in self.children])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return DictMemory, (self.path, self.rows, self._children)
+        return DictMemory, (self.path, self.rows, self.children)
 
 
 class TupleMemory(tuple[Any, ...], Memory):
@@ -195,14 +195,14 @@ class TupleMemory(tuple[Any, ...], Memory):
     def __init__(self, path: str, rows: int, children: Sequence[Memory]) -> None:
         self.path = path
         self.rows = rows
-        self._children = tuple(children)
+        self.children = tuple(children)
 
     def stage(self, row: int, value: Any, staged: Staged) -> None:
-        for item, child in zip(self._items(value), self._children, strict=True):
+        for item, child in zip(self._items(value), self.children, strict=True):
             child.stage(row, item, staged)
 
     def stage_rows(self, lo: int, limit: int, batch: Any, staged: Staged) -> int:
-        items = zip(self._items(batch), self._children, strict=True)
+        items = zip(self._items(batch), self.children, strict=True)
         counts = {
             position: child.stage_rows(lo, limit, item, staged)
             for position, (item, child) in enumerate(items)
@@ -212,23 +212,23 @@ class TupleMemory(tuple[Any, ...], Memory):
     def _items(self, value: Any) -> Any:
         if isinstance(value, (str, bytes, dict)) or not hasattr(value, "__len__"):
             raise SpaceError(
-                f"{self.path}: expected a tuple of {len(self._children)} values, found {type(value).__name__}"
+                f"{self.path}: expected a tuple of {len(self.children)} values, found {type(value).__name__}"
             )
-        if len(value) != len(self._children):
-            raise SpaceError(f"{self.path}: expected {len(self._children)} values, found {len(value)}")
+        if len(value) != len(self.children):
+            raise SpaceError(f"{self.path}: expected {len(self.children)} values, found {len(value)}")
         return value
 
     def read(self, lo: int, hi: int) -> tuple[Any, ...]:
-        return tuple(child.read(lo, hi) for child in self._children)
+        return tuple(child.read(lo, hi) for child in self.children)
 
     def read_one(self, row: int) -> tuple[Any, ...]:
-        return tuple(child.read_one(row) for child in self._children)
+        return tuple(child.read_one(row) for child in self.children)
 
     def tree(self) -> Any:
-        return _branch(None, self._children)
+        return _branch(None, self.children)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.path, self.rows, self._children)
+        return type(self), (self.path, self.rows, self.children)
 
 
 class CustomMemory(Memory):

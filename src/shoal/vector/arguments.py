@@ -109,7 +109,8 @@ def count(name: str, value: Any, most: int) -> int:
 def choice(name: str, value: Any, choices: Sequence[str]) -> str:
     """`value` if it is one of `choices`."""
     if value not in choices:
-        raise ValueError(f"{name} must be {' or '.join(map(repr, choices))}, got {value!r}")
+        shown = ", ".join(map(repr, choices[:-1]))
+        raise ValueError(f"{name} must be {shown} or {choices[-1]!r}, got {value!r}")
     return str(value)
 
 

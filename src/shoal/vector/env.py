@@ -27,7 +27,7 @@ from shoal.native.plugin import PluginInfo, rng_words
 from shoal.vector import arguments
 from shoal.vector.hooks import Hooks
 from shoal.vector.rollout import Rollout
-from shoal.vector.slots import Infos, SlotMaker
+from shoal.vector.slots import Infos, SlotMaker, native_rollout
 
 __all__ = ["VectorEnv"]
 
@@ -250,7 +250,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._require_no_final("rollout")
         if self.closed:
             self._hooks.refuse("closed")
-        return Rollout(
+        return native_rollout(
             self._stepper, self._info, self.num_envs, self._padded, arguments.count("length", length, 2**31)
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from gymnasium.error import CustomSpaceError
@@ -14,11 +14,13 @@ from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 from numpy.typing import NDArray
 
 from shoal import _core
+from shoal.errors import ShoalError
 from shoal.memory import Layout, Segment
 from shoal.memory.layout import FieldSpec
 from shoal.spaces import Bounds, Declaration, Memory, declare
+from shoal.spaces.memory import DictMemory, LeafMemory, TupleMemory
 
-__all__ = ["Actions", "Rows", "Slot", "is_laid_out", "slot_layout"]
+__all__ = ["Actions", "Rows", "Slot", "blocks", "is_laid_out", "slot_layout"]
 
 _ARRAYS = (Box, Discrete, MultiDiscrete, MultiBinary)
 
@@ -62,38 +64,76 @@ def slot_layout(
     return Layout(declaration.fields)
 
 
-class Rows(Protocol):
-    """Memory for results by row: a slot, or a whole rollout."""
+class Rows:
+    """Memory for results, row by row, in a segment that the workers hold too.
 
-    number: int
-    reward: NDArray[np.float64]
-    terminated: NDArray[np.bool_]
-    truncated: NDArray[np.bool_]
-    memory: Memory | None
+    A slot has one row per environment. A rollout has `ahead` more observations than results: those of the step
+    whose rewards begin at row r begin at row r + ahead.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        space: Space[Any] | None,
+        rows: int,
+        ahead: int,
+        bounds: Bounds,
+        *,
+        finals: bool = False,
+        actions: Space[Any] | None = None,
+    ) -> None:
+        self.number, self.rows, self.ahead = number, rows, ahead
+        self.segment = segment = Segment(slot_layout(space, rows, ahead, bounds, finals, actions))
+
+        def memory(of: Space[Any] | None, path: str, count: int) -> Memory | None:
+            return None if of is None else Declaration(bounds).space(of, path, count)(segment)
+
+        self.memory = memory(space, "observation", rows + ahead)
+        self.finals = memory(space if finals else None, "final", rows)
+        self.actions = memory(actions, "action", rows)
+        self.reward: NDArray[np.float64] = segment["reward"]
+        self.terminated: NDArray[np.bool_] = segment["terminated"]
+        self.truncated: NDArray[np.bool_] = segment["truncated"]
+        self._leaves = [segment[name] for name in segment if name.startswith("observation")]
+        self.values: list[Any] = []
+        """Observations that came as messages, by environment."""
+
+    def observations(self) -> list[NDArray[Any]]:
+        """Every field of the observations, a row per result."""
+        return [leaf.reshape(self.rows + self.ahead, -1) for leaf in self._leaves if leaf.size]
+
+    def copy_rows(self, other: Rows, row: int, which: NDArray[np.bool_]) -> None:
+        """Takes over observations of `other`, where its first environment lies at `row`."""
+        self.values = list(other.values)
+        if other is not self:
+            count, begin = len(which), row + other.ahead
+            for mine, theirs in zip(self.observations(), other.observations(), strict=True):
+                mine[:count][which] = theirs[begin : begin + count][which]
+
+    def gather(self, other: Rows, env_ids: Sequence[int]) -> None:
+        """Takes over whole results of a slot: those of `env_ids`, in that order."""
+        chosen = list(env_ids)
+        self.values = [other.values[env] for env in chosen] if other.values else []
+        for mine, theirs in zip(self.observations(), other.observations(), strict=True):
+            np.take(theirs, chosen, axis=0, out=mine)
+        for mine, theirs in (
+            (self.reward, other.reward),
+            (self.terminated, other.terminated),
+            (self.truncated, other.truncated),
+        ):
+            np.take(theirs, chosen, axis=0, out=mine)
 
 
-class Slot:
+class Slot(Rows):
     """Where the results of one step go, and whether anybody still looks at them."""
 
     def __init__(
         self, number: int, space: Space[Any] | None, num_envs: int, rows: int, bounds: Bounds, finals: bool
     ) -> None:
-        self.number = number
-        self._num_envs, self._rows = num_envs, rows
-        self.segment = segment = Segment(slot_layout(space, rows, 0, bounds, finals))
-        self.memory: Memory | None = None
-        self.finals: Memory | None = None
-        if space is not None:
-            self.memory = Declaration(bounds).space(space, "observation", rows)(segment)
-        if space is not None and finals:
-            self.finals = Declaration(bounds).space(space, "final", rows)(segment)
-        self.reward: NDArray[np.float64] = segment["reward"]
-        self.terminated: NDArray[np.bool_] = segment["terminated"]
-        self.truncated: NDArray[np.bool_] = segment["truncated"]
-        self._leaves = [segment[name] for name in segment if name.startswith("observation")]
-        self._lease = _core.Lease([segment[name] for name in segment])
-        self.values: list[Any] = [None] * num_envs
-        """Observations that came as messages, by environment."""
+        super().__init__(number, space, rows, 0, bounds, finals=finals)
+        self._num_envs = num_envs
+        self._lease = _core.Lease([self.segment[name] for name in self.segment])
+        self.values = [None] * num_envs
 
     def settle(self) -> None:
         """The workers have it: closes the descriptor and counts who refers to it now."""
@@ -111,32 +151,24 @@ class Slot:
 
     def flags(self) -> tuple[Any, Any, Any]:
         count = self._num_envs
-        if self._rows == count:
+        if self.rows == count:
             return self.reward, self.terminated, self.truncated
         return self.reward[:count], self.terminated[:count], self.truncated[:count]
 
-    def copy_rows(self, other: Slot, rows: NDArray[np.bool_]) -> None:
-        """Takes over the observations of `other` in the rows named."""
-        if other is self:
-            return
-        self.values = list(other.values)
-        for mine, theirs in zip(self._leaves, other._leaves, strict=True):
-            if mine.size:
-                mine.reshape(self._rows, -1)[: len(rows)][rows] = theirs.reshape(self._rows, -1)[: len(rows)][rows]
-
-    def gather(self, other: Slot, env_ids: Sequence[int]) -> None:
-        """Takes over whole results of `other`: those of `env_ids`, in that order."""
-        chosen = list(env_ids)
-        self.values = [other.values[env] for env in chosen]
-        for mine, theirs in zip(self._leaves, other._leaves, strict=True):
-            if mine.size:
-                mine.reshape(self._rows, -1)[...] = theirs.reshape(other._rows, -1)[chosen]
-        self.reward[...] = other.reward[chosen]
-        self.terminated[...] = other.terminated[chosen]
-        self.truncated[...] = other.truncated[chosen]
-
     def holds(self, array: NDArray[Any]) -> bool:
         return self.segment.shares_memory(array)
+
+
+def blocks(memory: Memory, length: int, num_envs: int) -> Any:
+    """The arrays of a memory as [length, num_envs, ...], nested as the space is."""
+    if isinstance(memory, DictMemory):
+        return {key: blocks(child, length, num_envs) for key, child in memory.children}
+    if type(memory) is TupleMemory:
+        return tuple(blocks(child, length, num_envs) for child in memory.children)
+    if type(memory) is not LeafMemory:
+        raise ShoalError(f"a rollout holds arrays; {memory.path} is of a space that is not one")
+    shaped: NDArray[Any] = memory.array[: length * num_envs].reshape(length, num_envs, *memory.shape)
+    return shaped
 
 
 class Actions:

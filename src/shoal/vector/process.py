@@ -12,6 +12,7 @@ import multiprocessing
 import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Literal, NoReturn
 
@@ -30,9 +31,10 @@ from shoal.process.chunks import ERROR, INFO, OBSERVATION, Frozen
 from shoal.process.mail import Failure
 from shoal.spaces import Bounds
 from shoal.vector import arguments
-from shoal.vector.exchange import Actions, Rows, Slot, is_laid_out
+from shoal.vector.exchange import Actions, Rows, Slot, blocks, is_laid_out
 from shoal.vector.plans import PluginEnvs, make_plans
 from shoal.vector.rollout import Rollout
+from shoal.vector.sendrecv import SendRecv
 from shoal.vector.slots import Infos, copied
 from shoal.vector.workers import Workers
 
@@ -187,7 +189,7 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._require_same(same)
         self._slots: list[Slot] = []
         self._add_slot()  # the first is never lent: live results, and those that must be copied, go there
-        self._last: Slot = self._slots[0]
+        self._last: tuple[Rows, int] = self._slots[0], 0
         self._infos: Infos | None = None
         finals = native and self.autoreset_mode == AutoresetMode.SAME_STEP
         if self._episode_stats or finals:
@@ -196,6 +198,17 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             last = board["last_return"], board["last_length"]
             self._infos = Infos(fields, *last, self._episode_stats, self.num_envs)
         self._extras = self._infos is not None or self._check_nan
+        self._batches: list[Slot] = []
+        self._flight: SendRecv | None = None
+        self._synchronous = False
+        if self.batch_size is not None:
+            batch = arguments.count("batch_size", self.batch_size, self.num_envs)
+            if self.buffers != "leased" or native or self._workers.local is not None:
+                raise ValueError(
+                    "batch_size needs Python environments, buffers='leased' and caller_steps=False; C environments "
+                    "are stepped asynchronously by backend='native'"
+                )
+            self._flight = SendRecv(self._workers, self._actions, self._slots[0], self.num_envs, batch)
 
     def _adopt_observation_space(self, facts: dict[str, Any], given: Space[Any] | None) -> None:
         mode = self.observation_mode
@@ -256,7 +269,7 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._revive()
         slot = self._take_slot()
         if mask is not None:
-            slot.copy_rows(self._last, np.repeat(~mask, self.num_envs // self.num_worlds))
+            slot.copy_rows(*self._last, np.repeat(~mask, self.num_envs // self.num_worlds))
         known = self._workers.seeds or [None] * self.num_worlds
         self._workers.seeds = [old if new is None else new for old, new in zip(known, seeds, strict=True)]
         self._posted = slot, 0
@@ -411,7 +424,7 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def _take_slot(self) -> Slot:
         """A slot nobody holds."""
         self._workers.catch_up(self._limits["step"])
-        if self.buffers != "leased":
+        if self.buffers != "leased" or self._flight is not None:
             return self._slots[0]
         for slot in self._slots[1:]:
             if slot.free:
@@ -428,7 +441,7 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         return slot
 
     def _lent(self, slot: Slot, results: Any) -> Any:
-        self._last = slot
+        self._last = slot, 0
         if slot.number != 0 or self.buffers == "live":
             return results
         self.copies += self.buffers == "leased"
@@ -522,6 +535,93 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             infos_ns=self._infos_ns,
         )
 
+    def async_reset(self, seed: Any = None) -> None:
+        """Resets every environment; their first observations come with `recv`."""
+        flight = self._require_flight("async_reset")
+        if flight.began and flight.under_way:
+            raise ShoalError("environments are under way: recv() them before this")
+        self._synchronous = True
+        try:
+            self.reset_async(seed)
+            reports, _ = self._finish("reset", None)
+        finally:
+            self._synchronous = False
+        flight.begin(reports)
+
+    def send(self, actions: Any, env_ids: Any) -> None:
+        """Hands in the next actions of the environments `env_ids` (`info["env_id"]` of a `recv`)."""
+        self._require_flight("send").send(actions, env_ids)
+
+    def recv(self, env_ids: Any = None) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """A step's five results of the first `batch_size` environments ready; `info["env_id"]` names them.
+
+        With `env_ids` it waits for those instead: for halves that take turns.
+        """
+        flight = self._require_flight("recv")
+        taken, reports = flight.recv(env_ids, self._limits["step"], self.on_fault == "restart")
+        slot = next((slot for slot in self._batches if slot.free), None)
+        copies = slot is None and len(self._batches) >= self._max_slots
+        if slot is None:
+            slot = Slot(-1, self._space, flight.batch, flight.batch, self._bounds, finals=False)
+            slot.settle()
+            if not copies:
+                self._batches.append(slot)
+        self.copies += copies
+        flight.gathered(taken, slot)
+        infos, errors = flight.infos(taken, reports)
+        results = (slot.observation(self.single_observation_space), *slot.flags(), infos)
+        self._raise_errors(errors, results)
+        return results
+
+    def _require_flight(self, name: str) -> SendRecv:
+        self._require_open()
+        if self._flight is None:
+            raise ShoalError(f"{name} is for environments made with batch_size=; use reset and step")
+        if self._lost:
+            raise next(iter(self._lost.values()))
+        return self._flight
+
+    def rollout(self, length: int) -> Rollout:
+        """Lends a block of `length + 1` rows of every environment; its `step` writes straight into it."""
+        self._require_ready("rollout")
+        if self.autoreset_mode == AutoresetMode.SAME_STEP:
+            raise ShoalError(
+                "rollout has no place for the final observations of autoreset_mode SAME_STEP; "
+                "use NEXT_STEP or DISABLED"
+            )
+        length = arguments.count("length", length, 2**31)
+        if self._space is None or self._actions.kind == "message":
+            raise ShoalError("a rollout needs observations and actions that live in shared memory")
+        self._workers.catch_up(self._limits["step"])
+        # A vectorised plug-in writes whole lanes: the last row of the block needs room behind it.
+        rows = length * self.num_envs + (self._rows - self.num_envs)
+        block = Rows(
+            self._numbers, self._space, rows, self.num_envs, self._bounds, actions=self.single_action_space
+        )
+        self._numbers += 1
+        assert block.memory is not None and block.actions is not None
+        shapes = (length, self.num_envs)
+        actions = blocks(block.actions, *shapes)
+        observations = blocks(block.memory, length + 1, self.num_envs)
+        count = length * self.num_envs
+        flags = (part[:count].reshape(shapes) for part in (block.reward, block.terminated, block.truncated))
+        self._workers.add_block(block.segment, block.number, rows, self.num_envs)
+        block.segment.close()
+        rollout = Rollout(observations, actions, *flags, partial(self._step_into, block))
+        weakref.finalize(rollout, self._workers.drop_block, block.number)
+        return rollout
+
+    def _step_into(self, block: Rows, t: int, actions: Any) -> dict[str, Any]:
+        self._require_ready("step")
+        self._workers.catch_up(self._limits["step"])
+        row = t * self.num_envs
+        self._post_step(actions, block, row)
+        reports, _ = self._finish("step", None)
+        infos, errors = self._sorted(reports, block)
+        self._last = block, row
+        self._raise_errors(errors, None)
+        return infos
+
     # -- life -----------------------------------------------------------------------------------------
 
     def close(self, timeout: float | None = None, terminate: bool = False) -> None:  # type: ignore[override]
@@ -575,6 +675,11 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def _require_ready(self, name: str) -> None:
         self._require_open()
+        if self._flight is not None and not self._synchronous and name != "set_attr":
+            raise ShoalError(
+                f"{name.removesuffix('_async')} is not for environments made with batch_size=; use async_reset, "
+                "send and recv"
+            )
         if self._pending is not None:
             raise AlreadyPendingCallError(
                 f"Calling `{name}` while waiting for a pending call to `{self._pending}` to complete.",

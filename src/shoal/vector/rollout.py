@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-
-from shoal import _core
-from shoal.memory import Layout, Segment
-from shoal.memory.layout import FieldSpec
-from shoal.native.plugin import PluginInfo
+from numpy.typing import NDArray
 
 __all__ = ["Rollout"]
 
 
 class Rollout:
-    """Storage of an on-policy learner, filled without a copy.
+    """Storage of an on-policy learner, filled without a copy. Made by `envs.rollout(length)`.
 
     rollout = envs.rollout(128)
     rollout.start(observation)                 # what reset or the last step returned
@@ -25,67 +22,63 @@ class Rollout:
     """
 
     def __init__(
-        self, stepper: _core.Stepper, info: PluginInfo, num_envs: int, padded: int, length: int
+        self,
+        observations: Any,
+        actions: Any,
+        rewards: NDArray[np.float64],
+        terminated: NDArray[np.bool_],
+        truncated: NDArray[np.bool_],
+        step: Callable[[int, Any], dict[str, Any]],
     ) -> None:
-        self.length = length
+        self.observations, self.actions = observations, actions
+        self.rewards, self.terminated, self.truncated = rewards, terminated, truncated
+        self.length = len(rewards)
         self.t: int | None = None
         """The row the next step fills; None before start."""
-        self._stepper = stepper
-        self._names = [field.name for field in info.observations]
-        self._segment = Segment(_layout(info, num_envs, padded, length))
-        fields = len(info.observations)
-        self._observations = [self._segment.rows(f"observation/{i}", length + 1) for i in range(fields)]
-        self.rewards = self._segment.rows("reward", length)
-        self.terminated = self._segment.rows("terminated", length)
-        self.truncated = self._segment.rows("truncated", length)
-        actions = [self._segment.rows(f"action/{i}", length) for i in range(len(info.actions))]
-        action_names = [field.name for field in info.actions]
-        self.actions: Any = actions[0]
-        if action_names[0] is not None:
-            self.actions = dict(zip(action_names, actions, strict=True))
-        self.observations: Any = self._observations[0]
-        if self._names[0] is not None:
-            self.observations = dict(zip(self._names, self._observations, strict=True))
-        self._segment.close()  # the arrays keep the memory
+        self._step = step
 
     def start(self, observation: Any) -> None:
         """Begins again at row 0 with the observation the environments are at."""
-        parts = [observation]
-        if self._names[0] is not None:
-            if not isinstance(observation, dict) or set(observation) != set(self._names):
-                raise ValueError(
-                    f"expected the observation's keys {self._names}, found {_found(observation)}"
-                )
-            parts = [observation[name] for name in self._names]
-        for block, part in zip(self._observations, parts, strict=True):
+        for block, part in _pairs(self.observations, observation, "the observation"):
             if np.shape(part) != block.shape[1:] or np.asarray(part).dtype != block.dtype:
                 raise ValueError(
                     "start takes the observation that reset or the last step returned: expected "
                     f"{block.dtype}{list(block.shape[1:])}, found {_found(part)}"
                 )
-        for block, part in zip(self._observations, parts, strict=True):
+        for block, part in _pairs(self.observations, observation, "the observation"):
             block[0] = part
         self.t = 0
 
-    def step(self, actions: Any) -> None:
-        """Steps: actions, rewards and flags go into row t, observations into row t + 1."""
+    def step(self, actions: Any) -> dict[str, Any]:
+        """Steps: actions, rewards and flags go into row t, observations into row t + 1. Returns the info."""
         t = self.t
         if t is None:
             raise ValueError("call start(observation) first, with what reset or the last step returned")
         if t == self.length:
             raise IndexError(f"the rollout is full after {self.length} steps; call start() to fill it again")
-        arrays = (*(block[t + 1] for block in self._observations), self.rewards[t], self.terminated[t])
-        self._stepper.step_into(actions, (*arrays, self.truncated[t]))  # checks the actions
-        if isinstance(self.actions, dict):
-            for name, block in self.actions.items():
-                block[t] = actions[name]
-        else:
-            self.actions[t] = actions
+        info = self._step(t, actions)  # checks the actions
+        for block, part in _pairs(self.actions, actions, "the actions"):
+            block[t] = part
         self.t = t + 1
+        return info
 
     def __repr__(self) -> str:
         at = "not started" if self.t is None else f"at step {self.t}"
         return f"<Rollout of {self.length} steps x {self.rewards.shape[1]} rows, {at}>"
+
+
+def _pairs(blocks: Any, value: Any, what: str) -> list[tuple[NDArray[Any], Any]]:
+    """Every array of the block with its part of a value nested likewise."""
+    if isinstance(blocks, dict):
+        if not isinstance(value, dict) or set(value) != set(blocks):
+            raise ValueError(f"expected {what}'s keys {list(blocks)}, found {_found(value)}")
+        return [pair for key in blocks for pair in _pairs(blocks[key], value[key], what)]
+    if isinstance(blocks, tuple):
+        if not isinstance(value, tuple) or len(value) != len(blocks):
+            raise ValueError(f"expected {what} as a tuple of {len(blocks)}, found {_found(value)}")
+        parts = zip(blocks, value, strict=True)
+        return [pair for block, part in parts for pair in _pairs(block, part, what)]
+    return [(blocks, value)]
 
 
 def _found(value: Any) -> str:
@@ -94,17 +87,3 @@ def _found(value: Any) -> str:
     if isinstance(value, np.ndarray):
         return f"{value.dtype}{list(value.shape)}"
     return type(value).__name__
-
-
-def _layout(info: PluginInfo, rows: int, padded: int, length: int) -> Layout:
-    # The last row of a block may be written up to a whole number of lanes: keep room behind it.
-    spare = -(-(padded - rows) // max(1, rows)) + 1 if padded > rows else 0
-    fields: dict[str, FieldSpec] = {
-        f"observation/{i}": (field.dtype, (length + 1 + spare, rows, *field.shape))
-        for i, field in enumerate(info.observations)
-    }
-    for i, field in enumerate(info.actions):
-        fields[f"action/{i}"] = (field.dtype, (length, rows, *field.shape))
-    for name, dtype in (("reward", np.float64), ("terminated", np.bool_), ("truncated", np.bool_)):
-        fields[name] = (dtype, (length + spare, rows))
-    return Layout(fields)

@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal import _core
 from shoal.memory import Layout, Segment
 from shoal.memory.layout import FieldSpec
-from shoal.native.plugin import FieldInfo
+from shoal.native.plugin import FieldInfo, PluginInfo
+from shoal.vector.rollout import Rollout
 
-__all__ = ["Infos", "SlotMaker", "copied"]
+__all__ = ["Infos", "SlotMaker", "copied", "native_rollout"]
 
 
 class SlotMaker:
@@ -100,3 +102,36 @@ def copied(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: copied(item) for key, item in value.items()}
     return value
+
+
+def native_rollout(
+    stepper: _core.Stepper, info: PluginInfo, num_envs: int, padded: int, length: int
+) -> Rollout:
+    """A rollout that the engine fills."""
+    # The last row of a block may be written up to a whole number of lanes: keep room behind it.
+    spare = -(-(padded - num_envs) // max(1, num_envs)) + 1 if padded > num_envs else 0
+    fields: dict[str, FieldSpec] = {
+        f"observation/{i}": (field.dtype, (length + 1 + spare, num_envs, *field.shape))
+        for i, field in enumerate(info.observations)
+    }
+    for i, field in enumerate(info.actions):
+        fields[f"action/{i}"] = (field.dtype, (length, num_envs, *field.shape))
+    for name, dtype in (("reward", np.float64), ("terminated", np.bool_), ("truncated", np.bool_)):
+        fields[name] = (dtype, (length + spare, num_envs))
+    segment = Segment(Layout(fields))
+    observations = [segment.rows(f"observation/{i}", length + 1) for i in range(len(info.observations))]
+    actions = [segment.rows(f"action/{i}", length) for i in range(len(info.actions))]
+    flags = [segment.rows(name, length) for name in ("reward", "terminated", "truncated")]
+    segment.close()  # the arrays keep the memory
+
+    def step(t: int, given: Any) -> dict[str, Any]:
+        stepper.step_into(given, (*(block[t + 1] for block in observations), *(flag[t] for flag in flags)))
+        return {}
+
+    return Rollout(_joined(info.observations, observations), _joined(info.actions, actions), *flags, step)
+
+
+def _joined(fields: list[FieldInfo], arrays: list[NDArray[Any]]) -> Any:
+    if fields[0].name is None:
+        return arrays[0]
+    return {field.name: array for field, array in zip(fields, arrays, strict=True)}

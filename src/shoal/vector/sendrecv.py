@@ -1,0 +1,190 @@
+"""Asynchronous stepping in worker processes: environments are sent actions and come back as they are ready.
+
+    send(actions, env_ids) -> tickets -> workers step what has a new ticket, each into its row of slot 0
+    recv()                 <- the first `batch_size` that finished, their rows gathered into a slot of their own
+
+1. An environment is under way from send to recv; its ticket and its finished word differ until its row is whole.
+2. A report (info, exception) is in the socket before the finished word says so.
+3. A worker that dies takes with it what was under way there, and that comes back truncated; its other
+   environments come back truncated when they are sent next.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium.vector
+import numpy as np
+from gymnasium.error import ResetNeeded
+from numpy.typing import NDArray
+
+from shoal.errors import ShoalError, WorkerDied
+from shoal.process.chunks import ERROR, INFO, OBSERVATION, Frozen
+from shoal.process.crew import DIED, TIMEOUT
+from shoal.process.mail import Failure
+from shoal.vector.exchange import Actions, Rows, Slot
+from shoal.vector.workers import Workers
+
+__all__ = ["SendRecv"]
+
+_SLICE_S = 0.05
+
+
+class SendRecv:
+    """Which environments are under way, and what came back with them."""
+
+    def __init__(self, workers: Workers, actions: Actions, state: Rows, num_envs: int, batch: int) -> None:
+        self._workers, self._actions, self._state = workers, actions, state
+        self.batch = batch
+        self._num_envs = num_envs
+        self._out = np.zeros(num_envs, np.uint8)
+        self._worker_of = np.zeros(num_envs, np.int64)
+        for w, part in enumerate(workers.parts()):
+            self._worker_of[part] = w
+        self._start = 0
+        self._reports: dict[int, list[Any]] = {}
+        self._faulted: dict[int, Any] = {}
+        self.began = False
+        # Gymnasium's way to batch infos, for as many environments as come back at once.
+        self._infos: Any = gymnasium.vector.VectorEnv()
+        self._infos.num_envs = batch
+
+    @property
+    def under_way(self) -> int:
+        return int(self._out.sum())
+
+    def begin(self, reports: list[Any]) -> None:
+        """Every environment was reset, and comes back with its first observation."""
+        self._out[:] = 1
+        self._faulted.clear()
+        self._reports.clear()
+        self.began = True
+        self._keep(reports)
+
+    def checked_ids(self, env_ids: Any) -> NDArray[np.int64]:
+        ids = np.asarray(env_ids)
+        if ids.ndim != 1 or (ids.dtype.kind not in "iu" and ids.size):
+            raise TypeError(f"env_ids must be a list of ints, got {ids.dtype} of shape {ids.shape}")
+        ids = ids.astype(np.int64)
+        if ids.size and not (0 <= ids.min() and ids.max() < self._num_envs):
+            raise IndexError(f"env_ids must be from 0 to {self._num_envs - 1}, got {ids.tolist()}")
+        if len(np.unique(ids)) != len(ids):
+            raise ValueError(f"env_ids name an environment twice: {ids.tolist()}")
+        return ids
+
+    def send(self, actions: Any, env_ids: Any) -> None:
+        if not self.began:
+            raise ResetNeeded("call async_reset() before send()")
+        ids = self.checked_ids(env_ids)
+        if self._out[ids].any():
+            raise ShoalError("an environment was sent that is under way already; recv() it first")
+        self._actions.take_some(actions, ids.tolist())
+        lost = [env for env in ids.tolist() if env in self._faulted]
+        for env in lost:  # its worker was replaced while it lay idle: its row says so already
+            self._out[env] = 1
+            self._reports[env] = self._faulted.pop(env)
+            ids = ids[ids != env]
+        self._workers.crew.send(self._out, ids, self._worker_of)
+
+    def recv(self, env_ids: Any, limit_s: float | None, restart: bool) -> tuple[list[int], list[Any]]:
+        """The environments that come back, in the order of their results, and their reports."""
+        out, most = self._out, self.batch
+        if env_ids is not None:
+            wanted = self.checked_ids(env_ids)
+            if len(wanted) != self.batch:
+                raise ValueError(f"recv gives {self.batch} environments (batch_size), asked for {len(wanted)}")
+            if not self._out[wanted].all():
+                raise ShoalError("recv was asked for environments that are not under way; send() them first")
+            out = np.zeros_like(self._out)
+            out[wanted] = 1
+        if int(out.sum()) < most:
+            raise ShoalError(
+                f"recv would wait for ever: it returns {most} environments and only {int(out.sum())} are under "
+                "way; call async_reset() or send() first"
+            )
+        taken = self._taken(out, most, limit_s, restart)
+        if env_ids is not None:
+            taken = wanted.tolist()
+        self._out[taken] = 0
+        self._start = (max(taken) + 1) % self._num_envs
+        self._keep(self._workers.crew.posted())
+        return taken, [self._reports.pop(env, []) for env in taken]
+
+    def _taken(self, out: NDArray[np.uint8], most: int, limit_s: float | None, restart: bool) -> list[int]:
+        taken: list[int] = []
+        begin = time.monotonic()
+        while len(taken) < most:
+            status, more = self._workers.crew.take_finished(out, self._start, most - len(taken), _SLICE_S)
+            taken += more
+            if status == TIMEOUT:
+                self._keep(self._workers.crew.posted())  # a worker may wait for room to say something
+            late = limit_s is not None and time.monotonic() - begin >= limit_s
+            if status == DIED or late:
+                self._out[taken] = 0
+                self._bury(limit_s if late else None, restart)
+        return taken
+
+    def _bury(self, limit_s: float | None, restart: bool) -> None:
+        crew = self._workers.crew
+        gone = crew.gates.dead() if limit_s is None else crew.busy()
+        for w in gone:
+            self._keep(crew.posted())  # what it said before
+            error = crew.bury(w, limit_s)
+            if not restart:
+                raise error
+            self._replace(w, error)
+
+    def _replace(self, w: int, error: WorkerDied) -> None:
+        board = self._workers.crew.board
+        part = self._workers.parts()[w]
+        envs = list(range(part.start, part.stop))
+        whole = [env for env in envs if self._out[env] and board["ticket"][env] == board["finished"][env]]
+        kept = {env: self._row(env) for env in whole}
+        begun = self._workers.replace(w, error, self._state.number, 0, None)
+        reports = begun + self._workers.mark(w, error, self._state, 0)
+        for env, row in kept.items():  # finished before the death: these results stand
+            self._restore(env, row)
+        board["finished"][part] = board["ticket"][part]
+        for env in envs:
+            own = [report for report in reports if report[0] == env]
+            if env in kept or not self._out[env]:
+                self._faulted[env] = own
+            else:
+                self._reports[env] = own
+
+    def _row(self, env: int) -> tuple[Any, ...]:
+        state = self._state
+        parts = [leaf[env].copy() for leaf in state.observations()]
+        return parts, state.reward[env], state.terminated[env], state.truncated[env]
+
+    def _restore(self, env: int, row: tuple[Any, ...]) -> None:
+        state = self._state
+        for leaf, part in zip(state.observations(), row[0], strict=True):
+            leaf[env] = part
+        state.reward[env], state.terminated[env], state.truncated[env] = row[1:]
+
+    def _keep(self, reports: list[Any]) -> None:
+        for report in reports:
+            if report[1] == OBSERVATION:
+                self._state.values[report[0]] = report[2].thaw()
+            else:
+                self._reports.setdefault(report[0], []).append(report)
+
+    def infos(self, taken: Sequence[int], reports: list[Any]) -> tuple[dict[str, Any], list[Failure]]:
+        """The infos by position in the batch, `env_id` among them; and the errors."""
+        infos: dict[str, Any] = {}
+        errors: list[Failure] = []
+        for position, own in enumerate(reports):
+            for _, kind, what in own:
+                if kind == ERROR:
+                    errors.append(what)
+                elif kind == INFO:
+                    value = what.thaw() if type(what) is Frozen else what
+                    infos = self._infos._add_info(infos, value, position)
+        infos["env_id"] = np.array(taken, np.int64)
+        return infos, errors
+
+    def gathered(self, taken: Sequence[int], into: Slot) -> None:
+        into.gather(self._state, taken)
