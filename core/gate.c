@@ -12,7 +12,7 @@
  * may need this core), for at most PATIENCE_NS; not at all when recent waits were far longer than that. */
 enum { LOOKS = 256, PATIENCE_NS = 100000, PROBE_NS = 4000, WEIGHT = 8 };
 
-_Static_assert(sizeof(shoal_gate) == 192 && sizeof(shoal_bell) == 128, "whole cache lines");
+_Static_assert(sizeof(shoal_gate) == 192 && sizeof(shoal_bell) == 64, "whole cache lines");
 
 static uint64_t patience_ns(const shoal_patience *patience) {
     return patience->average_ns > PATIENCE_NS ? PROBE_NS : PATIENCE_NS;
@@ -118,10 +118,16 @@ uint32_t shoal_gate_wait(shoal_gate *gate, uint32_t seen, shoal_patience *patien
     return atomic_load_explicit(&gate->go, memory_order_acquire);
 }
 
-void shoal_gate_finish(shoal_gate *gate, uint32_t seen, shoal_bell *bell, int bell_fd) {
-    atomic_store(&gate->done, seen); /* releases the rows; partner shoal_gate_idle */
-    if (atomic_fetch_sub(&bell->pending, 1) == 1)
-        shoal_bell_ring(bell, bell_fd);
+void shoal_gate_finish(shoal_gate *gates, uint32_t count, uint32_t worker, uint32_t seen, shoal_bell *bell,
+                       int bell_fd) {
+    atomic_store(&gates[worker].done, seen); /* releases the rows; partner shoal_gate_idle */
+    if (!atomic_load(&bell->asleep))
+        return;
+    /* Of workers that finish together, the one whose store of done comes last sees all the others'. */
+    for (uint32_t w = 0; w < count; w++)
+        if (atomic_load(&gates[w].done) != atomic_load(&gates[w].go))
+            return;
+    shoal_bell_ring(bell, bell_fd);
 }
 
 void shoal_bell_ring(shoal_bell *bell, int bell_fd) {

@@ -2,7 +2,7 @@
  *
  *    parent                                  worker w
  *    command, slot, row  ->  gate[w].go  ->  sees a new number, works, writes its rows
- *    sees done == go     <-  gate[w].done <- the same number back; the last one rings the bell
+ *    sees done == go     <-  gate[w].done <- the same number back; who is last rings the bell
  *
  * 1. go and done are generation numbers: done == go means the worker is idle, and all it wrote is visible
  *    (release by the store of done, acquire by the parent's load; the other way round for go).
@@ -51,8 +51,7 @@ typedef struct shoal_gate {
 } shoal_gate;
 
 typedef struct shoal_bell {
-    SHOAL_ALIGN(64) shoal_word asleep; /* writer: parent, before it sleeps. Readers: workers, after done */
-    SHOAL_ALIGN(64) shoal_word pending; /* workers still to finish; the one that makes it 0 rings */
+    SHOAL_ALIGN(64) shoal_word asleep; /* writers: parent, before it sleeps; the worker that wakes it */
     uint8_t pad[60];
 } shoal_bell;
 
@@ -71,8 +70,9 @@ int shoal_bell_sleep(shoal_bell *bell, struct pollfd *polled, uint32_t count, ui
 
 /* Worker: waits for a number other than `seen`, at most one slice; returns the number there is. */
 uint32_t shoal_gate_wait(shoal_gate *gate, uint32_t seen, shoal_patience *patience);
-/* Worker: gives the number back; rings the bell if the parent sleeps and this was the last worker. */
-void shoal_gate_finish(shoal_gate *gate, uint32_t seen, shoal_bell *bell, int bell_fd);
+/* Worker: gives the number back; rings the bell if the parent sleeps and all `count` workers are idle. */
+void shoal_gate_finish(shoal_gate *gates, uint32_t count, uint32_t worker, uint32_t seen, shoal_bell *bell,
+                       int bell_fd);
 /* Worker: wakes the parent if it sleeps. */
 void shoal_bell_ring(shoal_bell *bell, int bell_fd);
 

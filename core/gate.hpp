@@ -60,7 +60,6 @@ class Gates {
     void post(uint32_t worker, uint32_t command, uint32_t slot, uint64_t row, uint64_t mail_bytes) {
         if (workers_.at(worker).fd < 0)
             return;
-        bell_->pending.fetch_add(1);
         shoal_gate &gate = gates_[worker];
         gate.slot = slot;
         gate.row = row;
@@ -70,7 +69,6 @@ class Gates {
 
     /* Posts the same command to every worker, all idle. */
     void post_all(uint32_t command, uint32_t slot, uint64_t row) {
-        bell_->pending.store(0);
         for (uint32_t w = 0; w < workers_.size(); w++)
             post(w, command, slot, row, 0);
     }
@@ -267,10 +265,11 @@ class Gates {
 class Gate {
   public:
     Gate(nb::object gates, nb::object bell, uint32_t worker, int bell_fd, bool yields)
-        : gates_array_(gates), bell_array_(bell),
-          gate_(static_cast<shoal_gate *>(memory_of(gates, (worker + 1) * sizeof(shoal_gate))) + worker),
-          bell_(static_cast<shoal_bell *>(memory_of(bell, sizeof(shoal_bell)))), bell_fd_(bell_fd),
-          seen_(gate_->done.load()) {
+        : gates_array_(gates), bell_array_(bell), count_(static_cast<uint32_t>(nb::len(gates))),
+          worker_(worker),
+          gates_(static_cast<shoal_gate *>(memory_of(gates, (worker + 1) * sizeof(shoal_gate)))),
+          gate_(gates_ + worker), bell_(static_cast<shoal_bell *>(memory_of(bell, sizeof(shoal_bell)))),
+          bell_fd_(bell_fd), seen_(gate_->done.load()) {
         patience_.yields = yields;
     }
 
@@ -292,7 +291,7 @@ class Gate {
         gate_->replied = replied;
         gate_->reply_bytes = reply_bytes;
         gate_->busy_ns += shoal_now_ns() - began_;
-        shoal_gate_finish(gate_, seen_, bell_, bell_fd_);
+        shoal_gate_finish(gates_, count_, worker_, seen_, bell_, bell_fd_);
     }
     void add_env_ns(uint64_t ns) { gate_->env_ns += ns; }
     bool asked_anew() const { return gate_->go.load() != seen_; }
@@ -301,7 +300,8 @@ class Gate {
 
   private:
     nb::object gates_array_, bell_array_;
-    shoal_gate *gate_;
+    uint32_t count_, worker_;
+    shoal_gate *gates_, *gate_;
     shoal_bell *bell_;
     int bell_fd_;
     uint32_t seen_;

@@ -103,6 +103,7 @@ class WorkerDied(WorkerError):
     signal: int | None
     exitcode: int | None
     stderr: str
+    summary: str
 
 
 class WorkerTimeout(WorkerDied, TimeoutError):

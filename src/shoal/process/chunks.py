@@ -228,6 +228,8 @@ class EnvChunk:
     def failed(self, local: int, error: BaseException, reports: list[Any]) -> Any:
         """An environment raised: reported, or with on_fault="restart" made anew; then its observation."""
         number = self._plan.first + local
+        if isinstance(error, KeyboardInterrupt):  # the caller's own chunk: workers ignore Ctrl-C
+            raise error
         if self._plan.restarts:
             try:
                 with contextlib.suppress(Exception):

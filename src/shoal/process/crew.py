@@ -37,7 +37,7 @@ from shoal.spaces import Bounds
 __all__ = ["DIED", "IDLE", "TIMEOUT", "Crew", "Plan", "checked_makers", "surroundings"]
 
 IDLE, TIMEOUT, DIED = 0, 1, 2
-_GATE_BYTES, _BELL_BYTES, _TAIL_BYTES = 192, 128, 4096
+_GATE_BYTES, _BELL_BYTES, _TAIL_BYTES = 192, 64, 4096
 _FOREVER_NS = 2**62
 
 
@@ -231,8 +231,8 @@ class Crew:
         who = f"worker {plan.worker} (process {pid}) with {which}"
         facts = {"env_ids": env_ids, "pid": pid, "signal": number, "exitcode": code, "stderr": tail}
         if timeout_s is not None:
-            message = f"{who} did not answer within {timeout_s:g} s and was killed"
-            return WorkerTimeout(message + _quoted(tail), **facts)
+            summary = f"{who} did not answer within {timeout_s:g} s and was killed"
+            return WorkerTimeout(summary + _quoted(tail), summary=summary, **facts)
         if number is not None:
             how = f"was killed by {signal.Signals(number).name}"
         else:
@@ -241,22 +241,26 @@ class Crew:
         if number == signal.SIGKILL and kills > self._kills:
             how += " (the memory cgroup's oom_kill counter rose: likely out of memory)"
         self._kills = kills
-        advice = '; on_fault="restart" replaces such workers'
-        return WorkerDied(f"{who} {how}{advice}{_quoted(tail)}", **facts)
+        summary = f"{who} {how}"
+        advice = '; on_fault="restart" replaces such workers, reset() this one'
+        return WorkerDied(summary + advice + _quoted(tail), summary=summary, **facts)
 
     def stop(self, timeout_s: float) -> None:
-        """Ends all workers: asks, waits until the time is over, then kills. Never raises for a fault."""
+        """Ends all workers: asks those that are idle, waits until the time is over, kills the rest."""
         if self.board.closed:
             return
         mine = self._pid == os.getpid()
         if mine:
             deadline = time.monotonic() + timeout_s
+            asked = set()
             for w in range(self.size):
                 if self.present(w) and self.alive(w) and self.gates.idle(w) and timeout_s > 0:
                     self.gates.post(w, STOP, 0, 0, 0)
+                    asked.add(w)
             for w in range(self.size):
                 running = self._running[w]
-                if running is not None and not running.wait(max(0, deadline - time.monotonic())):
+                left = max(0, deadline - time.monotonic()) if w in asked else 0
+                if running is not None and not running.wait(left):
                     running.send_signal(signal.SIGKILL)
             for w in range(self.size):
                 running = self._running[w]
@@ -297,7 +301,7 @@ def _board_layout(workers: int, rows: int) -> Layout:
 
 def _quoted(tail: str) -> str:
     lines = tail.strip().splitlines()[-15:]
-    return "" if not lines else ". It said last:\n" + "\n".join(f"  | {line}" for line in lines)
+    return "" if not lines else ". It said last:\n" + "\n".join(f"  | {line[:200]}" for line in lines)
 
 
 def surroundings() -> Surroundings:

@@ -21,6 +21,8 @@ import cloudpickle  # type: ignore[import-untyped]
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.errors import WorkerError
+
 __all__ = ["BOX_BYTES", "Failure", "HungUp", "Mail", "RemoteTraceback", "dumps", "receive", "transmit"]
 
 BOX_BYTES = 65536
@@ -161,9 +163,9 @@ class Failure:
             except Exception:  # a class this process cannot import
                 error = None
         if error is None:
-            from shoal.errors import WorkerError
-
             error = WorkerError(f"{self.summary} (its own class could not be brought here)")
+        elif not isinstance(error, Exception):  # SystemExit in an environment must not end this process
+            error = WorkerError(f"environment {self.env_id} raised {self.summary}")
         error.__cause__ = RemoteTraceback(self.text)
         error.env_id = self.env_id  # type: ignore[attr-defined]
         return error

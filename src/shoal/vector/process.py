@@ -637,9 +637,10 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             logger.warn(f"Calling `close` while waiting for a pending call to `{self._pending}` to complete.")
         self.closed = True
         self._finalizer.detach()
+        begin = time.monotonic()
         if self._forks == _core.fork_count():
             self._workers.settle(limit / 2)
-        self._workers.close(limit)
+        self._workers.close(max(0.0, limit - (time.monotonic() - begin)))
         self._actions.close()
         for slot in self._slots:
             slot.segment.close()

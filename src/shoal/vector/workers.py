@@ -5,6 +5,7 @@ It only starts, steps and waits; results, infos and Gymnasium's rules are proces
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -248,8 +249,9 @@ class Workers:
             self.wait(limit_s)
 
     def settle(self, timeout_s: float) -> None:
-        """Gives what is under way a little time to end."""
-        self.crew.wait(timeout_s)
+        """Gives what is under way a little time to end; who died meanwhile is for close to find."""
+        with contextlib.suppress(KeyboardInterrupt):
+            self.crew.wait(timeout_s)
 
     def statistics(self, *, slots: int, copies: int, waited_ns: int, infos_ns: int) -> dict[str, Any]:
         sums = self.crew.board["sums"].sum(axis=0)
@@ -335,6 +337,5 @@ class Workers:
         into.terminated[rows] = False
         into.truncated[rows] = True
         self.crew.board["reset"][plan.first : plan.first + plan.count] = self._autoreset == 0
-        fault = str(error).split("\n", 1)[0]
         first = plan.first * plan.agents
-        return [(env, INFO, {"fault": fault}) for env in range(first, first + plan.count * plan.agents)]
+        return [(env, INFO, {"fault": error.summary}) for env in range(first, first + plan.count * plan.agents)]
