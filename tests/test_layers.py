@@ -15,6 +15,7 @@ LAYERS = [
     {"memory"},
     {"spaces"},
     {"native"},
+    {"process"},
     {"vector"},
     {"check", "demo", "doctor", "reference"},
     {"__init__"},

@@ -88,7 +88,9 @@ def _death(child: subprocess.Popen[bytes], printed: IO[str]) -> str:
 
 
 def _made(env: str, options: dict[str, Any], num_envs: int = 37, **kwargs: Any) -> VectorEnv:
-    return make_vec(env, num_envs, **{"num_threads": 1, **kwargs}, **options)
+    made = make_vec(env, num_envs, **{"num_threads": 1, **kwargs}, **options)
+    assert isinstance(made, VectorEnv)
+    return made
 
 
 def _actions(envs: VectorEnv, seed: int) -> Iterator[Any]:

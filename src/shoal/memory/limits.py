@@ -106,7 +106,7 @@ def file_size_limits() -> list[Limit]:
 
 
 def oom_kills(root: Path = Path("/")) -> int:
-    """How often the kernel has killed for want of memory in this process's cgroups; 0 where it does not say."""
+    """How often the kernel has killed for want of memory in this process's cgroups; 0 if it does not say."""
     kills = 0
     for version, directory, _ in _memory_cgroups(root):
         table = _read_table(directory / ("memory.events" if version == 2 else "memory.oom_control"))

@@ -100,7 +100,7 @@ class Segment(Mapping[str, NDArray[Any]]):
 
     @classmethod
     def from_fileno(cls, fd: int) -> Segment:
-        """A segment from a descriptor received from another process; the descriptor is its own from now on."""
+        """A segment from a descriptor received from another process, which it owns from now on."""
         return cls._opened(fd, "anonymous", "segment received", None, None, None, False)
 
     def fileno(self) -> int:

@@ -1,4 +1,4 @@
-"""A worker's chunk of environments: Python ones stepped by _core.Chunk, C ones by the engine."""
+"""A worker's chunk of Python environments: what _core.Chunk, which steps them, leaves to Python."""
 
 from __future__ import annotations
 
@@ -15,11 +15,8 @@ from gymnasium.spaces import Space
 from gymnasium.spaces.utils import is_space_dtype_shape_equiv
 
 from shoal import _core
-from shoal.memory import Layout, Segment
-from shoal.native.plugin import load, rng_words
-from shoal.native.refusals import refuse
+from shoal.memory import Segment
 from shoal.process.mail import Failure, dumps
-from shoal.process.worker import STEP
 from shoal.spaces import Bounds, Declaration, Memory
 
 __all__ = [
@@ -28,10 +25,8 @@ __all__ = [
     "OBSERVATION",
     "EnvChunk",
     "Frozen",
-    "NativeChunk",
     "bound_memory",
     "derived_seed",
-    "make_chunk",
 ]
 
 INFO, ERROR, OBSERVATION = 0, 1, 2
@@ -50,15 +45,9 @@ class Frozen:
         return pickle.loads(self.data)
 
 
-def bound_memory(
-    segment: Segment, space: Space[Any], path: str, rows: int, bounds: Bounds
-) -> Memory:
+def bound_memory(segment: Segment, space: Space[Any], path: str, rows: int, bounds: Bounds) -> Memory:
     """The memory of `rows` values of `space` in a segment that has its fields."""
     return Declaration(bounds).space(space, path, rows)(segment)
-
-
-def make_chunk(plan: Any, worker: Any) -> EnvChunk | NativeChunk:
-    return EnvChunk(plan, worker) if plan.plugin is None else NativeChunk(plan, worker)
 
 
 class EnvChunk:
@@ -112,7 +101,12 @@ class EnvChunk:
     # -- messages -------------------------------------------------------------------------------------
 
     def on_bind(
-        self, mode: Any, observation_space: Space[Any], action_space: Space[Any], in_segment: bool, actions: str
+        self,
+        mode: Any,
+        observation_space: Space[Any],
+        action_space: Space[Any],
+        in_segment: bool,
+        actions: str,
     ) -> list[tuple[bool, bool]]:
         """The spaces all environments must have, and where actions come from."""
         segment = None
@@ -241,7 +235,7 @@ class EnvChunk:
             except BaseException as again:
                 error = again
             else:
-                fault = {"fault": Failure.of(error, number).summary}
+                fault: dict[str, Any] = {"fault": Failure.of(error, number).summary}
                 if self._plan.autoreset == 1:
                     fault = {"final_obs": copy.deepcopy(observation), "final_info": dict(fault), **fault}
                 reports.append((number, INFO, self.frozen({**info, **fault})))
@@ -287,130 +281,6 @@ class EnvChunk:
     def _next_seed(self, local: int) -> int | None:
         seed, self._next_seeds[local] = self._next_seeds[local], None
         return seed
-
-
-class NativeChunk:
-    """C environments: the engine over the chunk's rows, one thread."""
-
-    def __init__(self, plan: Any, worker: Any) -> None:
-        path, options, time_limit = plan.plugin
-        self._plan, self._worker = plan, worker
-        self._info = info = load(path, options)
-        worlds = -(-plan.count // info.lanes) * info.lanes
-        rows = worlds * info.agents
-        self._begin = plan.first * info.agents
-        self._end = self._begin + rows
-        state = Segment(
-            Layout(
-                {
-                    "instances": (np.uint8, (worlds, max(1, info.instance_bytes))),
-                    "rng": (np.uint64, (worlds, 5)),
-                    "reset": (np.uint8, (worlds,)),
-                    "elapsed": (np.uint32, (worlds,)),
-                    "total": (np.float64, (rows,)),
-                    "length": (np.uint32, (rows,)),
-                }
-            )
-        )
-        board, part = worker.board, slice(self._begin, self._end)
-        self._state = state
-        arrays = (*(state[name] for name in state), board["last_return"][part], board["last_length"][part])
-        action = Segment(
-            Layout({f"action/{i}": (f.dtype, (rows, *f.shape)) for i, f in enumerate(info.actions)})
-        )
-        self._actions = [action[name] for name in action]
-        self._shared_actions: list[Any] = []
-        self._stepper = _core.Stepper(
-            info.plugin, info.values, plan.count, 1, plan.autoreset, time_limit, arrays,
-            tuple(self._actions), self, 0,
-        )  # fmt: skip
-        self._slots: dict[int, tuple[list[Any], int]] = {}
-        self._seeded = False
-
-    def facts(self) -> dict[str, Any]:
-        return {}
-
-    def close(self) -> None:
-        self._stepper.close()
-
-    def serve(self, gate: _core.Gate) -> int:
-        while True:
-            command = gate.wait()
-            if command != STEP:
-                return command
-            try:
-                self._step(gate.slot, gate.row)
-            except BaseException as error:
-                self._worker.reply([(None, ERROR, Failure.of(error, None))])
-            else:
-                gate.finish(0, 0)
-
-    def _step(self, slot: int, row: int) -> None:
-        for own, shared in zip(self._actions, self._shared_actions, strict=True):
-            own[: len(shared)] = shared
-        self._stepper.step_into(None, self._targets(slot, row))
-
-    def _targets(self, slot: int, row: int) -> tuple[Any, ...]:
-        arrays, ahead = self._slots[slot]
-        fields = len(self._info.observations)
-        count = self._end - self._begin
-        at = [row + self._begin + (ahead if number < fields else 0) for number in range(len(arrays))]
-        return tuple(array[begin : begin + count] for array, begin in zip(arrays, at, strict=True))
-
-    def on_bind(
-        self, mode: Any, observation_space: Any, action_space: Any, in_segment: bool, actions: str
-    ) -> list[tuple[bool, bool]]:
-        segment = Segment.from_fileno(self._worker.receive_fds(1)[0])
-        end = self._begin + self._plan.count * self._info.agents
-        self._shared_actions = [segment[name][self._begin : end] for name in segment]
-        segment.close()
-        return []
-
-    def on_slot(self, number: int, rows: int, ahead: int) -> None:
-        segment = Segment.from_fileno(self._worker.receive_fds(1)[0])
-        names = [name for name in segment if not name.startswith("action")]
-        self._slots[number] = [segment[name] for name in names], ahead
-        segment.close()
-
-    def on_drop(self, numbers: list[int]) -> None:
-        for number in numbers:
-            self._slots.pop(number, None)
-
-    def on_reset(
-        self, slot: int, row: int, seeds: list[int | None], options: Any, mask: list[bool] | None
-    ) -> list[Any]:
-        for local, seed in enumerate(seeds):
-            if seed is None and not self._seeded:
-                seed = secrets.randbits(62)
-            if seed is None or (mask is not None and self._seeded and not mask[local]):
-                continue
-            if seed < 2**64:
-                self._stepper.seed(local, seed)
-            else:
-                self._state["rng"][local] = rng_words(seed)
-        self._seeded = True
-        chosen = None if mask is None else np.array(mask, np.bool_)
-        self._stepper.reset_into(chosen, self._targets(slot, row))
-        return []
-
-    def on_call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-        error = AttributeError(
-            f"environments written in C have no attribute {name!r}; they offer save_env, restore_env and "
-            "render_env, and their options are in envs.options"
-        )
-        return [Failure.of(error, self._plan.first + local) for local in range(self._plan.count)]
-
-    on_set = on_call
-
-    def on_stepper(self, method: str, local: int, *rest: Any) -> Any:
-        """`save`, `restore` or `render` of one environment."""
-        return getattr(self._stepper, method)(local, *rest)
-
-    def on_statistics(self) -> Any:
-        return self._stepper.statistics
-
-    def refuse(self, reason: str) -> NoReturn:
-        refuse(reason)
 
 
 def derived_seed(seed: int | None, env_id: int, count: int) -> int:

@@ -305,7 +305,7 @@ def _quoted(tail: str) -> str:
 
 
 def surroundings() -> Surroundings:
-    """This process's directory, path, environment and registered environments, for a worker started elsewhere."""
+    """This process's directory, path, environment and registry, for a worker started elsewhere."""
     try:
         directory = os.getcwd()
     except OSError:
@@ -340,8 +340,7 @@ def checked_makers(env_fns: Sequence[Callable[[], Any]], first: int) -> bytes:
                 dumps(function)
             except Exception as why:
                 raise WorkerError(
-                    f"env_fns[{number}], {function!r}, cannot be sent to a worker process: {why}. Make what it "
-                    'refers to inside the function, or use context="fork"'
+                    f"env_fns[{number}], {function!r}, cannot be sent to a worker process: {why}. Make what "
+                    'it refers to inside the function, or use context="fork"'
                 ) from why
         raise WorkerError(f"env_fns cannot be sent to worker processes: {error}") from error
-

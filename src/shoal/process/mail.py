@@ -38,7 +38,7 @@ def dumps(value: Any) -> bytes:
     """Pickled; by value where the other process could not import it (classes of a script, lambdas)."""
     try:
         data = pickle.dumps(value, protocol=5)
-        # A script's own module is called __main__ here and there: by name it would be looked up in the wrong one.
+        # A script's module is called __main__ here and there: by name it would be looked up in the wrong one.
         if b"__main__" not in data:
             return data
     except Exception:  # whatever a __reduce__ raises; cloudpickle says it better
@@ -51,7 +51,7 @@ class Mail:
 
     def __init__(self, channel: socket.socket, outbox: NDArray[np.uint8], inbox: NDArray[np.uint8]) -> None:
         self._socket = channel
-        self._outbox, self._inbox = memoryview(outbox), memoryview(inbox)
+        self._outbox, self._inbox = outbox.data, inbox.data
         self._rest = b""
 
     def put(self, data: bytes) -> int:
@@ -99,9 +99,7 @@ def receive(channel: socket.socket, alive: Callable[[], bool] = lambda: True) ->
     return pickle.loads(data), fds
 
 
-def _exchange(
-    channel: socket.socket, data: memoryview, alive: Callable[[], bool], *, sending: bool
-) -> None:
+def _exchange(channel: socket.socket, data: memoryview, alive: Callable[[], bool], *, sending: bool) -> None:
     """Moves all of `data` in slices, so that a death of the other side is seen between them."""
     waiter = select.poll()
     waiter.register(channel, select.POLLOUT if sending else select.POLLIN)

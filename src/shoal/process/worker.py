@@ -61,13 +61,14 @@ def run(channel: socket.socket, parent_end: int = -1, inherited: Any = None) -> 
         plan, fds = receive(channel)
     except (HungUp, OSError):
         return
-    from shoal.process.chunks import make_chunk  # Gymnasium is loaded by now, or needed now
+    from shoal.process.chunks import EnvChunk  # these import this module
+    from shoal.process.native_chunk import NativeChunk
 
     worker = _Worker(channel, plan, fds)
     try:
         if inherited is not None:
             plan.makers = inherited
-        chunk = make_chunk(plan, worker)
+        chunk = EnvChunk(plan, worker) if plan.plugin is None else NativeChunk(plan, worker)
     except BaseException as error:
         worker.answer_start(Failure.of(error, getattr(error, "env_id", None)))
         return
@@ -140,4 +141,3 @@ class _Worker:
 
 def _always() -> bool:
     return True  # the watch ends this process with its parent
-

@@ -47,8 +47,10 @@ def seeds(seed: int | Sequence[int | None] | None, number: int) -> list[int | No
     return [None if value is None else int(value) for value in values]
 
 
-def reset_mask(options: Any, rows: int, worlds: int) -> tuple[NDArray[np.bool_] | None, dict[str, Any] | None]:
-    """Which environments `reset(options=)` is for (None: all), and the other options. Errors are Gymnasium's."""
+def reset_mask(
+    options: Any, rows: int, worlds: int
+) -> tuple[NDArray[np.bool_] | None, dict[str, Any] | None]:
+    """Which environments `reset(options=)` is for (None: all), and other options. Errors are Gymnasium's."""
     if options is not None and not isinstance(options, Mapping):
         raise TypeError(f"options must be a dict, got {type(options).__name__}: {options!r}")
     if options is None or "reset_mask" not in options:

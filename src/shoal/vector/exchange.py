@@ -67,8 +67,8 @@ def slot_layout(
 class Rows:
     """Memory for results, row by row, in a segment that the workers hold too.
 
-    A slot has one row per environment. A rollout has `ahead` more observations than results: those of the step
-    whose rewards begin at row r begin at row r + ahead.
+    A slot has one row per environment. A rollout has `ahead` more observations than results: those of the
+    step whose rewards begin at row r begin at row r + ahead.
     """
 
     def __init__(
@@ -147,7 +147,8 @@ class Slot(Rows):
     def observation(self, space: Space[Any]) -> Any:
         if self.memory is not None:
             return self.memory.read(0, self._num_envs)
-        return concatenate(space, self.values, create_empty_array(space, self._num_envs, np.zeros))
+        empty: Any = create_empty_array(space, self._num_envs, np.zeros)
+        return concatenate(space, self.values, empty)
 
     def flags(self) -> tuple[Any, Any, Any]:
         count = self._num_envs
@@ -175,7 +176,13 @@ class Actions:
     """How actions reach the workers: as one shared array, as fields of a segment, or as messages."""
 
     def __init__(
-        self, space: Space[Any], batched: Space[Any], num_envs: int, bounds: Bounds, checked: bool, strict: bool
+        self,
+        space: Space[Any],
+        batched: Space[Any],
+        num_envs: int,
+        bounds: Bounds,
+        checked: bool,
+        strict: bool,
     ) -> None:
         self._space, self._batched, self._num_envs = space, batched, num_envs
         self._checked = checked
@@ -218,19 +225,21 @@ class Actions:
                 if self._checked:
                     self._check(given)
                 if given.dtype != array.dtype:
-                    return np.array(given)  # other floats than the space's: the environment sees what you gave
+                    return np.array(
+                        given
+                    )  # other floats than the space's: the environment sees what you gave
                 array[...] = given
                 return None
         items = list(iterate(self._batched, actions))
         if len(items) != self._num_envs:
             raise ValueError(
-                f"expected {self._num_envs} actions, one per environment, found {len(items)}; nothing was stepped"
+                f"expected {self._num_envs} actions, one per environment, found {len(items)}; none stepped"
             )
         if self._checked:
             for number, item in enumerate(items):
                 if not self._space.contains(item):
                     raise ValueError(
-                        f"action {item!r} of environment {number} is not in {self._space}; nothing was stepped"
+                        f"action {item!r} of environment {number} is not in {self._space}; none stepped"
                     )
         if self._memory is not None:
             try:
@@ -248,7 +257,9 @@ class Actions:
             given = np.asarray(actions)
             expected = (len(env_ids), *self.array.shape[1:])
             if given.shape != expected:
-                raise ValueError(f"expected actions of shape {expected}, found {given.shape}; nothing was sent")
+                raise ValueError(
+                    f"expected actions of shape {expected}, found {given.shape}; nothing was sent"
+                )
             if not np.can_cast(given.dtype, self.array.dtype, "same_kind"):
                 raise TypeError(f"expected actions of dtype {self.array.dtype}, found {given.dtype}")
             if self._checked:
@@ -279,7 +290,9 @@ class Actions:
                 return converted
             return given if type(actions) is np.ndarray else None
         if self._strict and given.shape == array.shape:
-            raise TypeError(f"actions: expected dtype {array.dtype}, found {given.dtype}; convert it yourself")
+            raise TypeError(
+                f"actions: expected dtype {array.dtype}, found {given.dtype}; convert it yourself"
+            )
         if self._strict:
             raise ValueError(f"actions: expected shape {array.shape}, found {given.shape}")
         return None
@@ -292,7 +305,7 @@ class Actions:
         if bad is not None and bad.any():
             row = int(np.flatnonzero(bad.reshape(len(given), -1).any(axis=1))[0])
             raise ValueError(
-                f"action {given[row].tolist()} of environment {row} is not in {self._space}; nothing was stepped"
+                f"action {given[row].tolist()} of environment {row} is not in {self._space}; none stepped"
             )
 
     def close(self) -> None:
@@ -308,4 +321,3 @@ def _range(space: Space[Any]) -> tuple[Any, Any]:
     if isinstance(space, MultiBinary):
         return 0, 1
     return None, None
-

@@ -101,4 +101,3 @@ class Hooks:
             f"{what} {shown} of row {row} is not in {field.space}; nothing was stepped. "
             "Fix what chose it (check=() turns this check off)"
         )
-

@@ -1,42 +1,56 @@
-"""`make_vec`: one function for bundled environments, a C file and a compiled plug-in."""
+"""`make_vec`: one function for bundled environments, C files, plug-ins and any Gymnasium environment."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
+from functools import partial
 from inspect import signature
 from pathlib import Path
 from typing import Any, Literal
 
 import gymnasium
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
 
 from shoal.errors import PluginError
 from shoal.native.plugin import bundled, load
+from shoal.vector import arguments
 from shoal.vector.env import VectorEnv
+from shoal.vector.plans import PluginEnvs
+from shoal.vector.process import ProcessVectorEnv
 
 __all__ = ["make_vec", "register_bundled"]
 
 
 def make_vec(
-    env: str | Path,
+    env: str | Path | EnvSpec | Callable[[], Any],
     num_envs: int = 1,
     *,
+    backend: Literal["native", "process"] | None = None,
     num_threads: int | None = None,
+    num_workers: int | None = None,
+    caller_steps: bool = False,
+    context: str | None = None,
+    on_fault: Literal["raise", "restart"] = "raise",
+    step_timeout_s: float | None = None,
+    reset_timeout_s: float | None = None,
     autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
     buffers: Literal["leased", "live", "copy"] = "leased",
     max_slots: int = 64,
     max_episode_steps: int | None = None,
     episode_stats: bool = False,
-    check: Iterable[str] = ("actions", "nan"),
+    check: Iterable[str] | None = None,
     render_mode: str | None = None,
     batch_size: int | None = None,
     **options: Any,
-) -> VectorEnv:
-    """Makes `num_envs` C environments that step together.
+) -> VectorEnv | ProcessVectorEnv:
+    """Makes `num_envs` environments that step together.
 
-    `env` is the id of a bundled environment ("CartPole-v1"), a C file (compiled on the way) or a compiled
-    plug-in; further keywords are options of the environment.
+    `env` is the id of a bundled environment ("CartPole-v1"), a C file (compiled on the way), a compiled
+    plug-in, any other Gymnasium id, or a function that makes an environment; further keywords are options of
+    the environment. Environments in C run on threads of this process unless `backend="process"`,
+    environments in Python in worker processes.
 
     >>> import shoal
     >>> envs = shoal.make_vec("CartPole-v1", num_envs=8)
@@ -48,36 +62,123 @@ def make_vec(
     Args:
         env: Which environment.
         num_envs: How many.
-        num_threads: At most this many threads step them; None: one per core. Fewer where more do not pay.
+        backend: "native" steps C environments in this process, "process" any environment in worker processes.
+        num_threads: Native: at most this many threads; None: one per core. Fewer where more do not pay.
+        num_workers: Processes: how many; None: one per core.
+        caller_steps: Processes: the caller steps a share itself (`ProcessVectorEnv` says more on these).
+        context: Processes: how they are started.
+        on_fault: Processes: "raise" or "restart".
+        step_timeout_s: Processes: who takes longer is killed.
+        reset_timeout_s: Likewise for a reset.
         autoreset_mode: NEXT_STEP, SAME_STEP or DISABLED, as Gymnasium defines them.
         buffers: "leased": what you keep never changes. "live": overwritten by the next step. "copy".
         max_slots: Results you may hold without their being copied (`stats["copies"]` counts those).
         max_episode_steps: Truncate there; None: where the environment says.
         episode_stats: Put return and length of finished episodes into `info["episode"]`.
-        check: Which values are looked at before a step: "actions" (discrete ranges), "nan".
-        render_mode: "rgb_array" for environments that can be drawn.
+        check: Which values are looked at each step: "actions" (discrete ranges), "nan". None: both for
+            environments in C, none for those in Python.
+        render_mode: "rgb_array" for environments that can be drawn, or what a Python environment takes.
         batch_size: Step asynchronously: `send` and `recv`, the first `batch_size` ready.
         options: The environment's own.
     """
+    if backend is not None:
+        arguments.choice("backend", backend, ("native", "process"))
+    shared: dict[str, Any] = {
+        "autoreset_mode": autoreset_mode,
+        "buffers": buffers,
+        "max_slots": max_slots,
+        "episode_stats": episode_stats,
+        "batch_size": batch_size,
+    }
+    processes: dict[str, Any] = {
+        "num_workers": num_workers,
+        "caller_steps": caller_steps,
+        "context": context,
+        "on_fault": on_fault,
+        "step_timeout_s": step_timeout_s,
+        "reset_timeout_s": reset_timeout_s,
+    }
+    library = _library(env)
+    if library is None:
+        if backend == "native":
+            raise PluginError(
+                f"{env!r} is not an environment in C; leave backend out, or use backend='process'"
+            )
+        _refuse(num_threads is not None, "num_threads", "environments in Python; use num_workers")
+        count = arguments.count("num_envs", num_envs, 2**24)
+        maker, spec = _maker(env, max_episode_steps, render_mode, options)
+        made = ProcessVectorEnv([maker] * count, check=check, **shared, **processes)
+        made.spec = spec
+        return made
     own = signature(make_vec).parameters
     close = {name: get_close_matches(name, own, 1, 0.8) for name in options}
-    info = load(_library(env), options, {name: found[0] for name, found in close.items() if found})
+    info = load(library, options, {name: found[0] for name, found in close.items() if found})
+    if backend == "process":
+        _refuse(num_threads is not None, "num_threads", "worker processes; use num_workers")
+        _refuse(
+            render_mode is not None, "render_mode", "C environments in worker processes; use backend='native'"
+        )
+        limit = info.max_episode_steps
+        if max_episode_steps is not None:
+            limit = arguments.count("max_episode_steps", max_episode_steps, 2**32 - 1)
+        count = arguments.count("num_envs", num_envs, 2**24)
+        plugins = PluginEnvs(info, str(library.absolute()), count, limit)
+        return ProcessVectorEnv(plugins, check=check, **shared, **processes)
+    defaults = signature(make_vec).parameters
+    for name, value in processes.items():
+        _refuse(value != defaults[name].default, name, "worker processes; use backend='process'")
     return VectorEnv(
         info,
         num_envs,
         num_threads=num_threads,
-        autoreset_mode=autoreset_mode,
-        buffers=buffers,
-        max_slots=max_slots,
         max_episode_steps=max_episode_steps,
-        episode_stats=episode_stats,
-        check=check,
+        check=("actions", "nan") if check is None else check,
         render_mode=render_mode,
-        batch_size=batch_size,
+        **shared,
     )
 
 
-def _library(env: str | Path) -> Path:
+def _refuse(given: bool, name: str, why: str) -> None:
+    if given:
+        raise TypeError(f"{name} is not for {why}" if "use num" in why else f"{name} is for {why}")
+
+
+def _maker(
+    env: Any, max_episode_steps: int | None, render_mode: str | None, options: dict[str, Any]
+) -> tuple[Callable[[], Any], EnvSpec | None]:
+    """A function that makes one environment in a worker, and its spec if it has one."""
+    if callable(env) and not isinstance(env, EnvSpec):
+        given = {"max_episode_steps": max_episode_steps, "render_mode": render_mode}
+        given = {name: value for name, value in given.items() if value is not None}
+        if given:
+            raise TypeError(f"{', '.join(given)} cannot be given with a function; let the function see to it")
+        return (partial(env, **options) if options else env), None
+    keywords = dict(options)
+    if max_episode_steps is not None:
+        keywords["max_episode_steps"] = arguments.count("max_episode_steps", max_episode_steps, 2**32 - 1)
+    if render_mode is not None:
+        keywords["render_mode"] = render_mode
+    if isinstance(env, EnvSpec):
+        return partial(gymnasium.make, env, **keywords), env
+    try:
+        spec = gymnasium.spec(env) if ":" not in env else None
+    except gymnasium.error.Error as error:
+        raise PluginError(
+            f"no environment {env!r}: Gymnasium says {error} Bundled with Shoal are {sorted(bundled())}; an "
+            "environment of your own in C is given by its path, ending in .c or .so, one in Python by a "
+            "function that makes it"
+        ) from error
+    return partial(gymnasium.make, env if spec is None else spec, **keywords), spec
+
+
+def _library(env: Any) -> Path | None:
+    """The compiled plug-in; None if this is not an environment in C."""
+    if not isinstance(env, (str, Path)):
+        if callable(env) or isinstance(env, EnvSpec):
+            return None
+        raise TypeError(
+            f"env must be an id, a path, an EnvSpec or a function, got {type(env).__name__}: {env!r}"
+        )
     text = str(env)
     if text.endswith((".c", ".cc", ".cpp")):
         from shoal.native.build import build
@@ -85,14 +186,7 @@ def _library(env: str | Path) -> Path:
         return build(text)
     if text.endswith((".so", ".dylib")):
         return Path(text)
-    known = bundled()
-    name = text.removeprefix("shoal/")
-    if name not in known:
-        raise PluginError(
-            f"no C environment {text!r}: bundled are {sorted(known)}; your own is given by its path, ending "
-            "in .c or .so. Environments in Python are for gymnasium.make_vec"
-        )
-    return known[name]
+    return bundled().get(text.removeprefix("shoal/"))
 
 
 def register_bundled() -> None:
@@ -106,7 +200,7 @@ def register_bundled() -> None:
 
 
 def _entry_point(name: str) -> Any:
-    def make(num_envs: int = 1, **options: Any) -> VectorEnv:
+    def make(num_envs: int = 1, **options: Any) -> VectorEnv | ProcessVectorEnv:
         return make_vec(name, num_envs, **options)
 
     return make

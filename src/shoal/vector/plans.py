@@ -67,7 +67,9 @@ def make_plans(
     if context not in (None, "fork", "forkserver", "spawn"):
         raise ValueError(f"context must be None, 'fork', 'forkserver' or 'spawn', got {context!r}")
     if native and caller_steps:
-        raise ValueError('caller_steps is for Python environments; backend="native" steps C ones in this process')
+        raise ValueError(
+            'caller_steps is for Python environments; backend="native" steps C ones in this process'
+        )
     workers = _worker_count(num_workers, max_concurrency, caller_steps)
     unit = env_fns.info.lanes if isinstance(env_fns, PluginEnvs) else 1
     agents = env_fns.info.agents if isinstance(env_fns, PluginEnvs) else 1
@@ -105,7 +107,12 @@ def make_plans(
     plans = [plan(number) for number in range(parts)]
     local = plans.pop() if caller_steps and parts > 1 else None
     return Division(
-        plans, local, worlds * agents, worlds, units * unit * agents, env_fns.info if native else None  # type: ignore[union-attr]
+        plans,
+        local,
+        worlds * agents,
+        worlds,
+        units * unit * agents,
+        env_fns.info if native else None,  # type: ignore[union-attr]
     )
 
 

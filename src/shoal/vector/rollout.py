@@ -28,6 +28,7 @@ class Rollout:
         rewards: NDArray[np.float64],
         terminated: NDArray[np.bool_],
         truncated: NDArray[np.bool_],
+        *,
         step: Callable[[int, Any], dict[str, Any]],
     ) -> None:
         self.observations, self.actions = observations, actions

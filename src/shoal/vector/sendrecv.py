@@ -1,9 +1,9 @@
 """Asynchronous stepping in worker processes: environments are sent actions and come back as they are ready.
 
     send(actions, env_ids) -> tickets -> workers step what has a new ticket, each into its row of slot 0
-    recv()                 <- the first `batch_size` that finished, their rows gathered into a slot of their own
+    recv()                 <- the first `batch_size` that finished, their rows gathered into a slot
 
-1. An environment is under way from send to recv; its ticket and its finished word differ until its row is whole.
+1. An environment is under way from send to recv; its ticket and finished word differ until its row is whole.
 2. A report (info, exception) is in the socket before the finished word says so.
 3. A worker that dies takes with it what was under way there, and that comes back truncated; its other
    environments come back truncated when they are sent next.
@@ -21,10 +21,12 @@ from gymnasium.error import ResetNeeded
 from numpy.typing import NDArray
 
 from shoal.errors import ShoalError, WorkerDied
-from shoal.process.chunks import ERROR, INFO, OBSERVATION, Frozen
+from shoal.process.chunks import OBSERVATION
 from shoal.process.crew import DIED, TIMEOUT
 from shoal.process.mail import Failure
 from shoal.vector.exchange import Actions, Rows, Slot
+from shoal.vector.repair import Repair
+from shoal.vector.reports import sort_reports
 from shoal.vector.workers import Workers
 
 __all__ = ["SendRecv"]
@@ -35,8 +37,16 @@ _SLICE_S = 0.05
 class SendRecv:
     """Which environments are under way, and what came back with them."""
 
-    def __init__(self, workers: Workers, actions: Actions, state: Rows, num_envs: int, batch: int) -> None:
-        self._workers, self._actions, self._state = workers, actions, state
+    def __init__(
+        self,
+        workers: Workers,
+        actions: Actions,
+        state: Rows,
+        repair: Repair,
+        num_envs: int,
+        batch: int,
+    ) -> None:
+        self._workers, self._actions, self._state, self._repair = workers, actions, state, repair
         self.batch = batch
         self._num_envs = num_envs
         self._out = np.zeros(num_envs, np.uint8)
@@ -88,23 +98,25 @@ class SendRecv:
             ids = ids[ids != env]
         self._workers.crew.send(self._out, ids, self._worker_of)
 
-    def recv(self, env_ids: Any, limit_s: float | None, restart: bool) -> tuple[list[int], list[Any]]:
+    def recv(self, env_ids: Any, limit_s: float | None) -> tuple[list[int], list[Any]]:
         """The environments that come back, in the order of their results, and their reports."""
         out, most = self._out, self.batch
         if env_ids is not None:
             wanted = self.checked_ids(env_ids)
             if len(wanted) != self.batch:
-                raise ValueError(f"recv gives {self.batch} environments (batch_size), asked for {len(wanted)}")
+                raise ValueError(
+                    f"recv gives {self.batch} environments (batch_size), asked for {len(wanted)}"
+                )
             if not self._out[wanted].all():
                 raise ShoalError("recv was asked for environments that are not under way; send() them first")
             out = np.zeros_like(self._out)
             out[wanted] = 1
         if int(out.sum()) < most:
             raise ShoalError(
-                f"recv would wait for ever: it returns {most} environments and only {int(out.sum())} are under "
-                "way; call async_reset() or send() first"
+                f"recv would wait for ever: it returns {most} environments and only {int(out.sum())} are "
+                "under way; call async_reset() or send() first"
             )
-        taken = self._taken(out, most, limit_s, restart)
+        taken = self._taken(out, most, limit_s)
         if env_ids is not None:
             taken = wanted.tolist()
         self._out[taken] = 0
@@ -112,7 +124,7 @@ class SendRecv:
         self._keep(self._workers.crew.posted())
         return taken, [self._reports.pop(env, []) for env in taken]
 
-    def _taken(self, out: NDArray[np.uint8], most: int, limit_s: float | None, restart: bool) -> list[int]:
+    def _taken(self, out: NDArray[np.uint8], most: int, limit_s: float | None) -> list[int]:
         taken: list[int] = []
         begin = time.monotonic()
         while len(taken) < most:
@@ -123,18 +135,15 @@ class SendRecv:
             late = limit_s is not None and time.monotonic() - begin >= limit_s
             if status == DIED or late:
                 self._out[taken] = 0
-                self._bury(limit_s if late else None, restart)
+                self._bury(limit_s if late else None)
         return taken
 
-    def _bury(self, limit_s: float | None, restart: bool) -> None:
+    def _bury(self, limit_s: float | None) -> None:
         crew = self._workers.crew
         gone = crew.gates.dead() if limit_s is None else crew.busy()
         for w in gone:
             self._keep(crew.posted())  # what it said before
-            error = crew.bury(w, limit_s)
-            if not restart:
-                raise error
-            self._replace(w, error)
+            self._replace(w, crew.bury(w, limit_s))
 
     def _replace(self, w: int, error: WorkerDied) -> None:
         board = self._workers.crew.board
@@ -142,8 +151,7 @@ class SendRecv:
         envs = list(range(part.start, part.stop))
         whole = [env for env in envs if self._out[env] and board["ticket"][env] == board["finished"][env]]
         kept = {env: self._row(env) for env in whole}
-        begun = self._workers.replace(w, error, self._state.number, 0, None)
-        reports = begun + self._workers.mark(w, error, self._state, 0)
+        reports = self._repair.after_step({w: error}, self._state, 0)
         for env, row in kept.items():  # finished before the death: these results stand
             self._restore(env, row)
         board["finished"][part] = board["ticket"][part]
@@ -172,19 +180,12 @@ class SendRecv:
             else:
                 self._reports.setdefault(report[0], []).append(report)
 
-    def infos(self, taken: Sequence[int], reports: list[Any]) -> tuple[dict[str, Any], list[Failure]]:
-        """The infos by position in the batch, `env_id` among them; and the errors."""
-        infos: dict[str, Any] = {}
-        errors: list[Failure] = []
-        for position, own in enumerate(reports):
-            for _, kind, what in own:
-                if kind == ERROR:
-                    errors.append(what)
-                elif kind == INFO:
-                    value = what.thaw() if type(what) is Frozen else what
-                    infos = self._infos._add_info(infos, value, position)
+    def deliver(
+        self, taken: Sequence[int], reports: list[Any], into: Slot
+    ) -> tuple[dict[str, Any], list[Failure]]:
+        """Gathers the results into a slot; infos by position in the batch, `env_id` among them; errors."""
+        into.gather(self._state, taken)
+        placed = [(position, kind, what) for position, own in enumerate(reports) for _, kind, what in own]
+        infos, errors = sort_reports(placed, [], self._infos._add_info)
         infos["env_id"] = np.array(taken, np.int64)
         return infos, errors
-
-    def gathered(self, taken: Sequence[int], into: Slot) -> None:
-        into.gather(self._state, taken)

@@ -92,6 +92,7 @@ class Infos:
             info["final_info"], info["_final_info"] = {}, done.copy()
         return info
 
+
 def copied(value: Any) -> Any:
     """The same arrays, nested as they are, in memory of their own."""
     if isinstance(value, np.ndarray):
@@ -121,14 +122,17 @@ def native_rollout(
     segment = Segment(Layout(fields))
     observations = [segment.rows(f"observation/{i}", length + 1) for i in range(len(info.observations))]
     actions = [segment.rows(f"action/{i}", length) for i in range(len(info.actions))]
-    flags = [segment.rows(name, length) for name in ("reward", "terminated", "truncated")]
+    reward, *flags = (segment.rows(name, length) for name in ("reward", "terminated", "truncated"))
     segment.close()  # the arrays keep the memory
 
     def step(t: int, given: Any) -> dict[str, Any]:
-        stepper.step_into(given, (*(block[t + 1] for block in observations), *(flag[t] for flag in flags)))
+        seen = (block[t + 1] for block in observations)
+        stepper.step_into(given, (*seen, reward[t], flags[0][t], flags[1][t]))
         return {}
 
-    return Rollout(_joined(info.observations, observations), _joined(info.actions, actions), *flags, step)
+    return Rollout(
+        _joined(info.observations, observations), _joined(info.actions, actions), reward, *flags, step=step
+    )
 
 
 def _joined(fields: list[FieldInfo], arrays: list[NDArray[Any]]) -> Any:

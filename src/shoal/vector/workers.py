@@ -9,6 +9,7 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from gymnasium import logger
@@ -18,9 +19,10 @@ from shoal import _core
 from shoal.errors import WorkerDied
 from shoal.memory import Segment
 from shoal.process.chunks import ERROR, INFO, EnvChunk, derived_seed
-from shoal.process.crew import DIED, IDLE, Crew, Plan
+from shoal.process.crew import DIED, IDLE, Crew
 from shoal.process.mail import Failure, HungUp
 from shoal.vector.exchange import Actions, Rows
+from shoal.vector.plans import Division
 
 __all__ = ["Outcome", "Workers"]
 
@@ -48,24 +50,21 @@ class _Local:
 class Workers:
     """All that steps the environments of one vector environment."""
 
-    def __init__(
-        self, plans: Sequence[Plan], local: Plan | None, rows: int, context: str | None, autoreset: int
-    ) -> None:
-        self.crew = Crew(plans, rows, context)
-        self._local_plan = local
+    def __init__(self, division: Division, context: str | None) -> None:
+        self.crew = Crew(division.plans, division.rows, context)
+        self._local_plan = division.local
         self.local: EnvChunk | None = None
-        self._autoreset = autoreset
+        self._autoreset = division.plans[0].autoreset
         self._bound: tuple[Any, ...] | None = None
         self._actions: Actions | None = None
         self._blocks: dict[int, tuple[Segment, int, int]] = {}
         self._dropped: list[int] = []
         self.abandoned = False
         """A call timed out and nobody waits for it any more; workers may still be busy with it."""
-        self.seeds: list[int | None] = []
+        self._seeds: list[int | None] = [None] * division.num_worlds
         self.restarts = 0
         self._restarted: dict[int, int] = {}
         self._slow_warned = False
-        self._local_reports: list[Any] = []
         self._local_call: Callable[[], list[Any]] | None = None
         self.local_ns = 0
 
@@ -74,12 +73,7 @@ class Workers:
         self.crew.start()
         if self._local_plan is not None:
             self.local = EnvChunk(self._local_plan, _Local(self.crew.board))
-        outcome = self.wait(None)
-        for error in outcome.faults.values():
-            raise error
-        for answer in outcome.answers.values():
-            if isinstance(answer, Failure):
-                raise answer.exception()
+        outcome = self._checked(self.wait(None))
         facts = [outcome.answers[w] for w in sorted(outcome.answers)]
         if self.local is not None:
             facts.append(self.local.facts())
@@ -142,21 +136,24 @@ class Workers:
         assert self._local_plan is not None
         return self._local_plan.first
 
+    def remember(self, seeds: list[int | None]) -> None:
+        """The seeds of a reset, from which those of replacements are derived."""
+        self._seeds = [old if new is None else new for old, new in zip(self._seeds, seeds, strict=True)]
+
     def post_reset(self, slot: int, row: int, seeds: list[int | None], options: Any, mask: Any) -> None:
         for w in range(self.crew.size):
-            self._post_reset_of(w, slot, row, seeds, options, mask)
-        if self.local is not None and self._local_plan is not None:
-            local, plan = self.local, self._local_plan
-            part = slice(plan.first, plan.first + plan.count)
+            self.post_reset_of(slot, row, seeds, options, mask, w)
+        if self.local is not None:
+            local, part = self.local, self.parts()[-1]
             chosen = None if mask is None else mask[part].tolist()
             self._local_call = lambda: local.on_reset(slot, row, seeds[part], options, chosen)
 
-    def _post_reset_of(
-        self, w: int, slot: int, row: int, seeds: list[int | None], options: Any, mask: Any
+    def post_reset_of(
+        self, slot: int, row: int, seeds: list[int | None], options: Any, mask: Any, w: int
     ) -> None:
-        plan = self.crew.plans[w]
-        part = slice(plan.first, plan.first + plan.count)
-        self.crew.ask(w, "reset", slot, row, seeds[part], options, None if mask is None else mask[part].tolist())
+        part = self.parts()[w]
+        chosen = None if mask is None else mask[part].tolist()
+        self.crew.ask(w, "reset", slot, row, seeds[part], options, chosen)
 
     def parts(self) -> list[slice]:
         """The environments of each chunk."""
@@ -180,10 +177,18 @@ class Workers:
         self.local_ns += time.perf_counter_ns() - begin
         return reports
 
+    def ask_owner(self, env_id: int, name: str, method: str, *rest: Any) -> Any:
+        """Asks the worker of one environment, and gives its answer."""
+        w = next(w for w, part in enumerate(self.parts()) if part.start <= env_id < part.stop)
+        self.crew.ask(w, name, method, env_id - self.parts()[w].start, *rest)
+        return self._checked(self.wait(None)).answers.get(w)
+
     def ask_all(self, name: str, *arguments: Any, fds: Sequence[int] = ()) -> Outcome:
         """A message to every worker, answered; raises for workers that are gone."""
         self.crew.ask_all(name, *arguments, fds=fds)
-        outcome = self.wait(None)
+        return self._checked(self.wait(None))
+
+    def _checked(self, outcome: Outcome) -> Outcome:
         for error in outcome.faults.values():
             raise error
         for answer in outcome.answers.values():
@@ -194,10 +199,11 @@ class Workers:
     # -- waiting --------------------------------------------------------------------------------------
 
     def wait(self, limit_s: float | None, timeout_s: float | None = None) -> Outcome:
-        """Until all have finished. Who takes longer than `limit_s` is killed. TimeoutError after `timeout_s`."""
+        """Until all have finished. Who needs over `limit_s` is killed; TimeoutError after `timeout_s`."""
         crew = self.crew
         outcome = Outcome()
         begin = time.monotonic()
+        local = self.run_local()
         while True:
             waited = time.monotonic() - begin
             limits = [_SLOW_S if not self._slow_warned else 3600.0]
@@ -224,6 +230,8 @@ class Workers:
                     continue
                 if answer is not None:
                     outcome.answers[w] = answer
+        if local:
+            outcome.answers[crew.size] = local
         return outcome
 
     def _bury_dead(self, outcome: Outcome) -> None:
@@ -235,17 +243,16 @@ class Workers:
         self._slow_warned = True
         for w in self.crew.busy():
             plan = self.crew.plans[w]
+            which = f"environments {plan.first}-{plan.first + plan.count - 1}"
             logger.warn(
-                f"worker {w} (process {self.crew.pid(w)}, environments {plan.first}-{plan.first + plan.count - 1}) "
-                f"has been busy for {waited:.0f} s; step_timeout_s= would end it. Its Python stack:\n"
-                f"{self.crew.show_stack(w)}"
+                f"worker {w} (process {self.crew.pid(w)}, {which}) has been busy for {waited:.0f} s; "
+                f"step_timeout_s= would end it. Its Python stack:\n{self.crew.show_stack(w)}"
             )
 
     def catch_up(self, limit_s: float | None) -> None:
         """Waits for what was abandoned; its results are nobody's."""
         if self.abandoned:
             self.abandoned = False
-            self.run_local()
             self.wait(limit_s)
 
     def settle(self, timeout_s: float) -> None:
@@ -253,7 +260,7 @@ class Workers:
         with contextlib.suppress(KeyboardInterrupt):
             self.crew.wait(timeout_s)
 
-    def statistics(self, *, slots: int, copies: int, waited_ns: int, infos_ns: int) -> dict[str, Any]:
+    def statistics(self, waited_ns: int, infos_ns: int) -> dict[str, Any]:
         sums = self.crew.board["sums"].sum(axis=0)
         episodes = int(sums[1])
         steps = int(sums[0])
@@ -263,8 +270,6 @@ class Workers:
             "episodes": episodes,
             "mean_return": float(sums[2] / episodes) if episodes else float("nan"),
             "mean_length": float(sums[3] / episodes) if episodes else float("nan"),
-            "slots": slots,
-            "copies": copies,
             "restarts": self.restarts,
             "waited_ns": waited_ns,
             "infos_ns": infos_ns,
@@ -274,33 +279,35 @@ class Workers:
     # -- repair ---------------------------------------------------------------------------------------
 
     def replace(self, w: int, error: WorkerDied, slot: int, row: int, limit_s: float | None) -> list[Any]:
-        """A new worker in place of one that is gone; its environments' first observations are in their rows."""
-        plan = self.crew.plans[w]
+        """A new worker in place of one that is gone; first observations of its environments in their rows."""
         for _ in range(_TRIES):
-            self.restarts += 1
-            count = self._restarted[w] = self._restarted.get(w, 0) + 1
-            env_ids = range(plan.first, plan.first + plan.count)
-            known = self.seeds or [None] * (plan.first + plan.count)
-            plan.seeds = [derived_seed(known[env], env, count) for env in env_ids]
-            self.crew.start([w])
-            steps: list[Callable[[], None]] = [lambda: None]
-            assert self._bound is not None
-            bound = self._bound
-            steps.append(lambda: self.crew.ask(w, "bind", *bound, fds=self._action_fds()))
-            for number, (segment, rows, ahead) in self._blocks.items():
-                steps.append(
-                    lambda number=number, segment=segment, rows=rows, ahead=ahead: self.crew.ask(  # type: ignore[misc]
-                        w, "slot", number, rows, ahead, fds=[segment.fileno()]
-                    )
-                )
-            seeds: list[int | None] = [None] * (plan.first + plan.count)
-            seeds[plan.first :] = plan.seeds
-            steps.append(lambda: self._post_reset_of(w, slot, row, seeds, None, None))
-            reports, again = self._run(w, steps, limit_s)
+            reports, again = self._replaced(w, slot, row, limit_s)
             if again is None:
                 return reports
             error = again
         raise error
+
+    def _replaced(
+        self, w: int, slot: int, row: int, limit_s: float | None
+    ) -> tuple[list[Any], WorkerDied | None]:
+        plan, part = self.crew.plans[w], self.parts()[w]
+        self.restarts += 1
+        count = self._restarted[w] = self._restarted.get(w, 0) + 1
+        seeds: list[int | None] = [None] * len(self._seeds)
+        for env in range(part.start, part.stop):
+            seeds[env] = derived_seed(self._seeds[env], env, count)
+        plan.seeds = seeds[part]
+        bound = self._bound
+        assert bound is not None
+        ask = self.crew.ask
+        steps: list[Callable[[], None]] = [
+            partial(self.crew.start, [w]),
+            lambda: ask(w, "bind", *bound, fds=self._action_fds()),
+        ]
+        for number, (segment, rows, ahead) in self._blocks.items():
+            steps.append(partial(ask, w, "slot", number, rows, ahead, fds=[segment.fileno()]))
+        steps.append(partial(self.post_reset_of, slot, row, seeds, None, None, w))
+        return self._run(w, steps, limit_s)
 
     def _run(
         self, w: int, steps: list[Callable[[], None]], limit_s: float | None
@@ -338,4 +345,6 @@ class Workers:
         into.truncated[rows] = True
         self.crew.board["reset"][plan.first : plan.first + plan.count] = self._autoreset == 0
         first = plan.first * plan.agents
-        return [(env, INFO, {"fault": error.summary}) for env in range(first, first + plan.count * plan.agents)]
+        return [
+            (env, INFO, {"fault": error.summary}) for env in range(first, first + plan.count * plan.agents)
+        ]

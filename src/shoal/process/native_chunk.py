@@ -1,0 +1,142 @@
+"""A worker's chunk of C environments: the engine over the chunk's rows."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any, NoReturn
+
+import numpy as np
+
+from shoal import _core
+from shoal.memory import Layout, Segment
+from shoal.native.plugin import load, rng_words
+from shoal.native.refusals import refuse
+from shoal.process.chunks import ERROR
+from shoal.process.mail import Failure
+from shoal.process.worker import STEP
+
+__all__ = ["NativeChunk"]
+
+
+class NativeChunk:
+    """C environments: the engine over the chunk's rows, one thread."""
+
+    def __init__(self, plan: Any, worker: Any) -> None:
+        path, options, time_limit = plan.plugin
+        self._plan, self._worker = plan, worker
+        self._info = info = load(path, options)
+        worlds = -(-plan.count // info.lanes) * info.lanes
+        rows = worlds * info.agents
+        self._begin = plan.first * info.agents
+        self._end = self._begin + rows
+        state = Segment(
+            Layout(
+                {
+                    "instances": (np.uint8, (worlds, max(1, info.instance_bytes))),
+                    "rng": (np.uint64, (worlds, 5)),
+                    "reset": (np.uint8, (worlds,)),
+                    "elapsed": (np.uint32, (worlds,)),
+                    "total": (np.float64, (rows,)),
+                    "length": (np.uint32, (rows,)),
+                }
+            )
+        )
+        board, part = worker.board, slice(self._begin, self._end)
+        self._state = state
+        arrays = (*(state[name] for name in state), board["last_return"][part], board["last_length"][part])
+        action = Segment(
+            Layout({f"action/{i}": (f.dtype, (rows, *f.shape)) for i, f in enumerate(info.actions)})
+        )
+        self._actions = [action[name] for name in action]
+        self._shared_actions: list[Any] = []
+        self._stepper = _core.Stepper(
+            info.plugin, info.values, plan.count, 1, plan.autoreset, time_limit, arrays,
+            tuple(self._actions), self, 0,
+        )  # fmt: skip
+        self._slots: dict[int, tuple[list[Any], int]] = {}
+        self._seeded = False
+
+    def facts(self) -> dict[str, Any]:
+        return {}
+
+    def close(self) -> None:
+        self._stepper.close()
+
+    def serve(self, gate: _core.Gate) -> int:
+        while True:
+            command = gate.wait()
+            if command != STEP:
+                return command
+            try:
+                self._step(gate.slot, gate.row)
+            except BaseException as error:
+                self._worker.reply([(None, ERROR, Failure.of(error, None))])
+            else:
+                gate.finish(0, 0)
+
+    def _step(self, slot: int, row: int) -> None:
+        for own, shared in zip(self._actions, self._shared_actions, strict=True):
+            own[: len(shared)] = shared
+        self._stepper.step_into(None, self._targets(slot, row))
+
+    def _targets(self, slot: int, row: int) -> tuple[Any, ...]:
+        arrays, ahead = self._slots[slot]
+        fields = len(self._info.observations)
+        count = self._end - self._begin
+        at = [row + self._begin + (ahead if number < fields else 0) for number in range(len(arrays))]
+        return tuple(array[begin : begin + count] for array, begin in zip(arrays, at, strict=True))
+
+    def on_bind(
+        self, mode: Any, observation_space: Any, action_space: Any, in_segment: bool, actions: str
+    ) -> list[tuple[bool, bool]]:
+        segment = Segment.from_fileno(self._worker.receive_fds(1)[0])
+        end = self._begin + self._plan.count * self._info.agents
+        self._shared_actions = [segment[name][self._begin : end] for name in segment]
+        segment.close()
+        return []
+
+    def on_slot(self, number: int, rows: int, ahead: int) -> None:
+        segment = Segment.from_fileno(self._worker.receive_fds(1)[0])
+        names = [name for name in segment if not name.startswith("action")]
+        self._slots[number] = [segment[name] for name in names], ahead
+        segment.close()
+
+    def on_drop(self, numbers: list[int]) -> None:
+        for number in numbers:
+            self._slots.pop(number, None)
+
+    def on_reset(
+        self, slot: int, row: int, seeds: list[int | None], options: Any, mask: list[bool] | None
+    ) -> list[Any]:
+        for local, seed in enumerate(seeds):
+            if seed is None and not self._seeded:
+                seed = secrets.randbits(62)
+            if seed is None or (mask is not None and self._seeded and not mask[local]):
+                continue
+            if seed < 2**64:
+                self._stepper.seed(local, seed)
+            else:
+                self._state["rng"][local] = rng_words(seed)
+        self._seeded = True
+        chosen = None if mask is None else np.array(mask, np.bool_)
+        self._stepper.reset_into(chosen, self._targets(slot, row))
+        return []
+
+    def on_call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        error = AttributeError(
+            f"environments written in C have no attribute {name!r}; they offer save_env, restore_env and "
+            "render_env, and their options are in envs.options"
+        )
+        return [Failure.of(error, self._plan.first + local) for local in range(self._plan.count)]
+
+    on_set = on_call
+
+    def on_stepper(self, method: str, local: int, *rest: Any) -> Any:
+        """`save`, `restore` or `render` of one environment."""
+        return getattr(self._stepper, method)(local, *rest)
+
+    def on_statistics(self) -> Any:
+        return self._stepper.statistics
+
+    def refuse(self, reason: str) -> NoReturn:
+        refuse(reason)

@@ -1,0 +1,83 @@
+"""What a dead worker means: an exception, or a new worker whose rows come truncated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from shoal.errors import WorkerDied
+from shoal.process.chunks import OBSERVATION
+from shoal.vector.exchange import Rows
+from shoal.vector.slots import copied
+from shoal.vector.workers import Workers
+
+__all__ = ["Repair"]
+
+
+class Repair:
+    """The policy of one vector environment, and the workers whose death was raised and not yet mended."""
+
+    def __init__(self, workers: Workers, restarts: bool, same_step: bool, limit_s: float | None) -> None:
+        self._workers, self._restarts, self._same_step = workers, restarts, same_step
+        self._limit_s = limit_s
+        self.lost: dict[int, WorkerDied] = {}
+
+    def after_step(self, faults: dict[int, WorkerDied], into: Rows, row: int) -> list[Any]:
+        """Replaces workers that died in a step; the reports of their environments, which begin anew."""
+        self._raise_unless_restarting(faults)
+        reports: list[Any] = []
+        for w, error in faults.items():
+            reports += self.replace(w, error, into, row)
+        return reports
+
+    def after_reset(
+        self, faults: dict[int, WorkerDied], into: Rows, row: int, again: Callable[[int], None]
+    ) -> list[Any]:
+        """Replaces workers that died in a reset, and has them do it once more."""
+        self._raise_unless_restarting(faults)
+        reports: list[Any] = []
+        for w, error in faults.items():
+            self._renew(w, error, into.number, row)
+            again(w)
+            outcome = self._workers.wait(self._limit_s)
+            self.lost.update(outcome.faults)
+            for twice in outcome.faults.values():
+                raise twice
+            reports += outcome.answers.get(w, [])
+        return reports
+
+    def after_call(self, faults: dict[int, WorkerDied], into: Rows) -> None:
+        """Replaces workers that died in a call; there is no result, so the death is raised all the same."""
+        self._raise_unless_restarting(faults)
+        for w, error in faults.items():
+            self._renew(w, error, into.number, 0)
+        for error in faults.values():
+            raise error
+
+    def revive(self) -> None:
+        """An explicit reset brings back workers whose death was raised."""
+        for w, error in list(self.lost.items()):
+            self._renew(w, error, 0, 0)
+
+    def replace(self, w: int, error: WorkerDied, into: Rows, row: int) -> list[Any]:
+        begun = self._renew(w, error, into.number, row)
+        marks = self._workers.mark(w, error, into, row)
+        if not self._same_step:
+            return begun + marks
+        # The end of the episode is lost; what follows it stands in, so that a learner finds something.
+        sent = {env: what for env, kind, what in begun if kind == OBSERVATION}
+        for number, (env, kind, info) in enumerate(marks):
+            seen = sent[env].thaw() if into.memory is None else copied(into.memory.read_one(row + env))
+            marks[number] = env, kind, {"final_obs": seen, "final_info": dict(info), **info}
+        return begun + marks
+
+    def _renew(self, w: int, error: WorkerDied, slot: int, row: int) -> list[Any]:
+        self.lost[w] = error
+        reports = self._workers.replace(w, error, slot, row, self._limit_s)
+        del self.lost[w]
+        return reports
+
+    def _raise_unless_restarting(self, faults: dict[int, WorkerDied]) -> None:
+        if not self._restarts:
+            self.lost.update(faults)
+            raise next(iter(faults.values()))
