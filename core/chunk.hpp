@@ -23,7 +23,6 @@ namespace nb = nanobind;
 
 class Chunk {
   public:
-    enum Command { STEP = 1, SENT = 2 };
     enum Report { INFO = 0, ERROR = 1, OBSERVATION = 2 };
     enum { SAMPLE = 16 }; /* one step in so many has its environments timed */
 
@@ -84,14 +83,14 @@ class Chunk {
     uint32_t serve(Gate &gate) {
         for (;;) {
             const uint32_t command = gate.wait();
-            if (command == STEP) {
+            if (command == SHOAL_STEP) {
                 nb::list reports;
                 step(gate.slot(), gate.row(), actions(), reports, &gate);
                 if (nb::len(reports) == 0)
                     gate.finish(0, 0);
                 else
                     hooks_.attr("reply")(reports);
-            } else if (command == SENT) {
+            } else if (command == SHOAL_SENT) {
                 serve_sent(gate);
                 gate.finish(0, 0);
                 serve_sent(gate); /* a ticket that came before the parent saw us idle; partner: Gates.send */

@@ -27,6 +27,8 @@ extern "C" {
 
 #define SHOAL_GATE_SLICE_NS 50000000u
 
+enum shoal_command { SHOAL_STEP = 1, SHOAL_SENT = 2, SHOAL_MESSAGE = 3, SHOAL_STOP = 4 };
+
 /* Adapts how long a waiter looks before it sleeps to what its recent waits took. Private to one waiter. */
 typedef struct shoal_patience {
     uint64_t average_ns; /* moving average of waits */
@@ -43,7 +45,7 @@ typedef struct shoal_gate {
     SHOAL_ALIGN(64) shoal_word done;
     uint32_t replied;     /* what kind of reply, 0: none */
     uint64_t reply_bytes; /* of the message that goes with it */
-    uint64_t busy_ns;     /* time between go and done, summed */
+    uint64_t busy_ns;     /* between go and done of SHOAL_STEP, summed */
     uint64_t env_ns;      /* part of it spent inside environments, from samples */
     /* Writer: worker, before it sleeps. Reader: parent, after go. */
     SHOAL_ALIGN(64) shoal_word asleep;

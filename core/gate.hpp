@@ -290,7 +290,8 @@ class Gate {
     void finish(uint32_t replied, uint64_t reply_bytes) {
         gate_->replied = replied;
         gate_->reply_bytes = reply_bytes;
-        gate_->busy_ns += shoal_now_ns() - began_;
+        if (gate_->command == SHOAL_STEP)
+            gate_->busy_ns += shoal_now_ns() - began_;
         shoal_gate_finish(gates_, count_, worker_, seen_, bell_, bell_fd_);
     }
     void add_env_ns(uint64_t ns) { gate_->env_ns += ns; }

@@ -74,7 +74,7 @@ def _outcomes(capsys):
 def test_an_error_of_shoals_is_one_line_and_status_1(capsys):
     assert main(["demo", "--env", "Nope-v0"]) == 1
     error = capsys.readouterr().err
-    assert error.startswith("shoal demo: Gymnasium cannot make 'Nope-v0'")
+    assert error.startswith("shoal demo: no environment 'Nope-v0'")
     assert error.count("\n") == 1
 
 

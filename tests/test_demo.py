@@ -13,14 +13,12 @@ from shoal import demo
 from shoal.errors import ShoalError
 
 
-@pytest.mark.parametrize("backend", ["native", "workers"])
-def test_the_demo_steps_environments_and_reports_their_statistics(backend, capsys, monkeypatch):
-    if backend == "workers":
-        monkeypatch.setattr(demo, "bundled", dict)
-    assert demo.run("CartPole-v1", 6, 2, 0.6, 0) == 0
+@pytest.mark.parametrize("num_workers", [None, 2])
+def test_the_demo_steps_environments_and_reports_their_statistics(num_workers, capsys):
+    assert demo.run("CartPole-v1", 70, num_workers, 0.6, 0) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert "6 x CartPole-v1" in lines[0]
-    assert ("native engine" in lines[0]) == (backend == "native")
+    assert "70 x CartPole-v1" in lines[0]
+    assert ("native engine" in lines[0]) == (num_workers is None)
     assert "env steps" in lines[1]
     cells = re.split(r"  +", lines[2].strip())
     steps, episodes, length = _number(cells[1]), _number(cells[3]), float(cells[5])
@@ -40,15 +38,9 @@ def test_tuple_and_discrete_observations_work_too(env, capsys):
     assert "3 worker processes" in capsys.readouterr().out  # never more workers than environments
 
 
-def test_a_worker_that_dies_ends_the_demo_with_its_exit_code(monkeypatch):
-    monkeypatch.setattr(demo, "bundled", dict)
-    monkeypatch.setattr(demo, "_worker", _dying_worker)
-    with pytest.raises(ShoalError, match=r"worker \d \(process \d+\) ended with exit code 3"):
-        demo.run("CartPole-v1", 2, 1, 5, 0)
-
-
-def _dying_worker(*_):
-    sys.exit(3)
+def test_an_environment_that_does_not_exist_is_a_clear_error():
+    with pytest.raises(ShoalError, match="no environment 'Nope-v0'"):
+        demo.run("Nope-v0", 2, None, 1, 0)
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "FrozenLake-v1"])

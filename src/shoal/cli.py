@@ -31,7 +31,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     demo.add_argument("--num-envs", type=_positive, default=1024, metavar="N", help="(default: %(default)s)")
     demo.add_argument(
-        "--num-workers", type=_positive, default=2, metavar="N", help="for other ids (default: %(default)s)"
+        "--num-workers",
+        type=_positive,
+        metavar="N",
+        help="step in N worker processes (default: environments in C on threads, others in one per core)",
     )
     demo.add_argument("--seconds", type=_seconds, default=10.0, help="how long (default: %(default)s)")
     demo.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")

@@ -135,8 +135,12 @@ class NativeChunk:
         """`save`, `restore` or `render` of one environment."""
         return getattr(self._stepper, method)(local, *rest)
 
-    def on_statistics(self) -> Any:
-        return self._stepper.statistics
+    def on_statistics(self) -> tuple[float, ...]:
+        """Steps, episodes, sum of returns, sum of lengths."""
+        known = self._stepper.statistics
+        episodes = known["episodes"]
+        sums = [known[name] * episodes if episodes else 0.0 for name in ("mean_return", "mean_length")]
+        return known["steps"], episodes, *sums
 
     def refuse(self, reason: str) -> NoReturn:
         refuse(reason)

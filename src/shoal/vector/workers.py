@@ -55,6 +55,7 @@ class Workers:
         self._local_plan = division.local
         self.local: EnvChunk | None = None
         self._autoreset = division.plans[0].autoreset
+        self._native = division.info is not None
         self._bound: tuple[Any, ...] | None = None
         self._actions: Actions | None = None
         self._blocks: dict[int, tuple[Segment, int, int]] = {}
@@ -260,21 +261,31 @@ class Workers:
         with contextlib.suppress(KeyboardInterrupt):
             self.crew.wait(timeout_s)
 
-    def statistics(self, waited_ns: int, infos_ns: int) -> dict[str, Any]:
-        sums = self.crew.board["sums"].sum(axis=0)
-        episodes = int(sums[1])
-        steps = int(sums[0])
-        times = [self.crew.gates.times(w) for w in range(self.crew.size)]
+    def statistics(self, vector_steps: int, waited_ns: int, infos_ns: int) -> dict[str, Any]:
+        steps, episodes, returns, lengths = self.crew.board["sums"].sum(axis=0)[:4].tolist()
+        if self._native:
+            parts = [answer for _, answer in sorted(self.ask_all("statistics").answers.items())]
+            steps, episodes, returns, lengths = (sum(part[i] for part in parts) for i in range(4))
+        busy_ns, env_ns = (max(part) for part in zip(*self._times(), strict=True))
+        share = 1e-3 / max(1, vector_steps)
         return {
-            "steps": steps,
-            "episodes": episodes,
-            "mean_return": float(sums[2] / episodes) if episodes else float("nan"),
-            "mean_length": float(sums[3] / episodes) if episodes else float("nan"),
+            "steps": int(steps),
+            "episodes": int(episodes),
+            "mean_return": returns / episodes if episodes else float("nan"),
+            "mean_length": lengths / episodes if episodes else float("nan"),
             "restarts": self.restarts,
-            "waited_ns": waited_ns,
-            "infos_ns": infos_ns,
-            "workers_ns": times,
+            "time_us": {
+                "environments": env_ns * share,
+                "copy": max(0, busy_ns - env_ns) * share,
+                "handoff": max(0, waited_ns - busy_ns) * share,
+                "infos": infos_ns * share,
+            },
         }
+
+    def _times(self) -> list[tuple[int, int]]:
+        """Of every chunk: how long it took for steps, and the environments' part of that."""
+        times = [self.crew.gates.times(w) for w in range(self.crew.size)]
+        return times if self.local is None else [*times, (self.local_ns, self.local_ns)]
 
     # -- repair ---------------------------------------------------------------------------------------
 
