@@ -50,12 +50,19 @@ bench: $(VENV)/.installed
 	@$(BIN)/python benchmarks/native.py $(ARGS)
 	@$(BIN)/python benchmarks/scaling.py
 
-# Gymnasium's own tests, from a checkout of it, against Shoal's functions: make test-gymnasium GYMNASIUM=../Gymnasium
+# Gymnasium's own tests, from a checkout of it, against Shoal's functions and ProcessVectorEnv under every start
+# method: make test-gymnasium GYMNASIUM=../Gymnasium
 test-gymnasium: $(VENV)/.ready
 	@test -f "$(GYMNASIUM)/tests/vector/utils/test_shared_memory.py" || \
 	    { echo "give a checkout of Gymnasium: make test-gymnasium GYMNASIUM=../Gymnasium"; exit 2; }
 	cd "$(GYMNASIUM)" && PYTHONPATH="$(CURDIR)/tests/gymnasium_suite" "$(CURDIR)/$(BIN)/python" -m pytest -q \
 	    -p swapped -p no:cacheprovider tests/vector/utils/test_shared_memory.py $(ARGS)
+	$(PIP) install pygame
+	cd "$(GYMNASIUM)" && for context in "" fork forkserver spawn; do \
+	    SHOAL_CONTEXT=$$context PYTHONPATH="$(CURDIR)/tests/gymnasium_suite" SDL_VIDEODRIVER=dummy \
+	    "$(CURDIR)/$(BIN)/python" -m pytest -q -p swapped_vector -p no:cacheprovider tests/vector \
+	    tests/envs/registration/test_make_vec.py --deselect \
+	    tests/vector/test_sync_vector_env.py::test_sync_vector_env_seed $(ARGS) || exit 1; done
 
 # The CPU build, for the tests that hand memory to torch; they are skipped without it.
 torch: $(VENV)/.ready

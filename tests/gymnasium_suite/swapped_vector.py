@@ -20,7 +20,7 @@ class AsyncVectorEnv(ProcessVectorEnv):
         env_fns,
         shared_memory=True,
         copy=True,
-        context=os.environ.get("SHOAL_CONTEXT"),
+        context=os.environ.get("SHOAL_CONTEXT") or None,
         daemon=True,
         worker=None,
         observation_mode="same",

@@ -17,20 +17,15 @@ from gymnasium.spaces.utils import is_space_dtype_shape_equiv
 from shoal import _core
 from shoal.memory import Segment
 from shoal.process.mail import Failure, dumps
+from shoal.process.worker import ERROR, INFO
 from shoal.spaces import Bounds, Declaration, Memory
 
 __all__ = [
-    "ERROR",
-    "INFO",
-    "OBSERVATION",
     "EnvChunk",
     "Frozen",
     "bound_memory",
     "derived_seed",
 ]
-
-INFO, ERROR, OBSERVATION = 0, 1, 2
-"""Kinds of report: (environment, kind, what)."""
 
 _FORBIDDEN = ("reset", "step", "close", "_setattr", "_check_spaces")
 
@@ -72,14 +67,14 @@ class EnvChunk:
         self._repairs = [0] * len(self._envs)
         board = worker.board
         arrays = ("reset", "total", "length", "last_return", "last_length", "ticket", "finished")
-        self._core = _core.Chunk(
+        self._core: Any = _core.Chunk(
             self._envs,
             plan.first,
             plan.autoreset,
             (*(board[name] for name in arrays), board["sums"][plan.worker]),
             self,
         )
-        self.serve = self._core.serve
+        self.serve: Any = self._core.serve
         self._actions: Memory | None = None
         self._space: Space[Any] | None = None
 
@@ -94,6 +89,7 @@ class EnvChunk:
         }
 
     def close(self) -> None:
+        self.serve = self._core = None  # they refer to each other, which only this ends
         for env in self._envs:
             with contextlib.suppress(Exception):
                 env.close()
@@ -175,13 +171,13 @@ class EnvChunk:
                 self._core.reset_one(slot, row, local, seed, given, reports)
             except BaseException as error:
                 reports.append((self._plan.first + local, ERROR, Failure.of(error, self._plan.first + local)))
-        return self.packed(reports)
+        return reports
 
     def step(self, slot: int, row: int, actions: Any) -> list[Any]:
-        return self._core.step(slot, row, actions)
+        reports: list[Any] = self._core.step(slot, row, actions)
+        return reports
 
-    def on_step(self, slot: int, row: int, actions: list[Any]) -> list[Any]:
-        return self.packed(self._core.step(slot, row, actions))
+    on_step = step
 
     def on_call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         return self._each(lambda env, local: _called(env, name, args, kwargs))
@@ -247,10 +243,10 @@ class EnvChunk:
         return Frozen(dumps(value))
 
     def reply(self, reports: list[Any]) -> None:
-        self._worker.reply(self.packed(reports))
+        self._worker.reply(reports)
 
     def post(self, reports: list[Any]) -> None:
-        self._worker.post(self.packed(reports))
+        self._worker.post(reports)
 
     def bad_result(self, method: str, result: Any, expected: int) -> NoReturn:
         found = f"a tuple of {len(result)}" if isinstance(result, tuple) else type(result).__name__
@@ -261,22 +257,6 @@ class EnvChunk:
 
     def bad_info(self, info: Any) -> NoReturn:
         raise TypeError(f"an info must be a dict, found {type(info).__name__}: {info!r}")
-
-    def packed(self, reports: list[Any]) -> list[Any]:
-        """Reports that can travel: what cannot be pickled becomes the error that says so."""
-        try:
-            dumps(reports)
-        except Exception:
-            return [self._pickled_or_error(report) for report in reports]
-        return reports
-
-    def _pickled_or_error(self, report: Any) -> Any:
-        number, _, what = report
-        try:
-            dumps(what)
-        except Exception as error:
-            return number, ERROR, Failure.of(error, number)
-        return report
 
     def _next_seed(self, local: int) -> int | None:
         seed, self._next_seeds[local] = self._next_seeds[local], None

@@ -11,9 +11,8 @@ from shoal import _core
 from shoal.memory import Layout, Segment
 from shoal.native.plugin import load, rng_words
 from shoal.native.refusals import refuse
-from shoal.process.chunks import ERROR
 from shoal.process.mail import Failure
-from shoal.process.worker import STEP
+from shoal.process.worker import ERROR, STEP
 
 __all__ = ["NativeChunk"]
 

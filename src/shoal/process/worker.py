@@ -11,16 +11,33 @@ import signal
 import socket
 import sys
 from dataclasses import dataclass
+from multiprocessing import util
 from typing import Any
+
+import numpy as np
 
 from shoal import _core
 from shoal.memory import Segment
 from shoal.process.mail import Failure, HungUp, Mail, dumps, receive, transmit
 
-__all__ = ["MESSAGE", "SENT", "SHOW_STACK", "STEP", "STOP", "Surroundings", "run"]
+__all__ = [
+    "ERROR",
+    "INFO",
+    "MESSAGE",
+    "OBSERVATION",
+    "SENT",
+    "SHOW_STACK",
+    "STEP",
+    "STOP",
+    "Surroundings",
+    "run",
+]
 
 STEP, SENT, MESSAGE, STOP = 1, 2, 3, 4
 """Commands of the gate: a step, asynchronous steps, a message in the box, the end."""
+
+INFO, ERROR, OBSERVATION = 0, 1, 2
+"""Kinds of report on an environment: (environment, kind, what)."""
 
 SHOW_STACK = signal.SIGUSR2
 """Makes a worker write its Python stack to stderr."""
@@ -74,6 +91,11 @@ def run(channel: socket.socket, parent_end: int = -1, inherited: Any = None) -> 
         return
     worker.answer_start(chunk.facts())
     worker.serve(chunk)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    with contextlib.suppress(Exception):
+        util._exit_function()  # type: ignore[attr-defined]  # processes that environments started
 
 
 class _Worker:
@@ -84,8 +106,11 @@ class _Worker:
         if plan.surroundings is not None:
             plan.surroundings.enter()
             os.dup2(out_fd, 1)
+            np.random.seed()  # or every worker would draw the launcher's numbers
         os.close(out_fd)
-        sys.stdout.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):  # somebody's own stream object
+                stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
         os.dup2(says_fd, 2)
         os.close(says_fd)
         board = Segment.from_fileno(board_fd)
@@ -107,7 +132,7 @@ class _Worker:
 
     def reply(self, value: Any) -> None:
         """Finishes the command in hand with a message."""
-        data = dumps(value)
+        data = _sendable(value)
         count = self.mail.put(data)
         self.gate.finish(1, count)
         self.mail.send_rest(_always)
@@ -122,21 +147,36 @@ class _Worker:
             name, arguments = self.mail.take(self.gate.mail_bytes, _always)
             try:
                 answer = getattr(chunk, f"on_{name}")(*arguments)
-                data = dumps(answer)
             except BaseException as error:
-                data = dumps(Failure.of(error, None))
-            count = self.mail.put(data)
-            self.gate.finish(1, count)
-            self.mail.send_rest(_always)
+                answer = Failure.of(error, None)
+            self.reply(answer)
 
     def post(self, value: Any) -> None:
         """Sends a message that no command asked for."""
-        transmit(self.channel, dumps(value), [])
+        transmit(self.channel, _sendable(value), [])
 
     def receive_fds(self, number: int) -> list[int]:
         """Descriptors that go with the message in hand."""
         _, fds, _, _ = socket.recv_fds(self.channel, 1, number)
         return list(fds)
+
+
+def _sendable(value: Any) -> bytes:
+    """Pickled; of a list of reports, what cannot be pickled becomes the error that says so."""
+    try:
+        return dumps(value)
+    except Exception as error:
+        if not isinstance(value, list):
+            return dumps(Failure.of(error, None))
+        return dumps([_report(*report) for report in value])
+
+
+def _report(number: int, kind: int, what: Any) -> tuple[int, int, Any]:
+    try:
+        dumps(what)
+    except Exception as error:
+        return number, ERROR, Failure.of(error, number)
+    return number, kind, what
 
 
 def _always() -> bool:

@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 
 from shoal import _core
 from shoal.errors import ForkedError, ShoalError
-from shoal.process.chunks import ERROR
 from shoal.process.mail import Failure
+from shoal.process.worker import ERROR
 from shoal.spaces import Bounds
 from shoal.vector import arguments
 from shoal.vector.agreement import observation_spaces, require_same

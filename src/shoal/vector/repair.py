@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from shoal.errors import WorkerDied
-from shoal.process.chunks import OBSERVATION
+from shoal.process.worker import OBSERVATION
 from shoal.vector.exchange import Rows
 from shoal.vector.slots import copied
 from shoal.vector.workers import Workers

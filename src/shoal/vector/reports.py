@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from gymnasium import logger
 
-from shoal.process.chunks import ERROR, INFO, Frozen
+from shoal.process.chunks import Frozen
 from shoal.process.mail import Failure
+from shoal.process.worker import ERROR, INFO
 from shoal.vector.slots import copied
 
 __all__ = ["raise_errors", "require_no_nan", "sort_reports"]

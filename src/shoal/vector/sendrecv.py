@@ -21,9 +21,9 @@ from gymnasium.error import ResetNeeded
 from numpy.typing import NDArray
 
 from shoal.errors import ShoalError, WorkerDied
-from shoal.process.chunks import OBSERVATION
 from shoal.process.crew import DIED, TIMEOUT
 from shoal.process.mail import Failure
+from shoal.process.worker import OBSERVATION
 from shoal.vector.exchange import Actions, Rows, Slot
 from shoal.vector.repair import Repair
 from shoal.vector.reports import sort_reports

@@ -18,9 +18,10 @@ from gymnasium.spaces import Space
 from shoal import _core
 from shoal.errors import WorkerDied
 from shoal.memory import Segment
-from shoal.process.chunks import ERROR, INFO, EnvChunk, derived_seed
+from shoal.process.chunks import EnvChunk, derived_seed
 from shoal.process.crew import DIED, IDLE, Crew
 from shoal.process.mail import Failure, HungUp
+from shoal.process.worker import ERROR, INFO
 from shoal.vector.exchange import Actions, Rows
 from shoal.vector.plans import Division
 
@@ -315,7 +316,7 @@ class Workers:
             partial(self.crew.start, [w]),
             lambda: ask(w, "bind", *bound, fds=self._action_fds()),
         ]
-        for number, (segment, rows, ahead) in self._blocks.items():
+        for number, (segment, rows, ahead) in list(self._blocks.items()):  # a rollout may go meanwhile
             steps.append(partial(ask, w, "slot", number, rows, ahead, fds=[segment.fileno()]))
         steps.append(partial(self.post_reset_of, slot, row, seeds, None, None, w))
         return self._run(w, steps, limit_s)
