@@ -117,7 +117,7 @@ def peer_rivals(num_envs: int, interpreters: dict[str, Interpreter]) -> Rivals:
     for peer in PEERS:
         if peer.library in interpreters:
             try:
-                rivals[peer.name] = interpreters[peer.library].make(peer, num_envs)
+                rivals[peer.name] = interpreters[peer.library].make(peer.name, num_envs)
             except PeerError as error:
                 print(f"without {peer.name} at {num_envs}: {error}", file=sys.stderr)
     return rivals

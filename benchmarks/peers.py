@@ -1,6 +1,6 @@
 """CartPole-v1 in other libraries, each in a Python of its own that steps it for so many turns when asked.
 
-    native.py  -- {"make": "pufferlib", "num_envs": 8} -->   python peers.py
+    native.py  -- {"make": "pufferlib", "arguments": [8]} -->   python peers.py
                <-- {"made": 0, "steps": 8} ---------------
                -- {"burst": 0, "calls": 1000} ----------->
                <-- {"seconds": 0.0017} -------------------
@@ -20,8 +20,9 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from itertools import cycle, islice
 from typing import Any, TextIO
 
@@ -149,13 +150,13 @@ class PeerError(Exception):
 
 
 class Interpreter:
-    """A Python that runs one library's peers."""
+    """A Python that runs one library's peers, which `script` serves."""
 
-    def __init__(self, python: str, library: str) -> None:
+    def __init__(self, python: str, library: str, script: str = __file__) -> None:
         self._directory = tempfile.mkdtemp(prefix="shoal-peer-")  # a library may leave files where it runs
         try:
             self._process = subprocess.Popen(
-                [python, os.path.abspath(__file__)],
+                [python, os.path.abspath(script)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -171,9 +172,9 @@ class Interpreter:
             self.close()
             raise
 
-    def make(self, peer: Peer, num_envs: int) -> tuple[int, Burst]:
+    def make(self, name: str, *arguments: Any) -> tuple[int, Burst]:
         """Environment steps per call, and the burst."""
-        answer = self._ask(make=peer.name, num_envs=num_envs)
+        answer = self._ask(make=name, arguments=arguments)
 
         def burst(calls: int) -> float:
             return float(self._ask(burst=answer["made"], calls=calls)["seconds"])
@@ -213,31 +214,36 @@ class Interpreter:
 
 # ---- That side
 
+Maker = Callable[..., tuple[int, Burst]]
+"""Environment steps per call, and the burst."""
 
-def serve(requests: Iterable[str], out: TextIO) -> None:
-    """Answers each line of `requests` with one."""
+
+def serve(requests: Iterable[str], out: TextIO, makers: dict[str, Maker], drop: Callable[[], object]) -> None:
+    """Answers each line of `requests` with one; `drop` ends what was made."""
     made: list[Burst] = []
     for line in requests:
         try:
-            answer = _answer(json.loads(line), made)
+            answer = _answer(json.loads(line), made, makers, drop)
         except Exception as error:
             answer = {"error": f"{type(error).__name__}: {error}".partition("\n")[0]}
         out.write(json.dumps(answer) + "\n")
         out.flush()
 
 
-def _answer(request: dict[str, Any], made: list[Burst]) -> dict[str, Any]:
+def _answer(
+    request: dict[str, Any], made: list[Burst], makers: dict[str, Maker], drop: Callable[[], object]
+) -> dict[str, Any]:
     if "burst" in request:
         return {"seconds": made[request["burst"]](request["calls"])}
     if "make" in request:
-        peer = next(peer for peer in PEERS if peer.name == request["make"])
-        steps, burst = peer.make(request["num_envs"])
-        made.append(undisturbed(burst))
+        steps, burst = makers[request["make"]](*request["arguments"])
+        made.append(burst)
         return {"made": len(made) - 1, "steps": steps}
     if "load" in request:
         module = importlib.import_module(request["load"])
         return {"version": _version(request["load"], module)}
     made.clear()
+    drop()
     return {}
 
 
@@ -248,12 +254,18 @@ def _version(library: str, module: Any) -> str:
         return str(getattr(module, "__version__", "of unknown version"))
 
 
-def _lines(file: TextIO) -> Iterator[str]:
-    return iter(file.readline, "")
-
-
-if __name__ == "__main__":
+def serve_stdin(makers: dict[str, Maker], drop: Callable[[], object] = lambda: None) -> None:
+    """The whole of a peers' process."""
     warnings.simplefilter("ignore")
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever a library prints is not an answer
-    serve(_lines(sys.stdin), replies)
+    serve(iter(sys.stdin.readline, ""), replies, makers, drop)
+
+
+def _undisturbed(make: Maker, num_envs: int) -> tuple[int, Burst]:
+    steps, burst = make(num_envs)
+    return steps, undisturbed(burst)
+
+
+if __name__ == "__main__":
+    serve_stdin({peer.name: partial(_undisturbed, peer.make) for peer in PEERS})

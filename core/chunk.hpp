@@ -3,8 +3,8 @@
  *   for each environment:  action -> env.step -> row of the slot: observation, reward, flags
  *                          finished before, NEXT_STEP: env.reset instead; finishes now, SAME_STEP: at once
  *
- * Everything that is not plain (an exception, an info, a final observation, a value that needs conversion) goes
- * to Python, to `hooks`; a report is (environment, kind, what). */
+ * Everything that is not plain (an exception, an info, a final observation, a value that needs conversion)
+ * goes to Python, to `hooks`; a report is (environment, kind, what). */
 // SPDX-License-Identifier: MIT
 #ifndef SHOAL_CHUNK_HPP
 #define SHOAL_CHUNK_HPP
@@ -27,8 +27,8 @@ class Chunk {
     enum { SAMPLE = 16 }; /* one step in so many has its environments timed */
 
     /* `arrays`: per environment of the vector: reset, return so far, length so far, last return, last length,
-     * ticket, finished; then this chunk's own sums: steps, episodes, returns, lengths. `first` is this chunk's
-     * first environment. */
+     * ticket, finished; then this chunk's own sums: steps, episodes, returns, lengths. `first` is this
+     * chunk's first environment. */
     Chunk(nb::list envs, uint64_t first, uint32_t autoreset, nb::tuple arrays, nb::object hooks)
         : envs_(envs), hooks_(hooks), first_(first), count_(nb::len(envs)), autoreset_(autoreset),
           step_(nb::cast("step")) {

@@ -72,9 +72,7 @@ int shoal_gates_look(shoal_gate *const *gates, uint32_t count, shoal_patience *p
 
 void shoal_bell_arm(shoal_bell *bell) { atomic_store(&bell->asleep, 1); }
 
-void shoal_bell_disarm(shoal_bell *bell) {
-    atomic_store_explicit(&bell->asleep, 0, memory_order_relaxed);
-}
+void shoal_bell_disarm(shoal_bell *bell) { atomic_store_explicit(&bell->asleep, 0, memory_order_relaxed); }
 
 int shoal_bell_sleep(shoal_bell *bell, struct pollfd *polled, uint32_t count, uint64_t timeout_ns) {
     const uint64_t limit = timeout_ns < SHOAL_GATE_SLICE_NS ? timeout_ns : SHOAL_GATE_SLICE_NS;

@@ -49,7 +49,8 @@ class Gates {
      * no worker, and it counts as idle. */
     void watch(uint32_t worker, int fd, bool is_socket) {
         workers_.at(worker) = {fd, is_socket};
-        atomic_store_explicit(&gates_[worker].done, atomic_load(&gates_[worker].go), std::memory_order_relaxed);
+        atomic_store_explicit(&gates_[worker].done, atomic_load(&gates_[worker].go),
+                              std::memory_order_relaxed);
     }
 
     bool idle(uint32_t worker) const {
@@ -108,10 +109,11 @@ class Gates {
         return nb::make_tuple(gates_[worker].busy_ns, gates_[worker].env_ns);
     }
 
-    /* Asynchronous stepping: a new ticket for each of `env_ids`, then a word to their workers, unless those are
-     * looking for tickets anyway. Sequentially consistent: partner Chunk.serve, which looks once more after it
-     * has said that it is idle. */
-    void send(nb::object tickets, nb::object out, nb::object env_ids, nb::object worker_of, uint32_t command) {
+    /* Asynchronous stepping: a new ticket for each of `env_ids`, then a word to their workers, unless those
+     * are looking for tickets anyway. Sequentially consistent: partner Chunk.serve, which looks once more
+     * after it has said that it is idle. */
+    void send(nb::object tickets, nb::object out, nb::object env_ids, nb::object worker_of,
+              uint32_t command) {
         Buffer asked, sent, ids, owners;
         asked.take(tickets);
         sent.take(out);
@@ -234,7 +236,8 @@ class Gates {
         const uint64_t begin = shoal_now_ns();
         std::vector<shoal_gate *> busy;
         for (;;) {
-            if (none_busy(busy) || shoal_gates_look(busy.data(), static_cast<uint32_t>(busy.size()), &patience_))
+            if (none_busy(busy) ||
+                shoal_gates_look(busy.data(), static_cast<uint32_t>(busy.size()), &patience_))
                 return IDLE;
             const uint64_t waited = shoal_now_ns() - begin;
             if (waited >= timeout_ns)

@@ -69,8 +69,8 @@ static inline void shoal_relax(void) {
 #endif
 }
 
-/* A descriptor to sleep on (poll for reading) and one that ends the sleep when 8 bytes are written to it; both
- * non-blocking. They may be the same. 0 or -errno. */
+/* A descriptor to sleep on (poll for reading) and one that ends the sleep when 8 bytes are written to it;
+ * both non-blocking. They may be the same. 0 or -errno. */
 int shoal_bell_create(int *sleep_fd, int *ring_fd);
 
 uint64_t shoal_now_ns(void);    /* monotonic */

@@ -27,8 +27,9 @@ class RowWriter {
         Staged staged;
         if (!stage(root_, value.ptr(), staged))
             return false;
-        for (const auto &[leaf, view] : staged.copies)
-            memmove(leaf->base + row * leaf->row_bytes, view.buf, static_cast<size_t>(leaf->row_bytes));
+        for (const Copy &copy : staged.copies)
+            memmove(copy.leaf->base + row * copy.leaf->row_bytes, copy.view.obj ? copy.view.buf : copy.scalar,
+                    static_cast<size_t>(copy.leaf->row_bytes));
         return true;
     }
 
@@ -44,11 +45,17 @@ class RowWriter {
         std::vector<Py_ssize_t> shape;
     };
 
+    struct Copy {
+        const Node *leaf;
+        Py_buffer view; /* obj is NULL for a number of Python's, which is in `scalar` */
+        char scalar[8];
+    };
+
     struct Staged {
-        std::vector<std::pair<const Node *, Py_buffer>> copies;
+        std::vector<Copy> copies;
         ~Staged() {
-            for (auto &copy : copies)
-                PyBuffer_Release(&copy.second);
+            for (Copy &copy : copies)
+                PyBuffer_Release(&copy.view);
         }
     };
 
@@ -110,7 +117,7 @@ class RowWriter {
     static bool stage_leaf(const Node &node, PyObject *value, Staged &staged) {
         Py_buffer view;
         if (!PyObject_CheckBuffer(value))
-            return false;
+            return node.shape.empty() && stage_number(node, value, staged);
         if (PyObject_GetBuffer(value, &view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) != 0) {
             PyErr_Clear();
             return false;
@@ -119,10 +126,30 @@ class RowWriter {
                     static_cast<size_t>(view.ndim) == node.shape.size() &&
                     std::equal(node.shape.begin(), node.shape.end(), view.shape);
         if (fits)
-            staged.copies.emplace_back(&node, view);
+            staged.copies.push_back({&node, view, {}});
         else
             PyBuffer_Release(&view);
         return fits;
+    }
+
+    /* A number of Python's own types into a field of one: what Discrete observations often are. */
+    static bool stage_number(const Node &node, PyObject *value, Staged &staged) {
+        Copy copy = {&node, {}, {}};
+        const std::string &format = node.format;
+        if (PyLong_CheckExact(value) && (format == "l" || format == "q") && node.row_bytes == 8) {
+            int overflow = 0;
+            const int64_t number = PyLong_AsLongLongAndOverflow(value, &overflow);
+            if (overflow != 0)
+                return false;
+            memcpy(copy.scalar, &number, sizeof number);
+        } else if (PyFloat_CheckExact(value) && format == "d") {
+            const double number = PyFloat_AsDouble(value);
+            memcpy(copy.scalar, &number, sizeof number);
+        } else {
+            return false;
+        }
+        staged.copies.push_back(copy);
+        return true;
     }
 
     int64_t rows_ = 0;

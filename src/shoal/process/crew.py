@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import resource
 import select
 import signal
 import socket
@@ -39,6 +40,7 @@ __all__ = ["DIED", "IDLE", "TIMEOUT", "Crew", "Plan", "checked_makers", "surroun
 IDLE, TIMEOUT, DIED = 0, 1, 2
 _GATE_BYTES, _BELL_BYTES, _TAIL_BYTES = 192, 64, 4096
 _FOREVER_NS = 2**62
+_DESCRIPTORS = 5
 
 
 @dataclass(slots=True)
@@ -75,6 +77,7 @@ class Crew:
         self._pid = os.getpid()
         self._running: list[Running | None] = [None] * self.size
         self._mails: list[Mail | None] = [None] * self.size
+        _require_descriptors(self.size)
         self._kills = oom_kills()
         self.board = Segment(_board_layout(self.size, rows))
         self._bell_fd, self._ring_fd = _core.bell_create()
@@ -297,6 +300,17 @@ def _board_layout(workers: int, rows: int) -> Layout:
             "finished": (np.uint32, (rows,)),
         }
     )
+
+
+def _require_descriptors(workers: int) -> None:
+    """Each worker needs some descriptors here; an error that says so before anything is started."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    need = _DESCRIPTORS * workers + 64
+    if limit not in (-1, resource.RLIM_INFINITY) and need > limit:
+        raise WorkerError(
+            f"{workers} workers need about {need} descriptors, but this process may have {limit} "
+            "(RLIMIT_NOFILE); use fewer workers (each steps many environments), or raise it with `ulimit -n`"
+        )
 
 
 def _quoted(tail: str) -> str:
