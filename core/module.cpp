@@ -5,6 +5,7 @@
 #include "flow.hpp"
 #include "gate.hpp"
 #include "platform.h"
+#include "ring.hpp"
 #include "row_writer.hpp"
 #include "segment.h"
 #include "stepper.hpp"
@@ -207,6 +208,21 @@ NB_MODULE(_core, m) {
         .def(nb::init<nb::list>(), "arrays"_a)
         .def("settle", &Lease::settle)
         .def_prop_ro("free", &Lease::free);
+
+    nb::class_<Ring>(m, "Ring")
+        .def(nb::init<nb::tuple, uint64_t, uint64_t, nb::list, int>(), "arrays"_a, "capacity"_a, "stride"_a,
+             "columns"_a, "lock_fd"_a)
+        .def("close", &Ring::close)
+        .def("renew", &Ring::renew, "lock_fd"_a)
+        .def("push", &Ring::push, "given"_a, "batched"_a)
+        .def("last_ids", &Ring::last_ids, "out"_a)
+        .def("sample", &Ring::sample, "rng"_a, "count"_a, "out"_a, "ids"_a)
+        .def("fetch", &Ring::fetch, "ids"_a, "out"_a, "found"_a)
+        .def("latest", &Ring::latest, "count"_a, "ids"_a)
+        .def("recover", &Ring::recover)
+        .def_prop_ro("length", &Ring::length)
+        .def_prop_ro("readable", &Ring::readable)
+        .def_prop_ro("total", &Ring::total);
 
     m.def("bell_create", [] {
         int sleep_fd, ring_fd;

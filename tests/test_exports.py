@@ -13,7 +13,9 @@ from shoal import _core
 PUBLIC = {
     "shoal": [
         "Layout",
+        "ReplayBuffer",
         "Segment",
+        "SharedCircularBuffer",
         "ShoalError",
         "VectorEnv",
         "__version__",
@@ -21,10 +23,12 @@ PUBLIC = {
         "make_vec",
         "memory",
         "reference",
+        "replay",
         "spaces",
         "vector",
     ],
     "shoal.vector": ["ProcessVectorEnv", "Rollout", "VectorEnv", "make_vec"],
+    "shoal.replay": ["Batch", "ReplayBuffer", "SharedCircularBuffer"],
     "shoal.memory": ["Field", "Layout", "NameEntry", "Segment", "list_names"],
     "shoal.spaces": [
         "Bounds",

@@ -16,7 +16,7 @@ LAYERS = [
     {"spaces"},
     {"native"},
     {"process"},
-    {"vector"},
+    {"vector", "replay"},
     {"check", "demo", "doctor", "reference"},
     {"__init__"},
     {"cli"},

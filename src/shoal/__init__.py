@@ -3,9 +3,10 @@
 import atexit as _atexit
 from importlib.metadata import version as _version
 
-from shoal import _core, errors, memory, reference, spaces, vector
+from shoal import _core, errors, memory, reference, replay, spaces, vector
 from shoal.errors import ShoalError
 from shoal.memory import Layout, Segment
+from shoal.replay import ReplayBuffer, SharedCircularBuffer
 from shoal.vector import VectorEnv, make_vec
 from shoal.vector.make import register_bundled as _register_bundled
 
@@ -13,7 +14,9 @@ __version__ = _version("shoal")
 
 __all__ = [
     "Layout",
+    "ReplayBuffer",
     "Segment",
+    "SharedCircularBuffer",
     "ShoalError",
     "VectorEnv",
     "__version__",
@@ -21,6 +24,7 @@ __all__ = [
     "make_vec",
     "memory",
     "reference",
+    "replay",
     "spaces",
     "vector",
 ]

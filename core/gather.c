@@ -1,0 +1,141 @@
+/* Rows into the ring and out of it: see gather.h. */
+// SPDX-License-Identifier: MIT
+#include "gather.h"
+
+#include <string.h>
+
+enum { AHEAD = 64, MISSES = 4096 };
+
+/* Sizes that records are made of are copied by single instructions. */
+static inline void copy_bytes(char *to, const char *from, uint64_t bytes) {
+    switch (bytes) {
+    case 1:
+        *to = *from;
+        return;
+    case 4:
+        memcpy(to, from, 4);
+        return;
+    case 8:
+        memcpy(to, from, 8);
+        return;
+    case 16:
+        memcpy(to, from, 16);
+        return;
+    case 32:
+        memcpy(to, from, 32);
+        return;
+    default:
+        memcpy(to, from, bytes);
+    }
+}
+
+void shoal_ring_push(shoal_ring *ring, shoal_columns columns, const void *const *in, uint64_t count,
+                     uint64_t *ids) {
+    uint64_t ticket = 0, left = 0;
+    for (uint64_t i = 0; i < count; i++) {
+        char *row = NULL;
+        while (row == NULL) {
+            if (left == 0) {
+                left = count - i;
+                ticket = shoal_ring_tickets(ring, left);
+            }
+            left--;
+            row = shoal_ring_claim(ring, ticket++);
+        }
+        for (uint64_t c = 0; c < columns.count; c++)
+            copy_bytes(row + columns.items[c].offset, (const char *)in[c] + i * columns.items[c].bytes,
+                       columns.items[c].bytes);
+        ids[i] = ticket - 1;
+        shoal_ring_commit(ring, ticket - 1);
+    }
+    shoal_ring_count(ring, count);
+}
+
+static void copy_out(const shoal_ring *ring, shoal_columns columns, uint64_t slot, void *const *out,
+                     uint64_t at) {
+    const char *row = ring->rows + slot * ring->stride;
+    for (uint64_t c = 0; c < columns.count; c++)
+        copy_bytes((char *)out[c] + at * columns.items[c].bytes, row + columns.items[c].offset,
+                   columns.items[c].bytes);
+}
+
+static void prefetch(const shoal_ring *ring, uint64_t slot) {
+    __builtin_prefetch((const void *)&ring->words[slot]);
+    const char *row = ring->rows + slot * ring->stride;
+    const uint64_t bytes = ring->stride < 512 ? ring->stride : 512; /* then the hardware goes on */
+    for (uint64_t at = 0; at < bytes; at += 64)
+        __builtin_prefetch(row + at);
+}
+
+uint64_t shoal_ring_fetch(const shoal_ring *ring, shoal_columns columns, const uint64_t *ids, uint64_t count,
+                          void *const *out, uint8_t *found) {
+    uint64_t number = 0;
+    for (uint64_t i = 0; i < count; i++) {
+        if (i + 16 < count)
+            prefetch(ring, ids[i + 16] % ring->capacity);
+        const uint64_t slot = ids[i] % ring->capacity, word = shoal_ring_look(ring, slot);
+        found[i] = 0;
+        if (word == 0 || shoal_ring_id(ring, slot, word) != ids[i])
+            continue;
+        copy_out(ring, columns, slot, out, i);
+        found[i] = (uint8_t)shoal_ring_unchanged(ring, slot, word);
+        number += found[i];
+    }
+    return number;
+}
+
+/* A number below `range`, each with the same chance. */
+static uint64_t below(shoal_rng *rng, uint64_t range) {
+    shoal_u128 product = (shoal_u128)shoal_random64(rng) * range;
+    if ((uint64_t)product < range) {
+        const uint64_t threshold = -range % range;
+        while ((uint64_t)product < threshold)
+            product = (shoal_u128)shoal_random64(rng) * range;
+    }
+    return (uint64_t)(product >> 64);
+}
+
+uint64_t shoal_ring_sample(const shoal_ring *ring, shoal_rng *rng, shoal_columns columns, uint64_t count,
+                           void *const *out, uint64_t *ids) {
+    const uint64_t used = shoal_ring_length(ring);
+    uint64_t done = 0, misses = 0;
+    while (done < count && used != 0) {
+        uint64_t drawn[AHEAD];
+        const uint64_t now = count - done < AHEAD ? count - done : AHEAD;
+        for (uint64_t i = 0; i < now; i++) {
+            drawn[i] = below(rng, used);
+            prefetch(ring, drawn[i]);
+        }
+        for (uint64_t i = 0; i < now; i++) {
+            const uint64_t word = shoal_ring_look(ring, drawn[i]);
+            if (word != 0) {
+                copy_out(ring, columns, drawn[i], out, done);
+                if (shoal_ring_unchanged(ring, drawn[i], word)) {
+                    ids[done++] = shoal_ring_id(ring, drawn[i], word);
+                    continue;
+                }
+            }
+            misses++; /* being written, or left by a writer that died: another is drawn instead */
+        }
+        if (misses > MISSES && shoal_ring_readable(ring) == 0)
+            break;
+    }
+    return done;
+}
+
+uint64_t shoal_ring_latest(const shoal_ring *ring, uint64_t count, uint64_t *ids) {
+    const uint64_t tail = atomic_load_explicit(ring->tail, memory_order_acquire);
+    uint64_t done = 0;
+    for (uint64_t back = 1; back <= tail && back <= ring->capacity && done < count; back++) {
+        const uint64_t ticket = tail - back, slot = ticket % ring->capacity;
+        const uint64_t word = shoal_ring_look(ring, slot);
+        if (word != 0 && shoal_ring_id(ring, slot, word) == ticket)
+            ids[done++] = ticket;
+    }
+    for (uint64_t i = 0; i < done / 2; i++) {
+        const uint64_t id = ids[i];
+        ids[i] = ids[done - 1 - i];
+        ids[done - 1 - i] = id;
+    }
+    return done;
+}

@@ -1,0 +1,43 @@
+/* Rows into the ring from a caller's arrays, and out of it into them, column by column. */
+// SPDX-License-Identifier: MIT
+#ifndef SHOAL_GATHER_H
+#define SHOAL_GATHER_H
+
+#include "ring.h"
+
+#include <shoal/env.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A field of a record. */
+typedef struct shoal_column {
+    uint64_t offset, bytes;
+} shoal_column;
+
+typedef struct shoal_columns {
+    const shoal_column *items;
+    uint64_t count;
+} shoal_columns;
+
+/* Pushes `count` rows, row i of column c from in[c] + i * bytes; their ids, which grow, into `ids`. */
+void shoal_ring_push(shoal_ring *ring, shoal_columns columns, const void *const *in, uint64_t count,
+                     uint64_t *ids);
+
+/* Copies the rows `ids` to out[c] + i * bytes; `found[i]` is 1, or 0 if the row is gone. Returns how many. */
+uint64_t shoal_ring_fetch(const shoal_ring *ring, shoal_columns columns, const uint64_t *ids, uint64_t count,
+                          void *const *out, uint8_t *found);
+
+/* Draws `count` rows, each of those that can be read with the same chance, and copies them; their ids into
+ * `ids`. Returns how many: fewer only if there is nothing to be read. */
+uint64_t shoal_ring_sample(const shoal_ring *ring, shoal_rng *rng, shoal_columns columns, uint64_t count,
+                           void *const *out, uint64_t *ids);
+
+/* The ids of the last `count` rows that can be read, oldest first; returns how many there are. */
+uint64_t shoal_ring_latest(const shoal_ring *ring, uint64_t count, uint64_t *ids);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

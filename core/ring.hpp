@@ -1,0 +1,228 @@
+/* Part of the binding: the ring as Python sees it, over arrays of a segment. */
+// SPDX-License-Identifier: MIT
+#ifndef SHOAL_RING_HPP
+#define SHOAL_RING_HPP
+
+#include "gate.hpp"
+#include "gather.h"
+#include "plugin.hpp"
+#include "seed.h"
+
+#include <nanobind/nanobind.h>
+
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace nb = nanobind;
+
+class Ring {
+  public:
+    /* `arrays`: tail, writers, words, rows. `columns`: (offset, bytes) of every field. `lock_fd`: an open
+     * file description of its own, which it closes. */
+    Ring(nb::tuple arrays, uint64_t capacity, uint64_t stride, nb::list columns, int lock_fd) {
+        for (nb::handle array : arrays)
+            kept_.push_back(nb::borrow(array));
+        ring_.tail = static_cast<shoal_word64 *>(memory_of(kept_.at(0), 8));
+        ring_.writers = static_cast<shoal_ring_writer *>(
+            memory_of(kept_.at(1), SHOAL_RING_WRITERS * sizeof(shoal_ring_writer)));
+        ring_.words = static_cast<shoal_word64 *>(memory_of(kept_.at(2), capacity * 8));
+        ring_.rows = static_cast<char *>(memory_of(kept_.at(3), capacity * stride));
+        ring_.capacity = capacity;
+        ring_.stride = stride;
+        ring_.writer = SHOAL_RING_WRITERS;
+        for (nb::handle column : columns) {
+            Field field;
+            field.name = nb::borrow(column[0]);
+            field.format = nb::cast<std::string>(column[1]);
+            for (nb::handle size : nb::borrow<nb::tuple>(column[2]))
+                field.shape.push_back(nb::cast<Py_ssize_t>(size));
+            fields_.push_back(field);
+            columns_.push_back({nb::cast<uint64_t>(column[3]), nb::cast<uint64_t>(column[4])});
+            if (columns_.back().offset + columns_.back().bytes > stride)
+                throw nb::value_error("a column lies outside the record");
+        }
+        ring_.lock_fd = lock_fd;
+    }
+    ~Ring() { close(); }
+    Ring(const Ring &) = delete;
+    Ring &operator=(const Ring &) = delete;
+
+    void close() {
+        if (ring_.lock_fd >= 0)
+            ::close(ring_.lock_fd);
+        ring_.lock_fd = -1;
+    }
+
+    /* In a forked child, whose number and lock are its parent's: begins again with a lock of its own. */
+    void renew(int lock_fd) {
+        close();
+        ring_.lock_fd = lock_fd;
+        ring_.writer = SHOAL_RING_WRITERS;
+    }
+
+    /* One row (`batched` false) or rows [n, ...] from a dict whose values fit exactly: the fields' types and
+     * shapes, contiguous, or numbers of Python's. Gives (first id, rows, whether the ids are consecutive), or
+     * None if anything else is found: then nothing was stored, and Python converts or explains. */
+    nb::object push(nb::handle given, bool batched) {
+        require_open();
+        if (!PyDict_CheckExact(given.ptr()) ||
+            static_cast<size_t>(PyDict_Size(given.ptr())) != columns_.size())
+            return nb::none();
+        std::unique_ptr<Buffer[]> buffers(new Buffer[columns_.size()]);
+        std::vector<const void *> in(columns_.size());
+        std::vector<std::array<char, 8>> numbers(columns_.size());
+        uint64_t count = batched ? UINT64_MAX : 1;
+        for (size_t c = 0; c < columns_.size(); c++) {
+            nb::object item = nb::borrow(PyDict_GetItemWithError(given.ptr(), fields_[c].name.ptr()));
+            if (!item.is_valid()) {
+                PyErr_Clear();
+                return nb::none();
+            }
+            if (buffers[c].try_take(item)) {
+                if (!fits(fields_[c], buffers[c], batched, count))
+                    return nb::none();
+                in[c] = buffers[c]->buf;
+            } else if (!batched && as_number(fields_[c], item.ptr(), numbers[c].data())) {
+                in[c] = numbers[c].data();
+            } else {
+                return nb::none();
+            }
+        }
+        if (count == 0 || count == UINT64_MAX)
+            return nb::none();
+        require_writer();
+        ids_.resize(count);
+        shoal_ring_push(&ring_, columns(), in.data(), count, ids_.data());
+        return nb::make_tuple(ids_[0], count, ids_[count - 1] - ids_[0] == count - 1);
+    }
+    /* The ids of the last push. */
+    void last_ids(nb::object out) const {
+        memcpy(memory_of(out, ids_.size() * 8), ids_.data(), ids_.size() * 8);
+    }
+
+    uint64_t sample(nb::object rng, uint64_t count, nb::tuple out, nb::object ids) {
+        require_open();
+        std::vector<void *> to = targets(out, count);
+        auto *generator = static_cast<shoal_rng *>(memory_of(rng, sizeof(shoal_rng)));
+        auto *drawn = static_cast<uint64_t *>(memory_of(ids, count * 8));
+        if (count * ring_.stride < 65536)
+            return shoal_ring_sample(&ring_, generator, columns(), count, to.data(), drawn);
+        Unlocked unlocked;
+        return shoal_ring_sample(&ring_, generator, columns(), count, to.data(), drawn);
+    }
+
+    uint64_t fetch(nb::object ids, nb::tuple out, nb::object found) {
+        require_open();
+        Buffer wanted;
+        wanted.take(ids);
+        const uint64_t count = static_cast<uint64_t>(wanted->len) / 8;
+        std::vector<void *> to = targets(out, count);
+        return shoal_ring_fetch(&ring_, columns(), static_cast<const uint64_t *>(wanted->buf), count,
+                                to.data(), static_cast<uint8_t *>(memory_of(found, count)));
+    }
+
+    uint64_t latest(uint64_t count, nb::object ids) const {
+        require_open();
+        return shoal_ring_latest(&ring_, count, static_cast<uint64_t *>(memory_of(ids, count * 8)));
+    }
+
+    uint64_t length() const {
+        require_open();
+        return shoal_ring_length(&ring_);
+    }
+    uint64_t readable() const {
+        require_open();
+        return shoal_ring_readable(&ring_);
+    }
+    uint64_t total() const {
+        require_open();
+        return shoal_ring_total(&ring_);
+    }
+    void recover() {
+        require_open();
+        shoal_ring_recover(&ring_);
+    }
+
+  private:
+    struct Field {
+        nb::object name;
+        std::string format;
+        std::vector<Py_ssize_t> shape;
+    };
+
+    static bool fits(const Field &field, const Buffer &view, bool batched, uint64_t &count) {
+        if (view->format == nullptr || field.format != view->format ||
+            view->ndim != static_cast<int>(field.shape.size()) + (batched ? 1 : 0))
+            return false;
+        const Py_ssize_t *shape = view->shape + (batched ? 1 : 0);
+        for (size_t i = 0; i < field.shape.size(); i++)
+            if (shape[i] != field.shape[i])
+                return false;
+        if (batched && count == UINT64_MAX)
+            count = static_cast<uint64_t>(view->shape[0]);
+        return !batched || count == static_cast<uint64_t>(view->shape[0]);
+    }
+
+    static bool as_number(const Field &field, PyObject *value, char *out) {
+        if (!field.shape.empty())
+            return false;
+        if (PyBool_Check(value) && field.format == "?") {
+            *out = value == Py_True;
+        } else if (PyLong_CheckExact(value) && (field.format == "l" || field.format == "q")) {
+            int overflow = 0;
+            const int64_t number = PyLong_AsLongLongAndOverflow(value, &overflow);
+            if (overflow != 0)
+                return false;
+            memcpy(out, &number, sizeof number);
+        } else if (PyFloat_CheckExact(value) && (field.format == "d" || field.format == "f")) {
+            const double number = PyFloat_AsDouble(value);
+            const float narrow = static_cast<float>(number);
+            if (field.format == "d")
+                memcpy(out, &number, sizeof number);
+            else
+                memcpy(out, &narrow, sizeof narrow);
+        } else {
+            return false;
+        }
+        return true;
+    }
+
+    shoal_columns columns() const { return {columns_.data(), columns_.size()}; }
+    void require_open() const {
+        if (ring_.lock_fd < 0)
+            raise_shoal("ClosedError", "the buffer is closed; arrays taken from it are still valid");
+    }
+    void require_writer() {
+        require_open();
+        if (ring_.writer != SHOAL_RING_WRITERS)
+            return;
+        int result = shoal_ring_register(&ring_);
+        if (result == -EAGAIN)
+            raise_shoal("ShoalError", "the buffer has as many writers as it can have");
+        if (result < 0) {
+            errno = -result;
+            PyErr_SetFromErrno(PyExc_OSError);
+            throw nb::python_error();
+        }
+    }
+    std::vector<void *> targets(nb::tuple out, uint64_t count) const {
+        std::vector<void *> to;
+        for (size_t c = 0; c < columns_.size(); c++)
+            to.push_back(memory_of(out[c], columns_[c].bytes * count));
+        return to;
+    }
+
+    std::vector<nb::object> kept_;
+    std::vector<Field> fields_;
+    std::vector<shoal_column> columns_;
+    std::vector<uint64_t> ids_;
+    shoal_ring ring_ = {};
+};
+
+#endif

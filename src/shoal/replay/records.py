@@ -1,0 +1,172 @@
+"""The ring in a segment: rows as records of named fields, handles that cross to other processes.
+
+tail | writers [1024] | words [capacity] | rows [capacity, stride] | schema (JSON: the fields)
+                                             `- reward | action | done | obs   small fields first
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal import _core
+from shoal.errors import CorruptFileError, LayoutError
+from shoal.memory import Layout, Segment
+from shoal.memory.layout import FieldSpec
+
+__all__ = ["Column", "Records"]
+
+_WRITERS = 1024
+_LINE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One field of a record."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    offset: int
+
+    @property
+    def size_bytes(self) -> int:
+        return self.dtype.itemsize * math.prod(self.shape)
+
+    def __str__(self) -> str:
+        return f"{self.dtype.name}{list(self.shape)}"
+
+
+class Records:
+    """A ring of `capacity` records and this process's handle on it."""
+
+    def __init__(
+        self, capacity: int, fields: Mapping[str, FieldSpec], path: str | os.PathLike[str] | None = None
+    ) -> None:
+        columns, stride = _columns(fields)
+        schema = json.dumps(
+            {
+                "capacity": capacity,
+                "stride": stride,
+                "fields": [[c.name, c.dtype.str, list(c.shape), c.offset] for c in columns],
+            }
+        ).encode()
+        layout = Layout(
+            {
+                "schema": (np.uint8, (len(schema),)),
+                "tail": (np.uint64, (8,)),
+                "writers": (np.uint64, (_WRITERS, 8)),
+                "words": (np.uint64, (capacity,)),
+                "rows": (np.uint8, (capacity, stride)),
+            }
+        )
+        segment = Segment(layout) if path is None else Segment.file(layout, path)
+        segment["schema"][:] = np.frombuffer(schema, np.uint8)
+        self._adopt(segment, capacity, stride, columns)
+
+    @classmethod
+    def of(cls, segment: Segment) -> Records:
+        """The ring in a segment that another process made."""
+        self = cls.__new__(cls)
+        try:
+            facts = json.loads(bytes(segment["schema"]))
+            columns = [
+                Column(name, np.dtype(dtype), tuple(shape), offset)
+                for name, dtype, shape, offset in facts["fields"]
+            ]
+            self._adopt(segment, int(facts["capacity"]), int(facts["stride"]), columns)
+        except (ValueError, TypeError, KeyError) as error:
+            raise CorruptFileError(f"{segment!r} does not hold a replay buffer: {error}") from error
+        return self
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> Records:
+        """The ring in a file; mended if everybody who used it is gone."""
+        self = cls.of(Segment.open(Path(path)))
+        self.ring.recover()
+        return self
+
+    def _adopt(self, segment: Segment, capacity: int, stride: int, columns: list[Column]) -> None:
+        self.segment, self.capacity, self.stride = segment, capacity, stride
+        self.columns = {column.name: column for column in columns}
+        arrays = tuple(segment[name] for name in ("tail", "writers", "words", "rows"))
+        places = [
+            (c.name, np.empty(1, c.dtype).data.format, c.shape, c.offset, c.size_bytes)
+            for c in columns
+        ]
+        self.ring = _core.Ring(arrays, capacity, stride, places, _core.reopen(segment.fileno(), True))
+        _handles.add(self)
+
+    def view(self, name: str) -> NDArray[Any]:
+        """A field of all records, [capacity, ...]: the shared memory itself."""
+        column = self.columns[name]
+        rows = self.segment["rows"]  # its base is the mapping, which every view then keeps
+        mapped = np.frombuffer(cast(memoryview, rows.base), np.uint8)
+        start = rows.__array_interface__["data"][0] - mapped.__array_interface__["data"][0] + column.offset
+        strides = (self.stride, *np.empty(column.shape, column.dtype).strides)
+        whole: NDArray[Any] = np.ndarray(
+            (self.capacity, *column.shape), column.dtype, cast(memoryview, rows.base), start, strides
+        )
+        return whole
+
+    def empty(self, count: int) -> dict[str, NDArray[Any]]:
+        """Arrays for `count` rows."""
+        return {
+            column.name: np.empty((count, *column.shape), column.dtype) for column in self.columns.values()
+        }
+
+    def push(self, row: Any, *, batched: bool) -> range | NDArray[np.uint64] | None:
+        """Stores what fits exactly; the ids, or None if Python must look at it first."""
+        stored = self.ring.push(row, batched)
+        if stored is None:
+            return None
+        first, count, consecutive = stored
+        if consecutive:
+            return range(first, first + count)
+        ids = np.empty(count, np.uint64)
+        self.ring.last_ids(ids)
+        return ids
+
+    def renew(self) -> None:
+        """In a forked child: a writer's number is its process's, so the child gets its own."""
+        if not self.segment.closed:
+            self.ring.renew(_core.reopen(self.segment.fileno(), True))
+
+    def close(self) -> None:
+        self.ring.close()
+        self.segment.close()
+
+
+def _columns(fields: Mapping[str, FieldSpec]) -> tuple[list[Column], int]:
+    """Fields placed in a record, small ones first, each aligned to its items; and the record's size."""
+    checked = Layout(fields)  # the same rules as everywhere: names, dtypes, shapes
+    if not checked:
+        raise LayoutError("a row needs at least one field")
+    placed: dict[str, Column] = {}
+    end = 0
+    for field in sorted(checked.values(), key=lambda field: field.size_bytes):
+        alignment = min(8, field.dtype.itemsize & -field.dtype.itemsize)
+        end = -(-end // alignment) * alignment
+        placed[field.name] = Column(field.name, field.dtype, field.shape, end)
+        end += field.size_bytes
+    return [placed[name] for name in checked], max(_LINE, -(-end // _LINE) * _LINE)
+
+
+_handles: weakref.WeakSet[Records] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for records in list(_handles):
+        records.renew()
+
+
+os.register_at_fork(after_in_child=_after_fork)
