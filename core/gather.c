@@ -123,6 +123,60 @@ uint64_t shoal_ring_sample(const shoal_ring *ring, shoal_rng *rng, shoal_columns
     return done;
 }
 
+uint64_t shoal_ring_sample_weighted(const shoal_ring *ring, const shoal_tree *tree, shoal_rng *rng,
+                                    shoal_columns columns, uint64_t count, void *const *out, uint64_t *ids,
+                                    float *weights) {
+    if (!(shoal_tree_total(tree) > 0))
+        return 0;
+    shoal_tree_draw(tree, rng, ids, weights, count); /* slots, until they are ids */
+    uint64_t misses = 0;
+    for (uint64_t i = 0; i < count; i++) {
+        if (i + 16 < count)
+            prefetch(ring, ids[i + 16]);
+        for (;;) {
+            const uint64_t slot = ids[i], word = shoal_ring_look(ring, slot);
+            if (word != 0) {
+                copy_out(ring, columns, slot, out, i);
+                if (shoal_ring_unchanged(ring, slot, word)) {
+                    ids[i] = shoal_ring_id(ring, slot, word);
+                    break;
+                }
+            }
+            if (++misses > MISSES && shoal_ring_readable(ring) == 0)
+                return 0;
+            shoal_tree_draw(tree, rng, &ids[i], &weights[i], 1);
+        }
+    }
+    return count;
+}
+
+uint64_t shoal_ring_weigh_new(const shoal_ring *ring, shoal_tree *tree, uint64_t seen, float weight) {
+    const uint64_t tail = atomic_load_explicit(ring->tail, memory_order_acquire);
+    if (tail - seen >= ring->capacity) {
+        shoal_tree_fill(tree, 0, tail < ring->capacity ? tail : ring->capacity, weight);
+    } else if (tail != seen) {
+        const uint64_t begin = seen % ring->capacity, end = tail % ring->capacity;
+        shoal_tree_fill(tree, begin, begin < end ? end : ring->capacity, weight);
+        if (end <= begin)
+            shoal_tree_fill(tree, 0, end, weight);
+    }
+    return tail;
+}
+
+uint64_t shoal_ring_weigh(const shoal_ring *ring, shoal_tree *tree, const uint64_t *ids, const float *weights,
+                          uint64_t count, uint64_t *slots, float *kept) {
+    uint64_t number = 0;
+    for (uint64_t i = 0; i < count; i++) {
+        const uint64_t slot = ids[i] % ring->capacity, word = shoal_ring_look(ring, slot);
+        if (word == 0 || shoal_ring_id(ring, slot, word) != ids[i])
+            continue; /* another row lies there now */
+        slots[number] = slot;
+        kept[number++] = weights[i];
+    }
+    shoal_tree_set(tree, slots, kept, number);
+    return number;
+}
+
 uint64_t shoal_ring_latest(const shoal_ring *ring, uint64_t count, uint64_t *ids) {
     const uint64_t tail = atomic_load_explicit(ring->tail, memory_order_acquire);
     uint64_t done = 0;

@@ -4,6 +4,7 @@
 #define SHOAL_GATHER_H
 
 #include "ring.h"
+#include "tree.h"
 
 #include <shoal/env.h>
 
@@ -33,6 +34,17 @@ uint64_t shoal_ring_fetch(const shoal_ring *ring, shoal_columns columns, const u
  * `ids`. Returns how many: fewer only if there is nothing to be read. */
 uint64_t shoal_ring_sample(const shoal_ring *ring, shoal_rng *rng, shoal_columns columns, uint64_t count,
                            void *const *out, uint64_t *ids);
+
+/* Likewise in proportion to the weights of a tree over the slots; the weights too. */
+uint64_t shoal_ring_sample_weighted(const shoal_ring *ring, const shoal_tree *tree, shoal_rng *rng,
+                                    shoal_columns columns, uint64_t count, void *const *out, uint64_t *ids,
+                                    float *weights);
+/* Gives the rows pushed since ticket `seen` a weight; returns the ticket up to which they have one. */
+uint64_t shoal_ring_weigh_new(const shoal_ring *ring, shoal_tree *tree, uint64_t seen, float weight);
+/* Gives the rows `ids` new weights; those that are gone are left out. Returns how many were given. `slots`
+ * and `kept` have room for all. */
+uint64_t shoal_ring_weigh(const shoal_ring *ring, shoal_tree *tree, const uint64_t *ids, const float *weights,
+                          uint64_t count, uint64_t *slots, float *kept);
 
 /* The ids of the last `count` rows that can be read, oldest first; returns how many there are. */
 uint64_t shoal_ring_latest(const shoal_ring *ring, uint64_t count, uint64_t *ids);

@@ -224,6 +224,13 @@ NB_MODULE(_core, m) {
         .def_prop_ro("readable", &Ring::readable)
         .def_prop_ro("total", &Ring::total);
 
+    nb::class_<Weights>(m, "Weights")
+        .def(nb::init<nb::object>(), "ring"_a)
+        .def("weigh_new", &Weights::weigh_new, "weight"_a)
+        .def("weigh", &Weights::weigh, "ids"_a, "weights"_a)
+        .def("sample", &Weights::sample, "rng"_a, "count"_a, "out"_a, "ids"_a, "weights"_a)
+        .def_prop_ro("total", &Weights::total);
+
     m.def("bell_create", [] {
         int sleep_fd, ring_fd;
         checked(shoal_bell_create(&sleep_fd, &ring_fd));

@@ -14,8 +14,10 @@
 
 #include <array>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -149,6 +151,18 @@ class Ring {
         shoal_ring_recover(&ring_);
     }
 
+    const shoal_ring *ring() const {
+        require_open();
+        return &ring_;
+    }
+    shoal_columns columns() const { return {columns_.data(), columns_.size()}; }
+    std::vector<void *> targets(nb::tuple out, uint64_t count) const {
+        std::vector<void *> to;
+        for (size_t c = 0; c < columns_.size(); c++)
+            to.push_back(memory_of(out[c], columns_[c].bytes * count));
+        return to;
+    }
+
   private:
     struct Field {
         nb::object name;
@@ -193,7 +207,6 @@ class Ring {
         return true;
     }
 
-    shoal_columns columns() const { return {columns_.data(), columns_.size()}; }
     void require_open() const {
         if (ring_.lock_fd < 0)
             raise_shoal("ClosedError", "the buffer is closed; arrays taken from it are still valid");
@@ -211,18 +224,58 @@ class Ring {
             throw nb::python_error();
         }
     }
-    std::vector<void *> targets(nb::tuple out, uint64_t count) const {
-        std::vector<void *> to;
-        for (size_t c = 0; c < columns_.size(); c++)
-            to.push_back(memory_of(out[c], columns_[c].bytes * count));
-        return to;
-    }
-
     std::vector<nb::object> kept_;
     std::vector<Field> fields_;
     std::vector<shoal_column> columns_;
     std::vector<uint64_t> ids_;
     shoal_ring ring_ = {};
+};
+
+/* Weights over a ring's rows, of one process's own: what prioritized draws are made from. */
+class Weights {
+  public:
+    explicit Weights(nb::object ring) : kept_(ring), ring_(nb::cast<const Ring &>(ring)) {
+        const uint64_t capacity = ring_.ring()->capacity;
+        const size_t bytes = (shoal_tree_floats(capacity) * sizeof(float) + 63) / 64 * 64;
+        memory_.reset(static_cast<float *>(std::aligned_alloc(64, bytes)));
+        if (!memory_)
+            throw std::bad_alloc();
+        memset(memory_.get(), 0, bytes);
+        shoal_tree_init(&tree_, capacity, memory_.get());
+    }
+
+    /* Rows that came since have `weight`. */
+    void weigh_new(float weight) { seen_ = shoal_ring_weigh_new(ring_.ring(), &tree_, seen_, weight); }
+
+    uint64_t weigh(nb::object ids, nb::object weights) {
+        Buffer wanted;
+        wanted.take(ids);
+        const uint64_t count = static_cast<uint64_t>(wanted->len) / 8;
+        const auto *given = static_cast<const float *>(memory_of(weights, count * sizeof(float)));
+        std::vector<uint64_t> slots(count);
+        std::vector<float> kept(count);
+        return shoal_ring_weigh(ring_.ring(), &tree_, static_cast<const uint64_t *>(wanted->buf), given,
+                                count, slots.data(), kept.data());
+    }
+
+    uint64_t sample(nb::object rng, uint64_t count, nb::tuple out, nb::object ids, nb::object weights) {
+        std::vector<void *> to = ring_.targets(out, count);
+        return shoal_ring_sample_weighted(
+            ring_.ring(), &tree_, static_cast<shoal_rng *>(memory_of(rng, sizeof(shoal_rng))),
+            ring_.columns(), count, to.data(), static_cast<uint64_t *>(memory_of(ids, count * 8)),
+            static_cast<float *>(memory_of(weights, count * sizeof(float))));
+    }
+    float total() const { return shoal_tree_total(&tree_); }
+
+  private:
+    struct Free {
+        void operator()(float *memory) const { std::free(memory); }
+    };
+    nb::object kept_;
+    const Ring &ring_;
+    std::unique_ptr<float, Free> memory_;
+    shoal_tree tree_ = {};
+    uint64_t seen_ = 0;
 };
 
 #endif

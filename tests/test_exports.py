@@ -28,7 +28,13 @@ PUBLIC = {
         "vector",
     ],
     "shoal.vector": ["ProcessVectorEnv", "Rollout", "VectorEnv", "make_vec"],
-    "shoal.replay": ["Batch", "ReplayBuffer", "SharedCircularBuffer"],
+    "shoal.replay": [
+        "Batch",
+        "PrioritizedBatch",
+        "PrioritizedSampler",
+        "ReplayBuffer",
+        "SharedCircularBuffer",
+    ],
     "shoal.memory": ["Field", "Layout", "NameEntry", "Segment", "list_names"],
     "shoal.spaces": [
         "Bounds",

@@ -89,11 +89,7 @@ class ReplayBuffer:
 
     def sample(self, n: int, out: Mapping[str, NDArray[Any]] | None = None) -> Batch:
         """`n` rows, each drawn with the same chance; into the arrays of `out` if given."""
-        if isinstance(n, bool) or not isinstance(n, (int, np.integer)):
-            raise TypeError(f"n must be an int, got {type(n).__name__}: {n!r}")
-        if n < 1:
-            raise ValueError(f"n must be at least 1, got {n}")
-        batch = Batch(self._records.empty(int(n)) if out is None else self._checked_out(out, int(n)))
+        batch = Batch(self._arrays(n, out))
         batch.ids = np.empty(n, np.uint64)
         if self._records.ring.sample(self._rng, n, tuple(batch.values()), batch.ids) < n:
             raise ValueError("cannot sample from an empty buffer; push something first")
@@ -191,6 +187,14 @@ class ReplayBuffer:
                 f"field {name!r}: expected rows of shape {column.shape}, found {array.shape[1:]}"
             )
         return array
+
+    def _arrays(self, n: Any, out: Mapping[str, NDArray[Any]] | None) -> dict[str, NDArray[Any]]:
+        """Arrays for a batch: new ones, or those given, checked."""
+        if isinstance(n, bool) or not isinstance(n, (int, np.integer)):
+            raise TypeError(f"n must be an int, got {type(n).__name__}: {n!r}")
+        if n < 1:
+            raise ValueError(f"n must be at least 1, got {n}")
+        return self._records.empty(int(n)) if out is None else self._checked_out(out, int(n))
 
     def _checked_out(self, out: Mapping[str, NDArray[Any]], n: int) -> dict[str, NDArray[Any]]:
         for name in self._named(out):

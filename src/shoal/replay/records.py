@@ -100,8 +100,7 @@ class Records:
         self.columns = {column.name: column for column in columns}
         arrays = tuple(segment[name] for name in ("tail", "writers", "words", "rows"))
         places = [
-            (c.name, np.empty(1, c.dtype).data.format, c.shape, c.offset, c.size_bytes)
-            for c in columns
+            (c.name, np.empty(1, c.dtype).data.format, c.shape, c.offset, c.size_bytes) for c in columns
         ]
         self.ring = _core.Ring(arrays, capacity, stride, places, _core.reopen(segment.fileno(), True))
         _handles.add(self)

@@ -1,0 +1,88 @@
+"""Prioritized draws over a replay buffer's rows: any number of samplers, each with weights of its own."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal import _core
+from shoal.native.plugin import rng_words
+from shoal.replay.buffer import Batch, ReplayBuffer
+
+__all__ = ["PrioritizedBatch", "PrioritizedSampler"]
+
+
+class PrioritizedBatch(Batch):
+    """Rows, their ids, and the weights that undo the bias of how they were drawn."""
+
+    weights: NDArray[np.float32]
+
+
+class PrioritizedSampler:
+    """Draws rows in proportion to priority ** alpha. New rows have the highest priority seen.
+
+    >>> buffer = ReplayBuffer(100, {"x": (np.float32, ())})
+    >>> sampler = PrioritizedSampler(buffer, seed=0)
+    >>> _ = buffer.extend({"x": np.arange(10, dtype=np.float32)})
+    >>> batch = sampler.sample(4, beta=0.4)
+    >>> sampler.update_priorities(batch.ids, np.abs(batch["x"]) + 0.1)
+    4
+    >>> buffer.close()
+
+    Args:
+        buffer: Whose rows; other processes may push into it.
+        alpha: 0: uniform; 1: in proportion to the priorities.
+        beta: How far the bias is undone by `batch.weights`, unless `sample` says otherwise.
+        seed: Of the draws; None: its own.
+    """
+
+    def __init__(
+        self, buffer: ReplayBuffer, *, alpha: float = 0.6, beta: float = 0.4, seed: int | None = None
+    ) -> None:
+        if not isinstance(buffer, ReplayBuffer):
+            raise TypeError(f"expected a ReplayBuffer, got {type(buffer).__name__}")
+        if not 0 <= alpha < float("inf"):
+            raise ValueError(f"alpha must be at least 0, got {alpha}")
+        self.buffer, self.alpha, self.beta = buffer, float(alpha), _beta(beta)
+        self._weights = _core.Weights(buffer._records.ring)
+        self._highest = 1.0
+        self._rng = np.array(rng_words(secrets.randbits(64) if seed is None else seed), np.uint64)
+
+    def sample(
+        self, n: int, beta: float | None = None, out: Mapping[str, NDArray[Any]] | None = None
+    ) -> PrioritizedBatch:
+        """`n` rows, with replacement, one from each of `n` equal parts of the priorities' sum."""
+        batch = PrioritizedBatch(self.buffer._arrays(n, out))
+        batch.ids, weights = np.empty(n, np.uint64), np.empty(n, np.float32)
+        self._weights.weigh_new(self._highest)
+        if self._weights.sample(self._rng, n, tuple(batch.values()), batch.ids, weights) < n:
+            raise ValueError("cannot sample from an empty buffer; push something first")
+        strength = self.beta if beta is None else _beta(beta)
+        weights **= -strength
+        weights /= weights.max()
+        batch.weights = weights
+        return batch
+
+    def update_priorities(self, ids: Any, priorities: Any) -> int:
+        """Sets the priorities of rows that are still there; how many were."""
+        wanted = np.ascontiguousarray(ids, np.uint64)
+        given = np.asarray(priorities, np.float64)
+        if wanted.ndim != 1 or given.shape != wanted.shape:
+            raise ValueError(f"expected as many priorities as ids, found {given.shape} and {wanted.shape}")
+        if not np.isfinite(given).all() or (given <= 0).any():
+            raise ValueError("priorities must be finite and more than 0; add a small number to errors")
+        weights = (given**self.alpha).astype(np.float32)
+        self._weights.weigh_new(self._highest)
+        if len(weights):
+            self._highest = max(self._highest, float(weights.max()))
+        return self._weights.weigh(wanted, weights)
+
+
+def _beta(beta: Any) -> float:
+    if not 0 <= beta <= 1:
+        raise ValueError(f"beta must be from 0 to 1, got {beta}")
+    return float(beta)
