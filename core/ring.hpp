@@ -100,7 +100,7 @@ class Ring {
             return nb::none();
         require_writer();
         ids_.resize(count);
-        shoal_ring_push(&ring_, columns(), in.data(), count, ids_.data());
+        shoal_ring_push(&ring_, {columns_.data(), columns_.size()}, in.data(), count, ids_.data());
         return nb::make_tuple(ids_[0], count, ids_[count - 1] - ids_[0] == count - 1);
     }
     /* The ids of the last push. */
@@ -108,25 +108,26 @@ class Ring {
         memcpy(memory_of(out, ids_.size() * 8), ids_.data(), ids_.size() * 8);
     }
 
+    /* `out`: an array per column, or None for a column that is not wanted. */
     uint64_t sample(nb::object rng, uint64_t count, nb::tuple out, nb::object ids) {
         require_open();
-        std::vector<void *> to = targets(out, count);
+        const Wanted wanted(*this, out, count);
         auto *generator = static_cast<shoal_rng *>(memory_of(rng, sizeof(shoal_rng)));
         auto *drawn = static_cast<uint64_t *>(memory_of(ids, count * 8));
         if (count * ring_.stride < 65536)
-            return shoal_ring_sample(&ring_, generator, columns(), count, to.data(), drawn);
+            return shoal_ring_sample(&ring_, generator, wanted.columns(), count, wanted.to.data(), drawn);
         Unlocked unlocked;
-        return shoal_ring_sample(&ring_, generator, columns(), count, to.data(), drawn);
+        return shoal_ring_sample(&ring_, generator, wanted.columns(), count, wanted.to.data(), drawn);
     }
 
     uint64_t fetch(nb::object ids, nb::tuple out, nb::object found) {
         require_open();
-        Buffer wanted;
-        wanted.take(ids);
-        const uint64_t count = static_cast<uint64_t>(wanted->len) / 8;
-        std::vector<void *> to = targets(out, count);
-        return shoal_ring_fetch(&ring_, columns(), static_cast<const uint64_t *>(wanted->buf), count,
-                                to.data(), static_cast<uint8_t *>(memory_of(found, count)));
+        Buffer asked;
+        asked.take(ids);
+        const uint64_t count = static_cast<uint64_t>(asked->len) / 8;
+        const Wanted wanted(*this, out, count);
+        return shoal_ring_fetch(&ring_, wanted.columns(), static_cast<const uint64_t *>(asked->buf), count,
+                                wanted.to.data(), static_cast<uint8_t *>(memory_of(found, count)));
     }
 
     uint64_t latest(uint64_t count, nb::object ids) const {
@@ -155,13 +156,24 @@ class Ring {
         require_open();
         return &ring_;
     }
-    shoal_columns columns() const { return {columns_.data(), columns_.size()}; }
-    std::vector<void *> targets(nb::tuple out, uint64_t count) const {
+    /* The columns that somebody has arrays for. */
+    struct Wanted {
+        std::vector<shoal_column> items;
         std::vector<void *> to;
-        for (size_t c = 0; c < columns_.size(); c++)
-            to.push_back(memory_of(out[c], columns_[c].bytes * count));
-        return to;
-    }
+
+        Wanted(const Ring &ring, nb::tuple out, uint64_t count) {
+            if (nb::len(out) != ring.columns_.size())
+                throw nb::value_error("one array or None per column");
+            for (size_t c = 0; c < ring.columns_.size(); c++) {
+                nb::object array = out[c];
+                if (array.is_none())
+                    continue;
+                items.push_back(ring.columns_[c]);
+                to.push_back(memory_of(array, ring.columns_[c].bytes * count));
+            }
+        }
+        shoal_columns columns() const { return {items.data(), items.size()}; }
+    };
 
   private:
     struct Field {
@@ -259,10 +271,10 @@ class Weights {
     }
 
     uint64_t sample(nb::object rng, uint64_t count, nb::tuple out, nb::object ids, nb::object weights) {
-        std::vector<void *> to = ring_.targets(out, count);
+        const Ring::Wanted wanted(ring_, out, count);
         return shoal_ring_sample_weighted(
             ring_.ring(), &tree_, static_cast<shoal_rng *>(memory_of(rng, sizeof(shoal_rng))),
-            ring_.columns(), count, to.data(), static_cast<uint64_t *>(memory_of(ids, count * 8)),
+            wanted.columns(), count, wanted.to.data(), static_cast<uint64_t *>(memory_of(ids, count * 8)),
             static_cast<float *>(memory_of(weights, count * sizeof(float))));
     }
     float total() const { return shoal_tree_total(&tree_); }

@@ -34,6 +34,7 @@ PUBLIC = {
         "PrioritizedSampler",
         "ReplayBuffer",
         "SharedCircularBuffer",
+        "TrajectoryBuffer",
     ],
     "shoal.memory": ["Field", "Layout", "NameEntry", "Segment", "list_names"],
     "shoal.spaces": [

@@ -1,7 +1,15 @@
 """Experience replay in shared memory: what users hold."""
 
-from shoal.replay.buffer import Batch, ReplayBuffer
+from shoal.replay.buffer import Batch, PrioritizedBatch, ReplayBuffer
 from shoal.replay.circular import SharedCircularBuffer
-from shoal.replay.prioritized import PrioritizedBatch, PrioritizedSampler
+from shoal.replay.prioritized import PrioritizedSampler
+from shoal.replay.trajectories import TrajectoryBuffer
 
-__all__ = ["Batch", "PrioritizedBatch", "PrioritizedSampler", "ReplayBuffer", "SharedCircularBuffer"]
+__all__ = [
+    "Batch",
+    "PrioritizedBatch",
+    "PrioritizedSampler",
+    "ReplayBuffer",
+    "SharedCircularBuffer",
+    "TrajectoryBuffer",
+]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,13 +16,22 @@ from shoal.memory.layout import FieldSpec
 from shoal.native.plugin import rng_words
 from shoal.replay.records import Records
 
-__all__ = ["Batch", "ReplayBuffer"]
+if TYPE_CHECKING:
+    from shoal.replay.trajectories import TrajectoryBuffer
+
+__all__ = ["Batch", "PrioritizedBatch", "ReplayBuffer"]
 
 
 class Batch(dict[str, NDArray[Any]]):
     """Rows as arrays by field, and their ids, which are never used again."""
 
     ids: NDArray[np.uint64]
+
+
+class PrioritizedBatch(Batch):
+    """Rows, their ids, and the weights that undo the bias of how they were drawn."""
+
+    weights: NDArray[np.float32]
 
 
 class ReplayBuffer:
@@ -55,6 +64,23 @@ class ReplayBuffer:
         if not 1 <= capacity < 2**40:
             raise ValueError(f"capacity must be at least 1, got {capacity}")
         self._begin(Records(int(capacity), fields, path), seed)
+
+    @staticmethod
+    def for_env(
+        envs: Any, capacity: int, *, path: str | os.PathLike[str] | None = None, seed: int | None = None
+    ) -> TrajectoryBuffer:
+        """A buffer for what `envs`, a vector environment, does: transitions, n-step returns, sequences."""
+        from shoal.replay.trajectories import TrajectoryBuffer  # it builds on this class
+
+        return TrajectoryBuffer(
+            capacity,
+            envs.single_observation_space,
+            envs.single_action_space,
+            envs.num_envs,
+            envs.metadata["autoreset_mode"],
+            seed=seed,
+            path=path,
+        )
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, seed: int | None = None) -> ReplayBuffer:
@@ -195,6 +221,10 @@ class ReplayBuffer:
         if n < 1:
             raise ValueError(f"n must be at least 1, got {n}")
         return self._records.empty(int(n)) if out is None else self._checked_out(out, int(n))
+
+    def _prioritized(self, n: int, draw: Callable[[int], PrioritizedBatch]) -> PrioritizedBatch:
+        """What a sampler draws, as this buffer gives it."""
+        return draw(n)
 
     def _checked_out(self, out: Mapping[str, NDArray[Any]], n: int) -> dict[str, NDArray[Any]]:
         for name in self._named(out):

@@ -11,15 +11,9 @@ from numpy.typing import NDArray
 
 from shoal import _core
 from shoal.native.plugin import rng_words
-from shoal.replay.buffer import Batch, ReplayBuffer
+from shoal.replay.buffer import PrioritizedBatch, ReplayBuffer
 
-__all__ = ["PrioritizedBatch", "PrioritizedSampler"]
-
-
-class PrioritizedBatch(Batch):
-    """Rows, their ids, and the weights that undo the bias of how they were drawn."""
-
-    weights: NDArray[np.float32]
+__all__ = ["PrioritizedSampler"]
 
 
 class PrioritizedSampler:
@@ -56,15 +50,18 @@ class PrioritizedSampler:
         self, n: int, beta: float | None = None, out: Mapping[str, NDArray[Any]] | None = None
     ) -> PrioritizedBatch:
         """`n` rows, with replacement, one from each of `n` equal parts of the priorities' sum."""
-        batch = PrioritizedBatch(self.buffer._arrays(n, out))
-        batch.ids, weights = np.empty(n, np.uint64), np.empty(n, np.float32)
-        self._weights.weigh_new(self._highest)
-        if self._weights.sample(self._rng, n, tuple(batch.values()), batch.ids, weights) < n:
-            raise ValueError("cannot sample from an empty buffer; push something first")
         strength = self.beta if beta is None else _beta(beta)
-        weights **= -strength
-        weights /= weights.max()
-        batch.weights = weights
+        self._weights.weigh_new(self._highest)
+        batch = self.buffer._prioritized(n, lambda count: self._drawn(count, out))
+        batch.weights **= -strength
+        batch.weights /= batch.weights.max()
+        return batch
+
+    def _drawn(self, n: int, out: Mapping[str, NDArray[Any]] | None) -> PrioritizedBatch:
+        batch = PrioritizedBatch(self.buffer._arrays(n, out))
+        batch.ids, batch.weights = np.empty(n, np.uint64), np.empty(n, np.float32)
+        if self._weights.sample(self._rng, n, tuple(batch.values()), batch.ids, batch.weights) < n:
+            raise ValueError("cannot sample from an empty buffer; push something first")
         return batch
 
     def update_priorities(self, ids: Any, priorities: Any) -> int:

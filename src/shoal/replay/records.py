@@ -50,7 +50,13 @@ class Records:
     """A ring of `capacity` records and this process's handle on it."""
 
     def __init__(
-        self, capacity: int, fields: Mapping[str, FieldSpec], path: str | os.PathLike[str] | None = None
+        self,
+        capacity: int,
+        fields: Mapping[str, FieldSpec],
+        path: str | os.PathLike[str] | None = None,
+        *,
+        links: bool = False,
+        facts: Mapping[str, Any] | None = None,
     ) -> None:
         columns, stride = _columns(fields)
         schema = json.dumps(
@@ -58,20 +64,22 @@ class Records:
                 "capacity": capacity,
                 "stride": stride,
                 "fields": [[c.name, c.dtype.str, list(c.shape), c.offset] for c in columns],
+                "facts": dict(facts or {}),
             }
         ).encode()
-        layout = Layout(
-            {
-                "schema": (np.uint8, (len(schema),)),
-                "tail": (np.uint64, (8,)),
-                "writers": (np.uint64, (_WRITERS, 8)),
-                "words": (np.uint64, (capacity,)),
-                "rows": (np.uint8, (capacity, stride)),
-            }
-        )
+        parts: dict[str, FieldSpec] = {
+            "schema": (np.uint8, (len(schema),)),
+            "tail": (np.uint64, (8,)),
+            "writers": (np.uint64, (_WRITERS, 8)),
+            "words": (np.uint64, (capacity,)),
+            "rows": (np.uint8, (capacity, stride)),
+        }
+        if links:
+            parts["next"] = (np.uint64, (capacity,))
+        layout = Layout(parts)
         segment = Segment(layout) if path is None else Segment.file(layout, path)
         segment["schema"][:] = np.frombuffer(schema, np.uint8)
-        self._adopt(segment, capacity, stride, columns)
+        self._adopt(segment, capacity, stride, columns, dict(facts or {}))
 
     @classmethod
     def of(cls, segment: Segment) -> Records:
@@ -83,7 +91,7 @@ class Records:
                 Column(name, np.dtype(dtype), tuple(shape), offset)
                 for name, dtype, shape, offset in facts["fields"]
             ]
-            self._adopt(segment, int(facts["capacity"]), int(facts["stride"]), columns)
+            self._adopt(segment, int(facts["capacity"]), int(facts["stride"]), columns, facts["facts"])
         except (ValueError, TypeError, KeyError) as error:
             raise CorruptFileError(f"{segment!r} does not hold a replay buffer: {error}") from error
         return self
@@ -95,8 +103,10 @@ class Records:
         self.ring.recover()
         return self
 
-    def _adopt(self, segment: Segment, capacity: int, stride: int, columns: list[Column]) -> None:
-        self.segment, self.capacity, self.stride = segment, capacity, stride
+    def _adopt(
+        self, segment: Segment, capacity: int, stride: int, columns: list[Column], facts: dict[str, Any]
+    ) -> None:
+        self.segment, self.capacity, self.stride, self.facts = segment, capacity, stride, facts
         self.columns = {column.name: column for column in columns}
         arrays = tuple(segment[name] for name in ("tail", "writers", "words", "rows"))
         places = [
