@@ -173,7 +173,7 @@ NB_MODULE(_core, m) {
         .def("idle", &Gates::idle, "worker"_a)
         .def("post", &Gates::post, "worker"_a, "command"_a, "slot"_a, "row"_a, "mail_bytes"_a)
         .def("post_all", &Gates::post_all, "command"_a, "slot"_a, "row"_a)
-        .def("wait", &Gates::wait, "timeout_ns"_a)
+        .def("wait", &Gates::wait, "timeout_ns"_a, "only"_a = -1)
         .def("dead", &Gates::dead)
         .def("reply", &Gates::reply, "worker"_a)
         .def("times", &Gates::times, "worker"_a)
@@ -220,6 +220,7 @@ NB_MODULE(_core, m) {
         .def("fetch", &Ring::fetch, "ids"_a, "out"_a, "found"_a)
         .def("latest", &Ring::latest, "count"_a, "ids"_a)
         .def("recover", &Ring::recover)
+        .def("copy_to", &Ring::copy_to, "other"_a)
         .def_prop_ro("length", &Ring::length)
         .def_prop_ro("readable", &Ring::readable)
         .def_prop_ro("total", &Ring::total);

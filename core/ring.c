@@ -128,12 +128,40 @@ uint64_t shoal_ring_total(const shoal_ring *ring) {
     return rows;
 }
 
-void shoal_ring_recover(shoal_ring *ring) {
-    uint64_t tail = atomic_load(ring->tail);
+static uint64_t newest(const shoal_ring *ring) {
+    uint64_t tail = 0;
     for (uint64_t s = 0; s < ring->capacity; s++) {
-        const uint64_t word = atomic_load(&ring->words[s]);
+        const uint64_t word = atomic_load_explicit(&ring->words[s], memory_order_relaxed);
         if (state_of(word) != EMPTY && shoal_ring_id(ring, s, word) >= tail)
             tail = shoal_ring_id(ring, s, word) + 1;
     }
-    atomic_store(ring->tail, tail);
+    return tail;
+}
+
+void shoal_ring_recover(shoal_ring *ring) {
+    const uint64_t found = newest(ring);
+    uint64_t tail = atomic_load(ring->tail);
+    while (tail < found && !atomic_compare_exchange_weak(ring->tail, &tail, found))
+        ;
+}
+
+uint64_t shoal_ring_copy(const shoal_ring *ring, shoal_ring *to) {
+    uint64_t rows = 0;
+    for (uint64_t s = 0; s < ring->capacity; s++) {
+        uint64_t word = 0;
+        for (int tries = 0; tries < 8;
+             tries++) { /* one that is overwritten each time has a successor elsewhere */
+            word = shoal_ring_look(ring, s);
+            if (word == 0)
+                break;
+            memcpy(to->rows + s * ring->stride, ring->rows + s * ring->stride, ring->stride);
+            if (shoal_ring_unchanged(ring, s, word))
+                break;
+            word = 0;
+        }
+        atomic_store_explicit(&to->words[s], word, memory_order_relaxed);
+        rows += word != 0;
+    }
+    atomic_store(to->tail, newest(to));
+    return rows;
 }

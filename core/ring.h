@@ -71,8 +71,11 @@ uint64_t
 shoal_ring_length(const shoal_ring *ring); /* rows there, or being written: never more than capacity */
 uint64_t shoal_ring_readable(const shoal_ring *ring); /* rows that can be read: a look at every word */
 uint64_t shoal_ring_total(const shoal_ring *ring);    /* rows ever committed */
-/* After a crash of everybody: mends the tail. Nobody else may use the ring meanwhile. */
+/* After a crash: a tail behind the rows there are is moved up. Others may go on meanwhile. */
 void shoal_ring_recover(shoal_ring *ring);
+/* Copies every row that can be read into an empty ring of the same shape, slot by slot, ids included; writers
+ * may go on meanwhile. Returns how many. */
+uint64_t shoal_ring_copy(const shoal_ring *ring, shoal_ring *to);
 
 #ifdef __cplusplus
 }

@@ -147,6 +147,14 @@ class Ring {
         require_open();
         return shoal_ring_total(&ring_);
     }
+    uint64_t copy_to(Ring &other) const {
+        require_open();
+        other.require_open();
+        if (other.ring_.capacity != ring_.capacity || other.ring_.stride != ring_.stride)
+            throw nb::value_error("rings of different shapes");
+        Unlocked unlocked;
+        return shoal_ring_copy(&ring_, &other.ring_);
+    }
     void recover() {
         require_open();
         shoal_ring_recover(&ring_);

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from shoal.replay.records import Records
 if TYPE_CHECKING:
     from shoal.replay.trajectories import TrajectoryBuffer
 
-__all__ = ["Batch", "PrioritizedBatch", "ReplayBuffer"]
+__all__ = ["Batch", "PrioritizedBatch", "ReplayBuffer", "made"]
 
 
 class Batch(dict[str, NDArray[Any]]):
@@ -82,12 +83,10 @@ class ReplayBuffer:
             path=path,
         )
 
-    @classmethod
-    def open(cls, path: str | os.PathLike[str], *, seed: int | None = None) -> ReplayBuffer:
+    @staticmethod
+    def open(path: str | os.PathLike[str], *, seed: int | None = None) -> ReplayBuffer:
         """Opens a file that a buffer was kept in; every row that was committed is there."""
-        self = cls.__new__(cls)
-        self._begin(Records.open(path), seed)
-        return self
+        return made(Records.open(path), seed)
 
     def _begin(self, records: Records, seed: int | None) -> None:
         self._records = records
@@ -164,6 +163,23 @@ class ReplayBuffer:
         """Memory the rows take."""
         return self._records.segment.size_bytes
 
+    def snapshot(self, path: str | os.PathLike[str]) -> int:
+        """Writes a file that `open` opens, while others push; atomic, on disk when it returns. Rows in it."""
+        return self._records.snapshot(Path(path))
+
+    def save(self, directory: str | os.PathLike[str]) -> int:
+        """Writes the rows as one .npy file per field, with a manifest in JSON; how many."""
+        from shoal.replay.files import save
+
+        return save(self, Path(directory))
+
+    @staticmethod
+    def load(directory: str | os.PathLike[str], *, seed: int | None = None) -> ReplayBuffer:
+        """A new buffer with the rows that `save` wrote."""
+        from shoal.replay.files import load
+
+        return load(Path(directory), seed)
+
     def close(self) -> None:
         """Gives the handle back; other processes are not disturbed, and a file stays."""
         self._records.close()
@@ -237,7 +253,15 @@ class ReplayBuffer:
         return {name: out[name] for name in self.fields}
 
 
-def _rebuild(segment: Segment) -> ReplayBuffer:
-    self = ReplayBuffer.__new__(ReplayBuffer)
-    self._begin(Records.of(segment), None)
+def made(records: Records, seed: int | None) -> ReplayBuffer:
+    """The kind of buffer that the records are of."""
+    from shoal.replay.trajectories import TrajectoryBuffer
+
+    kind = TrajectoryBuffer if "num_envs" in records.facts else ReplayBuffer
+    self = kind.__new__(kind)
+    self._begin(records, seed)
     return self
+
+
+def _rebuild(segment: Segment) -> ReplayBuffer:
+    return made(Records.of(segment), None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import secrets
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from shoal.errors import CorruptFileError, LayoutError
 from shoal.memory import Layout, Segment
 from shoal.memory.layout import FieldSpec
 
-__all__ = ["Column", "Records"]
+__all__ = ["Column", "Records", "sync_directory"]
 
 _WRITERS = 1024
 _LINE = 64
@@ -145,6 +146,26 @@ class Records:
         self.ring.last_ids(ids)
         return ids
 
+    def snapshot(self, path: Path) -> int:
+        """A copy in a file of its own, whole or not there at all."""
+        partial = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
+        fields = {column.name: (column.dtype, column.shape) for column in self.columns.values()}
+        try:
+            copy = Records(self.capacity, fields, partial, links="next" in self.segment, facts=self.facts)
+            try:
+                rows = self.ring.copy_to(copy.ring)
+                if "next" in self.segment:  # a link that leads nowhere is found out when it is followed
+                    copy.segment["next"][:] = self.segment["next"]
+                os.fsync(copy.segment.fileno())
+            finally:
+                copy.close()
+            os.replace(partial, path)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+        sync_directory(path.parent)
+        return rows
+
     def renew(self) -> None:
         """In a forked child: a writer's number is its process's, so the child gets its own."""
         if not self.segment.closed:
@@ -168,6 +189,15 @@ def _columns(fields: Mapping[str, FieldSpec]) -> tuple[list[Column], int]:
         placed[field.name] = Column(field.name, field.dtype, field.shape, end)
         end += field.size_bytes
     return [placed[name] for name in checked], max(_LINE, -(-end // _LINE) * _LINE)
+
+
+def sync_directory(directory: Path) -> None:
+    """Makes the names in a directory survive a crash of the machine."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 _handles: weakref.WeakSet[Records] = weakref.WeakSet()

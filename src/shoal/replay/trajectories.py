@@ -21,7 +21,6 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from shoal.errors import ShoalError, SpaceError
-from shoal.memory import Segment
 from shoal.memory.layout import FieldSpec
 from shoal.replay.buffer import Batch, PrioritizedBatch, ReplayBuffer
 from shoal.replay.records import Records
@@ -342,15 +341,6 @@ class TrajectoryBuffer(ReplayBuffer):
             out = tuple(values.get(name) for name in columns)
             self._records.ring.fetch(ids, out, found.view(np.uint8))
         return values, found
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self._records.segment,)
-
-
-def _rebuild(segment: Segment) -> TrajectoryBuffer:
-    self = TrajectoryBuffer.__new__(TrajectoryBuffer)
-    self._begin(Records.of(segment), None)
-    return self
 
 
 def _fields(kind: str, space: Space[Any]) -> dict[str, FieldSpec]:

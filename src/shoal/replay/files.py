@@ -1,0 +1,119 @@
+"""Replay buffers as plain files: one .npy per field and a manifest in JSON; no pickle.
+
+DIRECTORY/manifest.json     format, capacity, fields, facts, rows
+DIRECTORY/ids.npy           the rows' ids, oldest first
+DIRECTORY/0.npy 1.npy ...   the fields, in the manifest's order, [rows, ...]
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import CorruptFileError, VersionError
+from shoal.replay.buffer import ReplayBuffer, made
+from shoal.replay.records import Records, sync_directory
+
+__all__ = ["load", "save"]
+
+_FORMAT = 1
+_PREVIOUS = "previous"
+
+
+def save(buffer: ReplayBuffer, directory: Path) -> int:
+    """Writes the rows there are now; the directory appears whole or not at all."""
+    if directory.exists():
+        raise FileExistsError(f"{str(directory)!r} exists; save into a new directory")
+    rows = buffer.latest(buffer.capacity)
+    partial = directory.with_name(f".{directory.name}.{os.getpid()}-{secrets.token_hex(4)}")
+    try:
+        partial.mkdir(parents=True)
+        for number, array in enumerate(rows.values()):
+            _write(partial / f"{number}.npy", array)
+        _write(partial / "ids.npy", rows.ids)
+        manifest = {
+            "format": _FORMAT,
+            "capacity": buffer.capacity,
+            "fields": [[name, dtype.str, list(shape)] for name, (dtype, shape) in buffer.fields.items()],
+            "facts": buffer._records.facts,
+            "rows": len(rows.ids),
+        }
+        with (partial / "manifest.json").open("w") as file:
+            json.dump(manifest, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        sync_directory(partial)
+        os.rename(partial, directory)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    sync_directory(directory.absolute().parent)
+    return len(rows.ids)
+
+
+def load(directory: Path, seed: int | None) -> ReplayBuffer:
+    """A buffer with the rows of a directory."""
+    try:
+        manifest = json.loads((directory / "manifest.json").read_text())
+        if manifest["format"] != _FORMAT:
+            raise VersionError(
+                f"{str(directory)!r} is in format {manifest['format']}; this version reads {_FORMAT}",
+                found=manifest["format"],
+                expected=_FORMAT,
+            )
+        fields = {
+            str(name): (np.dtype(str(dtype)), tuple(map(int, shape)))
+            for name, dtype, shape in manifest["fields"]
+        }
+        count, capacity = int(manifest["rows"]), int(manifest["capacity"])
+        rows = {
+            name: _read(directory / f"{number}.npy", dtype, (count, *shape))
+            for number, (name, (dtype, shape)) in enumerate(fields.items())
+        }
+        ids = _read(directory / "ids.npy", np.dtype(np.uint64), (count,))
+        facts = dict(manifest["facts"])
+    except (KeyError, TypeError, ValueError, AttributeError, EOFError) as error:
+        raise CorruptFileError(f"{str(directory)!r} does not hold a saved replay buffer: {error}") from error
+    if not 0 <= count <= capacity or not (np.diff(ids.astype(np.int64)) > 0).all():
+        raise CorruptFileError(f"{str(directory)!r}: its rows are not in order")
+    links = "num_envs" in facts
+    if links:
+        rows[_PREVIOUS] = _renumbered(rows[_PREVIOUS], ids)
+    buffer = made(Records(capacity, fields, links=links, facts=facts), seed)
+    buffer.extend(rows)
+    if links:
+        after = np.flatnonzero(rows[_PREVIOUS])
+        buffer._records.segment["next"][rows[_PREVIOUS][after] - 1] = after.astype(np.uint64) + 1
+    return buffer
+
+
+def _renumbered(previous: NDArray[np.uint64], ids: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Links to rows by their new ids, which are their places; 0 where the row was not saved."""
+    if not len(ids):
+        return previous
+    places = np.minimum(np.searchsorted(ids, previous - 1), len(ids) - 1)
+    there = (previous > 0) & (ids[places] == previous - 1)
+    return np.where(there, places.astype(np.uint64) + 1, 0).astype(np.uint64)
+
+
+def _write(path: Path, array: NDArray[Any]) -> None:
+    with path.open("wb") as file:
+        np.save(file, array, allow_pickle=False)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _read(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    array: NDArray[Any] = np.load(path, allow_pickle=False)
+    if array.dtype != dtype or array.shape != shape:
+        raise ValueError(
+            f"{path.name}: expected {dtype}{list(shape)}, found {array.dtype}{list(array.shape)}"
+        )
+    return array
