@@ -2,30 +2,28 @@
 // SPDX-License-Identifier: MIT
 #include "gather.h"
 
-#include <string.h>
-
 enum { AHEAD = 64, MISSES = 4096 };
 
 /* Sizes that records are made of are copied by single instructions. */
 static inline void copy_bytes(char *to, const char *from, uint64_t bytes) {
     switch (bytes) {
     case 1:
-        *to = *from;
+        shoal_racy_copy(to, from, 1);
         return;
     case 4:
-        memcpy(to, from, 4);
+        shoal_racy_copy(to, from, 4);
         return;
     case 8:
-        memcpy(to, from, 8);
+        shoal_racy_copy(to, from, 8);
         return;
     case 16:
-        memcpy(to, from, 16);
+        shoal_racy_copy(to, from, 16);
         return;
     case 32:
-        memcpy(to, from, 32);
+        shoal_racy_copy(to, from, 32);
         return;
     default:
-        memcpy(to, from, bytes);
+        shoal_racy_copy(to, from, bytes);
     }
 }
 

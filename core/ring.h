@@ -52,6 +52,16 @@ typedef struct shoal_ring {
 int shoal_ring_register(shoal_ring *ring);
 int shoal_ring_is_alive(const shoal_ring *ring, uint32_t writer);
 
+/* Copies bytes that another process may be writing: what is read of such a race is thrown away. */
+static inline void shoal_racy_copy(char *to, const char *from, uint64_t bytes) {
+#ifdef __SANITIZE_THREAD__ /* which must see that it is meant */
+    for (uint64_t i = 0; i < bytes; i++)
+        __atomic_store_n(to + i, __atomic_load_n(from + i, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
+#else
+    __builtin_memcpy(to, from, bytes);
+#endif
+}
+
 /* `count` tickets in a row; each must then be claimed, and may be lost. */
 uint64_t shoal_ring_tickets(shoal_ring *ring, uint64_t count);
 /* The record of the ticket's slot, to be written; NULL if the ticket is lost: take another. */

@@ -1,7 +1,7 @@
 """The ring's protocol as a small machine, explored through every interleaving and every crash.
 
-Two writers and a reader over a ring of two slots; a record is two words, so that a torn one can be seen. Memory is
-sequentially consistent here: weak memory is what the fences of core/ring.c are for.
+Two writers and a reader over a ring of two slots; a record is two words, so that a torn one can be seen.
+Memory is sequentially consistent here: weak memory is what the fences of core/ring.c are for.
 """
 
 from __future__ import annotations

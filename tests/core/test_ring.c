@@ -1,0 +1,211 @@
+/* The ring under threads: rows are whole, ids are unique, nothing committed is lost; also under the thread
+ * sanitizer. */
+// SPDX-License-Identifier: MIT
+#define _GNU_SOURCE
+#include "check.h"
+#include "gather.h"
+#include "platform.h"
+#include "seed.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { WORDS = 7, WRITERS = 3, READERS = 2 }; /* a row: its number in every word */
+
+typedef struct memory {
+    shoal_word64 tail;
+    shoal_ring_writer writers[SHOAL_RING_WRITERS];
+    shoal_word64 words[8];
+    _Alignas(64) char rows[8 * 64];
+} memory;
+
+static memory *shared;
+static int shared_fd;
+static const shoal_column column = {0, WORDS * 8};
+static const shoal_columns columns = {&column, 1};
+static shoal_word stop;
+
+static shoal_ring handle(uint64_t capacity) {
+    return (shoal_ring){.tail = &shared->tail,
+                        .writers = shared->writers,
+                        .words = shared->words,
+                        .rows = shared->rows,
+                        .capacity = capacity,
+                        .stride = 64,
+                        .lock_fd = shoal_reopen(shared_fd, 1),
+                        .writer = SHOAL_RING_WRITERS};
+}
+
+static void begin(void) {
+    free(shared);
+    shared = aligned_alloc(64, sizeof *shared);
+    memset(shared, 0, sizeof *shared);
+    shared_fd = shoal_memory_create();
+    CHECK(shared_fd >= 0);
+    atomic_store(&stop, 0);
+}
+
+typedef struct writer {
+    uint64_t capacity, name, rows;
+    uint64_t *ids;
+} writer;
+
+static void *write_rows(void *argument) {
+    writer *self = argument;
+    shoal_ring ring = handle(self->capacity);
+    CHECK(shoal_ring_register(&ring) == 0);
+    for (uint64_t i = 0; i < self->rows; i++) {
+        uint64_t row[WORDS];
+        for (int w = 0; w < WORDS; w++)
+            row[w] = self->name << 32 | i;
+        const void *in[] = {row};
+        shoal_ring_push(&ring, columns, in, 1, &self->ids[i]);
+        if (i % 64 == 0)
+            sched_yield();
+    }
+    close(ring.lock_fd);
+    return NULL;
+}
+
+static void *read_rows(void *argument) {
+    const uint64_t capacity = *(uint64_t *)argument;
+    shoal_ring ring = handle(capacity);
+    shoal_rng rng;
+    shoal_rng_seed(&rng, capacity);
+    uint64_t rows[16][WORDS], ids[16], read = 0;
+    void *out[] = {rows};
+    while (!atomic_load(&stop) || read == 0) {
+        const uint64_t count = shoal_ring_sample(&ring, &rng, columns, 16, out, ids);
+        for (uint64_t i = 0; i < count; i++) {
+            for (int w = 1; w < WORDS; w++)
+                CHECK(rows[i][w] == rows[i][0]); /* whole */
+            CHECK(ids[i] < atomic_load(&shared->tail));
+        }
+        read += count;
+        sched_yield();
+    }
+    close(ring.lock_fd);
+    return NULL;
+}
+
+static int by_value(const void *a, const void *b) {
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static void test_rows_are_whole_and_ids_unique(uint64_t capacity, uint64_t rows) {
+    begin();
+    pthread_t threads[WRITERS + READERS];
+    writer writers[WRITERS];
+    uint64_t *ids = malloc(WRITERS * rows * sizeof *ids);
+    for (int w = 0; w < WRITERS; w++) {
+        writers[w] = (writer){capacity, (uint64_t)w + 1, rows, ids + (uint64_t)w * rows};
+        pthread_create(&threads[w], NULL, write_rows, &writers[w]);
+    }
+    for (int r = 0; r < READERS; r++)
+        pthread_create(&threads[WRITERS + r], NULL, read_rows, &capacity);
+    for (int w = 0; w < WRITERS; w++)
+        pthread_join(threads[w], NULL);
+    atomic_store(&stop, 1);
+    for (int r = 0; r < READERS; r++)
+        pthread_join(threads[WRITERS + r], NULL);
+    shoal_ring ring = handle(capacity);
+    CHECK(shoal_ring_total(&ring) == WRITERS * rows);
+    /* Each writer's last row is there, or something later has its slot. */
+    for (int w = 0; w < WRITERS; w++) {
+        const uint64_t id = writers[w].ids[rows - 1], word = shoal_ring_look(&ring, id % capacity);
+        CHECK(word != 0 && shoal_ring_id(&ring, id % capacity, word) >= id);
+    }
+    qsort(ids, WRITERS * rows, sizeof *ids, by_value);
+    for (uint64_t i = 1; i < WRITERS * rows; i++)
+        CHECK(ids[i] != ids[i - 1]);
+    close(ring.lock_fd);
+    close(shared_fd);
+    free(ids);
+}
+
+static void test_a_living_writers_slot_is_skipped_and_a_dead_ones_is_taken(void) {
+    begin();
+    shoal_ring slow = handle(2), quick = handle(2);
+    CHECK(shoal_ring_register(&slow) == 0 && shoal_ring_register(&quick) == 0);
+    CHECK(slow.writer != quick.writer);
+    CHECK(shoal_ring_is_alive(&quick, slow.writer) && !shoal_ring_is_alive(&quick, 77));
+    const uint64_t held = shoal_ring_tickets(&slow, 1);
+    CHECK(shoal_ring_claim(&slow, held) != NULL); /* and stays there */
+    uint64_t row[WORDS] = {0}, id;
+    const void *in[] = {row};
+    for (int i = 0; i < 6; i++) {
+        row[0] = (uint64_t)i;
+        shoal_ring_push(&quick, columns, in, 1, &id);
+        CHECK(id % 2 != held % 2);
+    }
+    CHECK(shoal_ring_readable(&quick) == 1 && shoal_ring_length(&quick) == 2);
+    close(slow.lock_fd); /* as the kernel does when it dies */
+    CHECK(!shoal_ring_is_alive(&quick, slow.writer));
+    for (int i = 0; i < 2; i++)
+        shoal_ring_push(&quick, columns, in, 1, &id);
+    CHECK(shoal_ring_readable(&quick) == 2);
+    uint64_t latest[2];
+    CHECK(shoal_ring_latest(&quick, 2, latest) == 2 && latest[0] < latest[1] && latest[1] == id);
+    close(quick.lock_fd);
+    close(shared_fd);
+}
+
+static void test_a_ticket_slept_through_is_lost(void) {
+    begin();
+    shoal_ring slow = handle(2), quick = handle(2);
+    CHECK(shoal_ring_register(&slow) == 0 && shoal_ring_register(&quick) == 0);
+    const uint64_t early = shoal_ring_tickets(&slow, 1);
+    uint64_t row[WORDS] = {0}, id;
+    const void *in[] = {row};
+    for (int i = 0; i < 4; i++)
+        shoal_ring_push(&quick, columns, in, 1, &id);
+    CHECK(shoal_ring_claim(&slow, early) == NULL);
+    close(slow.lock_fd);
+    close(quick.lock_fd);
+    close(shared_fd);
+}
+
+static void test_a_copy_has_the_rows_and_a_tail_behind_is_mended(void) {
+    begin();
+    shoal_ring ring = handle(4);
+    CHECK(shoal_ring_register(&ring) == 0);
+    uint64_t row[WORDS] = {0}, id;
+    const void *in[] = {row};
+    for (uint64_t i = 0; i < 7; i++) {
+        row[0] = i;
+        shoal_ring_push(&ring, columns, in, 1, &id);
+    }
+    memory *other = aligned_alloc(64, sizeof *other);
+    memset(other, 0, sizeof *other);
+    shoal_ring to = ring;
+    to.tail = &other->tail, to.words = other->words, to.rows = other->rows, to.writers = other->writers;
+    CHECK(shoal_ring_copy(&ring, &to) == 4 && atomic_load(to.tail) == 7);
+    uint64_t out[WORDS], ids[4];
+    void *outs[] = {out};
+    uint8_t found;
+    CHECK(shoal_ring_latest(&to, 4, ids) == 4);
+    for (int i = 0; i < 4; i++) {
+        CHECK(shoal_ring_fetch(&to, columns, &ids[i], 1, outs, &found) == 1 && out[0] == ids[i]);
+    }
+    atomic_store(to.tail, 2);
+    shoal_ring_recover(&to);
+    CHECK(atomic_load(to.tail) == 7);
+    free(other);
+    close(ring.lock_fd);
+    close(shared_fd);
+}
+
+int main(void) {
+    const uint64_t rows = 100000;
+    test_rows_are_whole_and_ids_unique(3, rows);
+    test_rows_are_whole_and_ids_unique(8, rows);
+    test_a_living_writers_slot_is_skipped_and_a_dead_ones_is_taken();
+    test_a_ticket_slept_through_is_lost();
+    test_a_copy_has_the_rows_and_a_tail_behind_is_mended();
+    free(shared);
+    return 0;
+}
