@@ -6,16 +6,17 @@
 #include "platform.h"
 #include "pool.h"
 #include "seed.h"
+#include "settle.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { PART_ENVS = 64 }; /* parts begin at multiples of this: no two threads share a line of flags */
-
 typedef struct part {
     _Alignas(64) shoal_statistics statistics; /* writer: the thread of this part */
     uint64_t begin, end, finished;
+    shoal_due *due; /* one for each SHOAL_SETTLED environments */
 } part;
 
 /* Which way of stepping is cheaper, on one thread or on the pool, as measured. The other way is tried again
@@ -43,6 +44,7 @@ struct shoal_engine {
     enum shoal_autoreset autoreset;
     shoal_pool *pool;
     part *parts;
+    shoal_due *due; /* of all parts */
     uint32_t num_parts;
     choice choice;
 };
@@ -74,10 +76,14 @@ int shoal_engine_create(const shoal_plugin *plugin, const shoal_description *des
     memset(parts, 0, num_threads * sizeof *engine->parts);
     engine->parts = parts;
     engine->num_parts = num_threads;
+    engine->due = calloc(num_envs / SHOAL_SETTLED + num_threads, sizeof *engine->due);
+    shoal_due *next = engine->due;
     for (uint32_t i = 0; i < num_threads; i++) {
         engine->parts[i].begin = most * i / num_threads * align;
         uint64_t end = most * (i + 1) / num_threads * align;
         engine->parts[i].end = end < num_envs ? end : num_envs;
+        engine->parts[i].due = next;
+        next += (engine->parts[i].end - engine->parts[i].begin + SHOAL_SETTLED - 1) / SHOAL_SETTLED;
     }
     engine->entry = plugin->entry;
     engine->description = description;
@@ -95,7 +101,7 @@ int shoal_engine_create(const shoal_plugin *plugin, const shoal_description *des
                                 .observation_bytes = engine->observation_bytes,
                                 .action_bytes = engine->action_bytes,
                                 .reset = arrays->reset};
-    int error = engine->observation_bytes == NULL || engine->action_bytes == NULL
+    int error = engine->observation_bytes == NULL || engine->action_bytes == NULL || engine->due == NULL
                     ? -12
                     : shoal_pool_create(num_threads, &engine->pool);
     if (error != 0) {
@@ -126,6 +132,7 @@ void shoal_engine_destroy(shoal_engine *engine) {
     free(engine->observation_bytes);
     free(engine->action_bytes);
     free(engine->parts);
+    free(engine->due);
     free(engine);
 }
 
@@ -158,45 +165,6 @@ void shoal_engine_reset(shoal_engine *engine, const uint8_t *mask, const shoal_t
     }
 }
 
-/* Flags of up to 64 bytes, each 0 or 1, as bits: eight bytes become eight bits by one multiplication. */
-static inline __attribute__((always_inline)) uint64_t flag_bits(const uint8_t *flags, uint64_t count) {
-    uint64_t bits = 0, word;
-    if (count >= 64) {
-        for (unsigned i = 0; i < 64; i += 8) {
-            memcpy(&word, flags + i, sizeof word);
-            bits |= (word * 0x0102040810204080u >> 56) << i;
-        }
-        return bits;
-    }
-    for (uint64_t i = 0; i < count; i++)
-        bits |= (uint64_t)flags[i] << i;
-    return bits;
-}
-
-enum { LISTED = 1024, LIST_SLACK = 8 };
-
-/* Writes the positions of the set flags, of at most LISTED; returns how many. Few are set and nobody can
- * predict which: eight positions are written for every 64 flags, whether there are as many or not, and no
- * branch asks. */
-SHOAL_MULTIVERSION
-static uint64_t list_set(const uint8_t *flags, uint64_t count, uint16_t list[LISTED + LIST_SLACK]) {
-    uint64_t listed = 0;
-    for (uint64_t base = 0; base < count; base += 64) {
-        uint64_t bits = flag_bits(flags + base, count - base), found = (uint64_t)__builtin_popcountll(bits);
-        uint16_t *at = list + listed;
-        for (int i = 0; i < LIST_SLACK; i++) {
-            at[i] = (uint16_t)(base + (uint64_t)__builtin_ctzll(bits | (uint64_t)1 << 63));
-            bits &= bits - 1;
-        }
-        for (uint64_t i = LIST_SLACK; i < found; i++) {
-            at[i] = (uint16_t)(base + (uint64_t)__builtin_ctzll(bits));
-            bits &= bits - 1;
-        }
-        listed += found;
-    }
-    return listed;
-}
-
 static void finish_row(shoal_engine *engine, uint64_t row, shoal_statistics *statistics) {
     engine->arrays.last_return[row] = engine->arrays.total[row];
     engine->arrays.last_length[row] = engine->arrays.length[row];
@@ -219,77 +187,20 @@ static void reset_now(shoal_engine *engine, shoal_envs *envs, uint64_t env) {
     forget_episode(engine, env);
 }
 
-/* What every row needs, without a branch: an episode goes on, or begins where `reset` is 1. Returns how many
- * began. */
-SHOAL_MULTIVERSION
-static uint64_t count_steps(const uint8_t *restrict reset, double *restrict rewards, double *restrict total,
-                            uint32_t *restrict length, uint8_t *restrict terminated,
-                            uint8_t *restrict truncated, uint32_t limit, uint64_t count) {
-    uint64_t began = 0;
-    for (uint64_t i = 0; i < count; i++) {
-        double sum = total[i] + rewards[i];
-        rewards[i] = reset[i] ? 0 : rewards[i];
-        total[i] = reset[i] ? 0 : sum;
+/* One row per environment. */
+static uint64_t settle_rows(shoal_engine *engine, shoal_envs *to, uint64_t begin, uint64_t count,
+                            shoal_due *due, shoal_statistics *statistics) {
+    uint64_t ended = shoal_settle(&engine->arrays, to, begin, count, engine->time_limit, due, statistics);
+    if (engine->autoreset == SHOAL_NEXT_STEP || ended == 0)
+        return ended;
+    for (uint64_t i = 0; i < ended && engine->autoreset == SHOAL_SAME_STEP; i++) {
+        keep_final(engine, to, begin + due->list[i]);
+        reset_now(engine, to, begin + due->list[i]);
     }
-    for (uint64_t i = 0; i < count; i++)
-        length[i] = reset[i] ? 0 : length[i] + 1;
-    for (uint64_t i = 0; i < count; i++) {
-        uint8_t late = length[i] >= limit;
-        truncated[i] = reset[i] ? 0 : truncated[i] | late;
-    }
-    for (uint64_t i = 0; i < count; i++) {
-        terminated[i] = reset[i] ? 0 : terminated[i];
-        began += reset[i];
-    }
-    return began;
-}
-
-SHOAL_MULTIVERSION
-static void merge_flags(uint8_t *restrict done, const uint8_t *restrict terminated,
-                        const uint8_t *restrict truncated, uint64_t count) {
-    for (uint64_t i = 0; i < count; i++)
-        done[i] = (terminated[i] | truncated[i]) != 0;
-}
-
-/* One row per environment: dense loops for what every row needs, sparse visits for resets and endings. */
-static uint64_t settle_rows(shoal_engine *engine, shoal_envs *to, uint64_t begin, uint64_t end,
-                            shoal_statistics *statistics) {
-    const shoal_engine_arrays arrays = engine->arrays; /* copies: stores below cannot change these pointers */
-    double *rewards = to->rewards, return_sum = 0;
-    uint8_t *terminated = to->terminated, *truncated = to->truncated;
-    uint64_t count = end - begin, finished = 0, length_sum = 0;
-    uint64_t began =
-        count_steps(arrays.reset + begin, rewards + begin, arrays.total + begin, arrays.length + begin,
-                    terminated + begin, truncated + begin, engine->time_limit, count);
-    if (engine->autoreset != SHOAL_NEXT_STEP && began != 0)
-        memset(arrays.reset + begin, 0, count);
-    uint8_t done[LISTED];
-    uint16_t list[LISTED + LIST_SLACK];
-    for (uint64_t from = begin; from < end; from += LISTED) {
-        uint64_t some = end - from < LISTED ? end - from : LISTED;
-        uint8_t *flags = engine->autoreset == SHOAL_NEXT_STEP ? arrays.reset + from : done;
-        merge_flags(flags, terminated + from, truncated + from, some);
-        uint64_t listed = list_set(flags, some, list);
-        for (uint64_t i = 0; i < listed; i++) {
-            uint64_t env = from + list[i];
-            double total = arrays.total[env];
-            uint32_t length = arrays.length[env];
-            arrays.last_return[env] = total;
-            arrays.last_length[env] = length;
-            return_sum += total;
-            length_sum += length;
-            if (engine->autoreset == SHOAL_SAME_STEP) {
-                keep_final(engine, to, env);
-                reset_now(engine, to, env);
-            }
-        }
-        finished += listed;
-    }
-    statistics->steps += count - began;
-    statistics->episodes += finished;
-    statistics->length_sum += length_sum;
-    statistics->return_sum += return_sum;
-    return finished;
+    memset(engine->arrays.reset + begin, 0, count); /* nobody waits for the next step */
+    memset(due->flags, 0, count);
+    due->count = 0;
+    return ended;
 }
 
 /* Several rows per environment. A row that ends alone lives on in its environment; when all rows of an
@@ -331,19 +242,40 @@ static uint64_t settle_agents(shoal_engine *engine, shoal_envs *to, uint64_t beg
     return statistics->episodes - finished;
 }
 
+/* As many environments at a time as are settled together, while their rows are near. `known` is of these
+ * environments alone; NULL: nothing is kept from one step to the next. */
+static uint64_t step_some(shoal_engine *engine, shoal_envs *envs, uint64_t begin, uint64_t end,
+                          shoal_due *known, shoal_statistics *statistics) {
+    shoal_due unknown;
+    uint64_t agents = engine->agents, lanes = engine->description->spec.lanes, finished = 0;
+    uint64_t stride = lanes > SHOAL_SETTLED ? lanes : SHOAL_SETTLED; /* both are powers of two */
+    for (uint64_t to; begin < end; begin = to) {
+        to = end - begin < stride ? end : begin + stride;
+        memset(envs->truncated + begin * agents, 0, (to - begin) * agents);
+        engine->entry->step(envs, begin, to);
+        if (agents != 1)
+            finished += settle_agents(engine, envs, begin, to, statistics);
+        for (uint64_t env = begin; agents == 1 && env < to; env += SHOAL_SETTLED) {
+            uint64_t count = to - env < SHOAL_SETTLED ? to - env : SHOAL_SETTLED;
+            if (known == NULL) {
+                memset(unknown.flags, 0, count);
+                unknown.count = 0;
+            }
+            finished += settle_rows(engine, envs, env, count, known == NULL ? &unknown : known++, statistics);
+        }
+    }
+    return finished;
+}
+
 uint64_t shoal_engine_step_range(shoal_engine *engine, shoal_envs *envs, uint64_t begin, uint64_t end,
                                  shoal_statistics *statistics) {
-    uint64_t agents = engine->agents;
-    memset(envs->truncated + begin * agents, 0, (end - begin) * agents);
-    engine->entry->step(envs, begin, end);
-    return agents == 1 ? settle_rows(engine, envs, begin, end, statistics)
-                       : settle_agents(engine, envs, begin, end, statistics);
+    return step_some(engine, envs, begin, end, NULL, statistics);
 }
 
 static void part_step(void *context, uint32_t index) {
     shoal_engine *engine = context;
     part *own = &engine->parts[index];
-    own->finished = shoal_engine_step_range(engine, &engine->envs, own->begin, own->end, &own->statistics);
+    own->finished = step_some(engine, &engine->envs, own->begin, own->end, own->due, &own->statistics);
 }
 
 enum { TRIAL_STEPS = 8, TRIAL_WARM_UP = 2, TRIAL_PAUSE_NS = 10000000, HAND_OFF_NS = 3000 };

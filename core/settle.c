@@ -1,0 +1,130 @@
+/* Settling: dense loops that a compiler turns into vector code, and lists of the few. */
+// SPDX-License-Identifier: MIT
+#include "settle.h"
+
+#include <string.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
+/* Compiled for each instruction set, with its caller. */
+#define INLINE static inline __attribute__((always_inline))
+
+/* Flags of up to 64 bytes, each 0 or 1, as bits. Without SSE2, eight bytes become eight bits by one
+ * multiplication. */
+INLINE uint64_t flag_bits(const uint8_t *flags, uint64_t count) {
+    uint64_t bits = 0, at = 0, word;
+#ifdef __SSE2__
+    for (; count >= 64 && at < 64; at += 16) {
+        __m128i some = _mm_loadu_si128((const __m128i *)(flags + at));
+        bits |= (uint64_t)(uint32_t)_mm_movemask_epi8(_mm_slli_epi16(some, 7)) << at;
+    }
+#endif
+    for (; at < 64 && at + 8 <= count; at += 8) {
+        memcpy(&word, flags + at, sizeof word);
+        bits |= (word * 0x0102040810204080u >> 56) << at;
+    }
+    for (; at < 64 && at < count; at++)
+        bits |= (uint64_t)flags[at] << at;
+    return bits;
+}
+
+/* Writes the positions of the set flags; returns how many. Few are set and nobody can predict which:
+ * positions are written four at a time, whether there are as many or not, so that the branch mostly goes one
+ * way. */
+INLINE uint64_t list_set(const uint8_t *flags, uint64_t count,
+                         uint16_t list[SHOAL_SETTLED + SHOAL_LIST_SLACK]) {
+    uint64_t listed = 0;
+    for (uint64_t base = 0; base < count; base += 64) {
+        uint64_t bits = flag_bits(flags + base, count - base), found = (uint64_t)__builtin_popcountll(bits);
+        uint16_t *at = list + listed, *end = at + found;
+        do {
+            for (int i = 0; i < SHOAL_LIST_SLACK; i++) {
+                *at++ = (uint16_t)(base + (uint64_t)__builtin_ctzll(bits | (uint64_t)1 << 63));
+                bits &= bits - 1;
+            }
+        } while (at < end);
+        listed += found;
+    }
+    return listed;
+}
+
+/* One more step of every episode: rewards into totals, lengths. Returns the greatest length. */
+INLINE uint32_t count_steps(const double *restrict rewards, double *restrict total, uint32_t *restrict length,
+                            uint64_t count) {
+    uint32_t longest = 0;
+    for (uint64_t i = 0; i < count; i++)
+        total[i] += rewards[i];
+    for (uint64_t i = 0; i < count; i++) {
+        uint32_t grown = length[i] + 1;
+        length[i] = grown;
+        longest = grown > longest ? grown : longest;
+    }
+    return longest;
+}
+
+INLINE void truncate_late(const uint32_t *restrict length, uint8_t *restrict truncated, uint32_t limit,
+                          uint64_t count) {
+    for (uint64_t i = 0; i < count; i++) {
+        uint8_t late = length[i] >= limit;
+        truncated[i] |= late;
+    }
+}
+
+/* Flags of who began are 0, whatever the plug-in left there; `reset` and its copy become those of the next
+ * step. */
+INLINE void merge_flags(uint8_t *restrict reset, uint8_t *restrict copy, uint8_t *restrict terminated,
+                        uint8_t *restrict truncated, uint64_t count) {
+    for (uint64_t i = 0; i < count; i++) {
+        uint8_t keep = (uint8_t)(reset[i] - 1);
+        terminated[i] &= keep;
+        truncated[i] &= keep;
+        reset[i] = copy[i] = (terminated[i] | truncated[i]) != 0;
+    }
+}
+
+/* Lists anew if somebody else has written flags. */
+INLINE void update(shoal_due *due, const uint8_t *reset, uint64_t count) {
+    uint8_t differ = 0;
+    for (uint64_t i = 0; i < count; i++)
+        differ |= due->flags[i] ^ reset[i];
+    if (differ) {
+        memcpy(due->flags, reset, count);
+        due->count = (uint16_t)list_set(reset, count, due->list);
+    }
+}
+
+SHOAL_MULTIVERSION
+uint64_t shoal_settle(const shoal_engine_arrays *arrays, const shoal_envs *to, uint64_t begin, uint64_t count,
+                      uint32_t time_limit, shoal_due *due, shoal_statistics *statistics) {
+    double *rewards = to->rewards + begin, *total = arrays->total + begin, return_sum = 0;
+    double *last_return = arrays->last_return + begin;
+    uint32_t *length = arrays->length + begin, *last_length = arrays->last_length + begin;
+    uint8_t *terminated = to->terminated + begin, *truncated = to->truncated + begin;
+    uint8_t *reset = arrays->reset + begin;
+    uint64_t length_sum = 0;
+    update(due, reset, count);
+    uint32_t longest = count_steps(rewards, total, length, count);
+    for (uint64_t i = 0; i < due->count; i++) { /* a reset is step 0 */
+        uint64_t env = due->list[i];
+        rewards[env] = total[env] = 0;
+        length[env] = 0;
+    }
+    statistics->steps += count - due->count;
+    if (longest >= time_limit)
+        truncate_late(length, truncated, time_limit, count);
+    merge_flags(reset, due->flags, terminated, truncated, count);
+    uint64_t ended = list_set(reset, count, due->list);
+    for (uint64_t i = 0; i < ended; i++) {
+        uint64_t env = due->list[i];
+        last_return[env] = total[env];
+        last_length[env] = length[env];
+        return_sum += total[env];
+        length_sum += length[env];
+    }
+    due->count = (uint16_t)ended;
+    statistics->episodes += ended;
+    statistics->length_sum += length_sum;
+    statistics->return_sum += return_sum;
+    return ended;
+}
