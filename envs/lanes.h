@@ -3,9 +3,9 @@
  *
  *   block: REAL x[LANES], v[LANES], ...     one block per LANES environments, an array per quantity
  *   reset_lane(block, lane, envs, env)      starts an episode in one environment, writes its observation
- *   step_block(block, options, actions, rows, rewards, terminated)
- *                                           steps all lanes: plain loops over lanes, without branches; one
- *                                           action and one observation field of floats
+ *   step_block(block, options, actions, rows, rewards, terminated, lanes)
+ *                                           steps that many lanes, LANES or LANES_FEW: plain loops over
+ * lanes, without branches; one action and one observation field of floats
  *
  * A plug-in includes itself twice, with REAL as double and as float, and offers the choice as its first
  * option. Everything called from a lane loop is LANES_INLINE, so that it is compiled for each instruction set
@@ -18,10 +18,13 @@
 #include <shoal/env.h>
 #include <shoal/ext/checkpoint.h>
 #include <string.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 
-enum { LANES = 32 };
+enum { LANES = 32, LANES_FEW = 8 };
 
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "lanes_resets reads flags as words");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "lanes_mask reads flags as words");
 
 #define LANES_INLINE static inline __attribute__((always_inline))
 #define LANES_JOIN_(name, real) name##_##real
@@ -232,59 +235,97 @@ LANES_INLINE void *lanes_block(const shoal_envs *envs, uint64_t env) {
     return (char *)envs->instances + env / LANES * LANES * envs->instance_bytes;
 }
 
-/* The reset flags of the eight environments from `env` on, one byte each; those from `end` on are 0. */
-LANES_INLINE uint64_t lanes_resets(const shoal_envs *envs, uint64_t env, uint64_t end) {
-    uint64_t flags = 0;
-    if (end - env >= sizeof flags)
-        memcpy(&flags, envs->reset + env, sizeof flags);
-    else
-        memcpy(&flags, envs->reset + env, end - env);
-    return flags;
-}
+/* Environments that are listed, stepped and reset together: their memory is near for all three. */
+enum { LANES_STRETCH = 512, LANES_SLACK = 4 };
 
-/* Up to 64 environments to reset, a bit each: eight flags become eight bits by one multiplication. */
-LANES_INLINE uint64_t lanes_mask(const shoal_envs *envs, uint64_t row, uint64_t end) {
-    uint64_t mask = 0;
-    for (uint64_t i = 0; i < 64 && row + i < end; i += 8)
-        mask |= (lanes_resets(envs, row + i, end) * 0x0102040810204080u >> 56) << i;
+/* Up to 64 reset flags from environment `env` on, a bit each. */
+LANES_INLINE uint64_t lanes_mask(const shoal_envs *envs, uint64_t env, uint64_t end) {
+    const uint8_t *flags = envs->reset + env;
+    uint64_t mask = 0, at = 0, word;
+#ifdef __SSE2__
+    for (; end - env >= 64 && at < 64; at += 16) {
+        __m128i some = _mm_loadu_si128((const __m128i *)(flags + at));
+        mask |= (uint64_t)(uint32_t)_mm_movemask_epi8(_mm_slli_epi16(some, 7)) << at;
+    }
+#endif
+    for (; at < 64 && at + 8 <= end - env;
+         at += 8) { /* eight flags become eight bits by one multiplication */
+        memcpy(&word, flags + at, sizeof word);
+        mask |= (word * 0x0102040810204080u >> 56) << at;
+    }
+    for (; at < 64 && at < end - env; at++)
+        mask |= (uint64_t)flags[at] << at;
     return mask;
 }
 
+/* Lists the environments of a stretch to reset, as distances from `begin`, and has the memory of their
+ * generators brought near: with many environments it is far away. Nobody can predict how many there are:
+ * four are written at a time, whether there are as many or not. */
+LANES_INLINE uint64_t lanes_list(const shoal_envs *envs, uint64_t begin, uint64_t end,
+                                 uint16_t list[LANES_STRETCH + LANES_SLACK]) {
+    uint64_t listed = 0;
+    for (uint64_t row = begin; row < end; row += 64) {
+        uint64_t mask = lanes_mask(envs, row, end), found = (uint64_t)__builtin_popcountll(mask);
+        uint16_t *at = list + listed, *last = at + found;
+        do {
+            for (int i = 0; i < LANES_SLACK; i++) {
+                *at++ = (uint16_t)(row - begin + (uint64_t)__builtin_ctzll(mask | (uint64_t)1 << 63));
+                mask &= mask - 1;
+            }
+        } while (at < last);
+        listed += found;
+    }
+    for (uint64_t i = 0; i < listed; i++) {
+        const char *rng = (const char *)&envs->rng[begin + list[i]];
+        __builtin_prefetch(rng, 1);
+        __builtin_prefetch(rng + sizeof *envs->rng - 1, 1);
+    }
+    return listed;
+}
+
 /* Writes the batch functions reset_REAL and step_REAL. Environments to reset are stepped too, and then reset.
- * `step_easy` may assume what `step_hard` may not: that mark_hard set no sign bit for any block of the range.
- */
+ * `step_easy` may assume what `step_hard` may not: that mark_hard set no sign bit for any environment of the
+ * stretch. */
 #define LANES_BATCH_EASY(Block, Action, reset_lane, mark_hard, step_easy, step_hard)                         \
     static void LANES_NAME(reset)(shoal_envs * envs, uint64_t begin, uint64_t end) {                         \
         for (uint64_t env = begin; env < end; env++)                                                         \
             reset_lane((Block *)lanes_block(envs, env), env % LANES, envs, env);                             \
     }                                                                                                        \
-    SHOAL_MULTIVERSION static void LANES_NAME(step)(shoal_envs * envs, uint64_t begin, uint64_t end) {       \
-        lanes_word marks[LANES] = {0}, hard = 0;                                                             \
-        for (uint64_t row = begin; row < end; row += LANES)                                                  \
-            mark_hard((Block *)lanes_block(envs, row), marks);                                               \
-        for (int i = 0; i < LANES; i++)                                                                      \
-            hard |= marks[i];                                                                                \
-        if (hard >> (8 * sizeof hard - 1))                                                                   \
-            for (uint64_t row = begin; row < end; row += LANES)                                              \
-                step_hard((Block *)lanes_block(envs, row), envs->options,                                    \
-                          SHOAL_ACTION(Action, envs, 0, row), SHOAL_OBSERVATION(float, envs, 0, row),        \
-                          envs->rewards + row, envs->terminated + row);                                      \
-        else                                                                                                 \
-            for (uint64_t row = begin; row < end; row += LANES)                                              \
-                step_easy((Block *)lanes_block(envs, row), envs->options,                                    \
-                          SHOAL_ACTION(Action, envs, 0, row), SHOAL_OBSERVATION(float, envs, 0, row),        \
-                          envs->rewards + row, envs->terminated + row);                                      \
-        for (uint64_t row = begin; row < end; row += 64)                                                     \
-            for (uint64_t flags = lanes_mask(envs, row, end); flags; flags &= flags - 1) {                   \
-                uint64_t env = row + (uint64_t)__builtin_ctzll(flags);                                       \
+    SHOAL_MULTIVERSION static void LANES_NAME(step)(shoal_envs * envs, uint64_t begin, uint64_t last) {      \
+        for (uint64_t end; begin < last; begin = end) {                                                      \
+            end = last - begin < LANES_STRETCH ? last : begin + LANES_STRETCH;                               \
+            uint16_t list[LANES_STRETCH + LANES_SLACK];                                                      \
+            uint64_t listed = lanes_list(envs, begin, end, list), row;                                       \
+            lanes_word marks[LANES] = {0}, hard = 0;                                                         \
+            for (row = begin; row + LANES <= end; row += LANES)                                              \
+                mark_hard((Block *)lanes_block(envs, row), marks, LANES);                                    \
+            if (row < end)                                                                                   \
+                mark_hard((Block *)lanes_block(envs, row), marks, (int)(end - row));                         \
+            for (int i = 0; i < LANES; i++)                                                                  \
+                hard |= marks[i];                                                                            \
+            if (hard >> (8 * sizeof hard - 1)) {                                                             \
+                for (row = begin; row < end; row += LANES)                                                   \
+                    LANES_STEP(step_hard, Block, Action, LANES);                                             \
+            } else {                                                                                         \
+                for (row = begin; row + LANES_FEW < end; row += LANES)                                       \
+                    LANES_STEP(step_easy, Block, Action, LANES);                                             \
+                if (row < end)                                                                               \
+                    LANES_STEP(step_easy, Block, Action, LANES_FEW);                                         \
+            }                                                                                                \
+            for (uint64_t i = 0; i < listed; i++) {                                                          \
+                uint64_t env = begin + list[i];                                                              \
                 reset_lane((Block *)lanes_block(envs, env), env % LANES, envs, env);                         \
                 envs->rewards[env] = 0;                                                                      \
                 envs->terminated[env] = 0;                                                                   \
             }                                                                                                \
+        }                                                                                                    \
     }
+#define LANES_STEP(step, Block, Action, lanes)                                                               \
+    step((Block *)lanes_block(envs, row), envs->options, SHOAL_ACTION(Action, envs, 0, row),                 \
+         SHOAL_OBSERVATION(float, envs, 0, row), envs->rewards + row, envs->terminated + row, lanes)
 
 /* The same where no block is easier than another. */
-#define LANES_NO_MARK(block, marks) (void)(block), (void)(marks)
+#define LANES_NO_MARK(block, marks, lanes) (void)(block), (void)(marks)
 #define LANES_BATCH(Block, Action, reset_lane, step_block)                                                   \
     LANES_BATCH_EASY(Block, Action, reset_lane, LANES_NO_MARK, step_block, step_block)
 

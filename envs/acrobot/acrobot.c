@@ -103,11 +103,11 @@ LANES_INLINE Arm advance(Arm arm, Arm rate, REAL dt) {
 /* One Runge-Kutta step of fourth order. */
 LANES_INLINE void step_block(Acrobot *restrict block, const shoal_value *options,
                              const int64_t *restrict actions, float *restrict rows, double *restrict rewards,
-                             uint8_t *restrict terminated) {
+                             uint8_t *restrict terminated, int lanes) {
     const REAL dt = 0.2, turn = 2 * PI, per_turn = 1 / (2 * PI), max_1 = MAX_SPEED_1, max_2 = MAX_SPEED_2;
     lanes_word up[LANES];
     (void)options;
-    for (int i = 0; i < LANES; i++) {
+    for (int i = 0; i < lanes; i++) {
         Arm arm = {block->theta_1[i], block->theta_2[i], block->speed_1[i], block->speed_2[i]};
         REAL torque = (REAL)((int32_t)actions[i] - 1);
         Arm k1 = change(arm, torque);
@@ -134,7 +134,7 @@ LANES_INLINE void step_block(Acrobot *restrict block, const shoal_value *options
         up[i] = lanes_less(1, -cos_1 - (cos_1 * cos_2 - sin_1 * sin_2));
         rewards[i] = lanes_select(up[i], 0, -1);
     }
-    for (int i = 0; i < LANES; i++)
+    for (int i = 0; i < lanes; i++)
         terminated[i] = (uint8_t)up[i];
 }
 

@@ -76,20 +76,28 @@ LANES_INLINE void reset_lane(CartPole *block, uint64_t lane, shoal_envs *envs, u
 /* `near`: every |theta| <= 0.78. Whoever steps on after a fall gets late_reward while down. */
 LANES_INLINE void step_lanes(CartPole *restrict block, const shoal_value *options,
                              const int64_t *restrict actions, float *restrict rows, double *restrict rewards,
-                             uint8_t *restrict terminated, int near) {
+                             uint8_t *restrict terminated, int lanes, int near) {
     const REAL gravity = 9.8, length = 0.5, pole_mass = 0.1, per_mass = 1 / 1.1, push = 10, tau = 0.02;
     const REAL step_reward = options[SUTTON_BARTO_REWARD].i ? 0 : 1, late_reward = step_reward - 1;
+    REAL sines[LANES], cosines[LANES], pushed[LANES], turning[LANES];
     lanes_word down[LANES];
-    for (int i = 0; i < LANES; i++) {
+    for (int i = 0; i < lanes; i++) {
+        sines[i] = near ? lanes_sin_near(block->theta[i]) : lanes_sin(block->theta[i]);
+        cosines[i] = near ? lanes_cos_near(block->theta[i]) : lanes_cos(block->theta[i]);
+    }
+    for (int i = 0; i < lanes; i++) {
+        REAL theta_dot = block->theta_dot[i], sine = sines[i], cosine = cosines[i];
+        REAL force = lanes_select((lanes_word)actions[i] & 1, push, -push);
+        REAL temp = (force + pole_mass * length * (theta_dot * theta_dot) * sine) * per_mass;
+        pushed[i] = temp;
+        turning[i] = (gravity * sine - cosine * temp) /
+                     (length * (REAL)(4.0 / 3.0) - length * pole_mass * per_mass * (cosine * cosine));
+    }
+    for (int i = 0; i < lanes; i++) {
         REAL x = block->x[i], x_dot = block->x_dot[i];
         REAL theta = block->theta[i], theta_dot = block->theta_dot[i];
-        REAL force = lanes_select((lanes_word)actions[i] & 1, push, -push);
-        REAL sine = near ? lanes_sin_near(theta) : lanes_sin(theta);
-        REAL cosine = near ? lanes_cos_near(theta) : lanes_cos(theta);
-        REAL temp = (force + pole_mass * length * (theta_dot * theta_dot) * sine) * per_mass;
-        REAL theta_acc = (gravity * sine - cosine * temp) /
-                         (length * (REAL)(4.0 / 3.0) - length * pole_mass * per_mass * (cosine * cosine));
-        REAL x_acc = temp - pole_mass * length * per_mass * theta_acc * cosine;
+        REAL theta_acc = turning[i];
+        REAL x_acc = pushed[i] - pole_mass * length * per_mass * theta_acc * cosines[i];
         block->x[i] = x = x + tau * x_dot;
         block->x_dot[i] = x_dot = x_dot + tau * x_acc;
         block->theta[i] = theta = theta + tau * theta_dot;
@@ -102,26 +110,26 @@ LANES_INLINE void step_lanes(CartPole *restrict block, const shoal_value *option
         rewards[i] = lanes_select(down[i], block->fall_reward[i], step_reward);
         block->fall_reward[i] = lanes_select(down[i], late_reward, block->fall_reward[i]);
     }
-    for (int i = 0; i < LANES; i++)
+    for (int i = 0; i < lanes; i++)
         terminated[i] = (uint8_t)down[i];
 }
 
 /* A pole leans further than 0.78 only where stepping goes on after a fall. */
-LANES_INLINE void mark_leaning(const CartPole *restrict block, lanes_word *restrict marks) {
-    for (int i = 0; i < LANES; i++)
+LANES_INLINE void mark_leaning(const CartPole *restrict block, lanes_word *restrict marks, int lanes) {
+    for (int i = 0; i < lanes; i++)
         marks[i] |= lanes_bits((REAL)0.78 - lanes_abs(block->theta[i]));
 }
 
 LANES_INLINE void step_near(CartPole *restrict block, const shoal_value *options,
                             const int64_t *restrict actions, float *restrict rows, double *restrict rewards,
-                            uint8_t *restrict terminated) {
-    step_lanes(block, options, actions, rows, rewards, terminated, 1);
+                            uint8_t *restrict terminated, int lanes) {
+    step_lanes(block, options, actions, rows, rewards, terminated, lanes, 1);
 }
 
 LANES_INLINE void step_any(CartPole *restrict block, const shoal_value *options,
                            const int64_t *restrict actions, float *restrict rows, double *restrict rewards,
-                           uint8_t *restrict terminated) {
-    step_lanes(block, options, actions, rows, rewards, terminated, 0);
+                           uint8_t *restrict terminated, int lanes) {
+    step_lanes(block, options, actions, rows, rewards, terminated, lanes, 0);
 }
 
 LANES_BATCH_EASY(CartPole, int64_t, reset_lane, mark_leaning, step_near, step_any)

@@ -68,11 +68,11 @@ LANES_INLINE void reset_lane(MountainCar *block, uint64_t lane, shoal_envs *envs
 
 LANES_INLINE void step_block(MountainCar *restrict block, const shoal_value *options,
                              const int64_t *restrict actions, float *restrict rows, double *restrict rewards,
-                             uint8_t *restrict terminated) {
+                             uint8_t *restrict terminated, int lanes) {
     const REAL force = 0.001, gravity = 0.0025, min_position = MIN_POSITION, max_position = MAX_POSITION;
     const REAL max_speed = MAX_SPEED, goal_position = 0.5, goal_velocity = (REAL)options[GOAL_VELOCITY].f;
     lanes_word done[LANES];
-    for (int i = 0; i < LANES; i++) {
+    for (int i = 0; i < lanes; i++) {
         REAL position = block->position[i], velocity = block->velocity[i];
         velocity += (REAL)((int32_t)actions[i] - 1) * force + lanes_cos(3 * position) * -gravity;
         velocity = lanes_clip(velocity, -max_speed, max_speed);
@@ -86,7 +86,7 @@ LANES_INLINE void step_block(MountainCar *restrict block, const shoal_value *opt
         rewards[i] = -1;
         done[i] = 1 ^ (lanes_less(position, goal_position) | lanes_less(velocity, goal_velocity));
     }
-    for (int i = 0; i < LANES; i++)
+    for (int i = 0; i < lanes; i++)
         terminated[i] = (uint8_t)done[i];
 }
 

@@ -71,12 +71,12 @@ LANES_INLINE void reset_lane(MountainCarContinuous *block, uint64_t lane, shoal_
 
 LANES_INLINE void step_block(MountainCarContinuous *restrict block, const shoal_value *options,
                              const float *restrict actions, float *restrict rows, double *restrict rewards,
-                             uint8_t *restrict terminated) {
+                             uint8_t *restrict terminated, int lanes) {
     const float power = 0.0015f, max_speed = MAX_SPEED, min_position = MIN_POSITION,
                 max_position = MAX_POSITION;
     const float goal_position = 0.45f, goal_velocity = (float)options[GOAL_VELOCITY].f;
     uint32_t done[LANES];
-    for (int i = 0; i < LANES; i++) {
+    for (int i = 0; i < lanes; i++) {
         REAL angle = 3 * block->position[i];
         /* Only a reset leaves a position that is no float32. */
         lanes_word fresh = lanes_less(0, lanes_abs(block->position[i] - (REAL)(float)block->position[i]));
@@ -95,7 +95,7 @@ LANES_INLINE void step_block(MountainCarContinuous *restrict block, const shoal_
         done[i] = 1 ^ (lanes_less_float(position, goal_position) | lanes_less_float(velocity, goal_velocity));
         rewards[i] = (double)(100 * (int32_t)done[i]) - (double)actions[i] * (double)actions[i] * 0.1;
     }
-    for (int i = 0; i < LANES; i++)
+    for (int i = 0; i < lanes; i++)
         terminated[i] = (uint8_t)done[i];
 }
 

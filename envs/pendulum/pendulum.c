@@ -71,9 +71,9 @@ LANES_INLINE void reset_lane(Pendulum *block, uint64_t lane, shoal_envs *envs, u
 /* What comes from the torque is rounded to float32, as NumPy does with a float32 action. */
 LANES_INLINE void step_block(Pendulum *restrict block, const shoal_value *options,
                              const float *restrict actions, float *restrict rows, double *restrict rewards,
-                             uint8_t *restrict terminated) {
+                             uint8_t *restrict terminated, int lanes) {
     const REAL dt = 0.05, pull = (REAL)(3 * options[GRAVITY].f / 2), turn = 2 * PI, per_turn = 1 / (2 * PI);
-    for (int i = 0; i < LANES; i++) {
+    for (int i = 0; i < lanes; i++) {
         REAL theta = block->theta[i], theta_dot = block->theta_dot[i];
         float torque = lanes_clip_float(actions[i], -MAX_TORQUE, MAX_TORQUE);
         REAL angle = theta - turn * lanes_round(theta * per_turn);
