@@ -82,6 +82,36 @@ int mapping_get_buffer(PyObject *self, Py_buffer *view, int flags) {
 
 PyType_Slot mapping_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void *>(mapping_get_buffer)}, {0, nullptr}};
 
+/* Stepper.step without nanobind's dispatch, which would take a tenth of a step of few environments. */
+PyObject *stepper_step(PyObject *self, PyObject *const *given, Py_ssize_t count, PyObject *names) {
+    const Py_ssize_t named = names == nullptr ? 0 : PyTuple_GET_SIZE(names);
+    if (count + named > 1 ||
+        (named == 1 && PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, 0), "actions") != 0)) {
+        PyErr_SetString(PyExc_TypeError, "step takes the actions, or nothing if they are in place");
+        return nullptr;
+    }
+    if (!nb::inst_ready(self)) {
+        PyErr_SetString(PyExc_TypeError, "this stepper was never made");
+        return nullptr;
+    }
+    try {
+        return nb::inst_ptr<Stepper>(self)->step(count + named == 1 ? given[0] : nullptr).release().ptr();
+    } catch (nb::python_error &error) {
+        error.restore();
+    } catch (const std::bad_alloc &) {
+        PyErr_NoMemory();
+    } catch (const std::exception &error) {
+        PyErr_SetString(PyExc_RuntimeError, error.what());
+    }
+    return nullptr;
+}
+
+PyMethodDef stepper_methods[] = {{"step",
+                                  reinterpret_cast<PyCFunction>(reinterpret_cast<void *>(stepper_step)),
+                                  METH_FASTCALL | METH_KEYWORDS, nullptr},
+                                 {nullptr, nullptr, 0, nullptr}};
+PyType_Slot stepper_slots[] = {{Py_tp_methods, stepper_methods}, {0, nullptr}};
+
 nb::tuple inspect(int fd) {
     shoal_segment_header header;
     uint64_t file_bytes;
@@ -137,7 +167,7 @@ NB_MODULE(_core, m) {
         .def("has_extension", &Plugin::has_extension, "id"_a)
         .def("describe", &Plugin::describe, "values"_a);
 
-    nb::class_<Stepper>(m, "Stepper")
+    nb::class_<Stepper>(m, "Stepper", nb::type_slots(stepper_slots))
         .def(nb::init<nb::object, nb::list, uint64_t, uint32_t, uint32_t, uint64_t, nb::tuple, nb::tuple,
                       nb::object, uint32_t>(),
              "plugin"_a, "values"_a, "num_envs"_a, "num_threads"_a, "autoreset"_a, "time_limit"_a, "arrays"_a,
@@ -146,8 +176,6 @@ NB_MODULE(_core, m) {
         .def("seed", &Stepper::seed, "env"_a, "seed"_a)
         .def("reset", &Stepper::reset, "mask"_a.none())
         .def("reset_into", &Stepper::reset_into, "mask"_a.none(), "arrays"_a)
-        .def("step", &Stepper::step, "actions"_a.none())
-        .def("step", [](Stepper &self) { return self.step(nb::object()); })
         .def("step_into", &Stepper::step_into, "actions"_a.none(), "arrays"_a)
         .def("save", &Stepper::save, "env"_a)
         .def("restore", &Stepper::restore, "env"_a, "data"_a)

@@ -102,10 +102,33 @@ class Buffer {
             throw nb::python_error();
     }
     void drop() { PyBuffer_Release(&view_); }
+    void hold(nb::handle object) { held_ = nb::borrow(object); } /* instead of a view */
     const Py_buffer *operator->() const { return &view_; }
 
   private:
     Py_buffer view_;
+    nb::object held_;
+};
+
+/* The head of NumPy's array object, part of its ABI: its own headers inline reads of it into every extension.
+ * The buffer protocol composes its description anew for each call, which takes a sixth of a step of eight
+ * environments. */
+struct ArrayHead {
+    PyObject_HEAD char *data;
+    int ndim;
+    Py_ssize_t *shape, *strides;
+    PyObject *base, *dtype;
+    int flags;
+
+    enum { C_CONTIGUOUS = 1, ALIGNED = 0x100 };
+
+    /* NULL if the object is not of exactly this type. */
+    static const ArrayHead *of(nb::handle object, nb::handle type) {
+        return Py_TYPE(object.ptr()) == reinterpret_cast<PyTypeObject *>(type.ptr())
+                   ? reinterpret_cast<const ArrayHead *>(object.ptr())
+                   : nullptr;
+    }
+    bool plain() const { return (flags & (C_CONTIGUOUS | ALIGNED)) == (C_CONTIGUOUS | ALIGNED); }
 };
 
 /* The address of an array's memory. The array itself keeps it alive. */

@@ -78,7 +78,7 @@ class Stepper {
     }
     nb::object reset(nb::object mask);
     void reset_into(nb::object mask, nb::tuple arrays);
-    nb::object step(nb::object actions);
+    nb::object step(nb::handle actions); /* none: those in place */
     uint64_t step_into(nb::object actions, nb::tuple arrays);
     nb::bytes save(uint64_t env);
     void restore(uint64_t env, nb::bytes data);
@@ -112,6 +112,7 @@ class Stepper {
     void reset_slot(nb::object mask, const Slot &slot);
     nb::object result(const Slot &slot, bool copied);
     void take_actions(nb::handle actions, Buffer *views, uint64_t rows);
+    bool take_array(uint64_t f, nb::handle given, Buffer &view, uint64_t rows);
     void take_field(uint64_t f, nb::handle given, Buffer &view, uint64_t rows);
     void check_actions(uint64_t rows);
     void run(const Slot &slot);
@@ -127,7 +128,9 @@ class Stepper {
     std::vector<const void *> own_actions_;
     std::vector<const void *> actions_; /* of the step in progress */
     std::vector<std::string> formats_;
-    std::vector<nb::object> names_; /* of observation fields; empty: the space is the one field */
+    std::vector<nb::object> dtypes_; /* of action fields */
+    nb::object array_type_;          /* numpy.ndarray; none: arrays are not laid out as expected */
+    std::vector<nb::object> names_;  /* of observation fields; empty: the space is the one field */
     std::vector<nb::object> action_names_;
     std::vector<std::unique_ptr<Slot>>
         slots_;                  /* the first is never lent: results that must be copied go there */
@@ -173,6 +176,11 @@ inline Stepper::Stepper(nb::object plugin, nb::list values, uint64_t num_envs, u
         kept_.push_back(nb::borrow(array));
         own_actions_.push_back(buffer->buf);
         formats_.push_back(buffer->format);
+        dtypes_.push_back(array.attr("dtype"));
+        const ArrayHead *head = ArrayHead::of(array, array.type());
+        if (head->data == buffer->buf && head->ndim == buffer->ndim && head->shape[0] == buffer->shape[0] &&
+            head->dtype == dtypes_.back().ptr() && head->plain())
+            array_type_ = nb::borrow(array.type());
     }
     actions_.resize(own_actions_.size());
     for (uint64_t i = 0; i < d.observations.count && d.observations.items[0].name != nullptr; i++)
@@ -264,8 +272,25 @@ inline void Stepper::reset_into(nb::object mask, nb::tuple arrays) {
     into_ = std::move(slot);
 }
 
+/* An ordinary array of the right type and shape, without the buffer protocol. */
+inline bool Stepper::take_array(uint64_t f, nb::handle given, Buffer &view, uint64_t rows) {
+    const shoal_field &field = description_.d.actions.items[f];
+    const ArrayHead *head = ArrayHead::of(given, array_type_);
+    if (head == nullptr || head->dtype != dtypes_[f].ptr() || !head->plain() ||
+        head->ndim != static_cast<int>(field.ndim) + 1 || head->shape[0] != static_cast<Py_ssize_t>(rows))
+        return false;
+    for (uint32_t k = 0; k < field.ndim; k++)
+        if (head->shape[k + 1] != field.shape[k])
+            return false;
+    view.hold(given);
+    actions_[f] = head->data;
+    return true;
+}
+
 inline void Stepper::take_field(uint64_t f, nb::handle given, Buffer &view, uint64_t rows) {
     const shoal_field &field = description_.d.actions.items[f];
+    if (take_array(f, given, view, rows))
+        return;
     nb::object converted = nb::borrow(given);
     for (int tries = 0;; tries++) {
         bool taken = view.try_take(converted);
@@ -395,7 +420,7 @@ inline nb::object Stepper::result(const Slot &slot, bool copied) {
     return copied ? hooks_.attr("copied")(whole) : nb::object(whole);
 }
 
-inline nb::object Stepper::step(nb::object actions) {
+inline nb::object Stepper::step(nb::handle actions) {
     require_begun();
     Buffer one;
     std::unique_ptr<Buffer[]> many(own_actions_.size() > 1 ? new Buffer[own_actions_.size()] : nullptr);

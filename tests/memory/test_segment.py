@@ -254,6 +254,7 @@ def test_a_view_alone_keeps_the_memory():
     segment = Segment(LAYOUT)
     part = segment["frame"][1, 3:5]
     segment["frame"][:] = 9
+    gc.collect()  # what other tests left in cycles goes now
     before = _mappings()
     segment.close()
     del segment

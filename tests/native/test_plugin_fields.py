@@ -99,6 +99,14 @@ def test_dicts_of_any_kind_and_actions_of_other_types_are_converted(envs):
     }
     assert_echoed(envs.step(other)[0], actions)
 
+    class Fresh:
+        """Whose arrays nobody holds but the caller."""
+
+        def __getitem__(self, name):
+            return actions[name].copy()
+
+    assert_echoed(envs.step(Fresh())[0], actions)
+
     class Named(dict):
         pass
 

@@ -59,6 +59,9 @@ def test_bad_actions_raise_and_step_nothing(case):
         np.array([0, 1, 0, 1], ">i8"),
         np.array([0, 9, 1, 9, 0, 9, 1, 9])[::2],
         np.array([False, True, False, True]),
+        np.ma.array([0, 1, 0, 1]),
+        np.frombuffer(bytes(1) + np.array([0, 1, 0, 1]).tobytes(), np.int64, offset=1),
+        memoryview(np.array([0, 1, 0, 1])),
     ],
     ids=str,
 )
@@ -79,6 +82,23 @@ def test_none_is_no_action_and_refused_actions_leave_the_buffer_alone():
     with pytest.raises(ValueError, match="action -1 of row 3"):
         envs.step([0, 0, 0, -1, 0])
     assert envs.actions.tolist() == [1] * 5
+
+
+def test_step_takes_actions_by_position_by_name_or_in_place_and_nothing_else():
+    envs = shoal.make_vec("CartPole-v1", 2)
+    envs.reset(seed=0)
+    for positional, named in (
+        ((0, 1), {}),
+        ((0,), {"actions": 1}),
+        ((), {"action": 1}),
+        ((), {"a": 1, "b": 2}),
+    ):
+        with pytest.raises(TypeError, match="step takes the actions"):
+            envs.step(*positional, **named)
+    first = envs.step(actions=np.array([1, 1]))[0].copy()
+    envs.reset(seed=0)
+    envs.actions[:] = 1
+    assert np.array_equal(envs.step()[0], first)
 
 
 def test_environments_are_not_pickled_or_copied():
