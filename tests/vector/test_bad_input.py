@@ -215,7 +215,7 @@ def test_a_batched_space_that_does_not_fit_says_whose_it_is(monkeypatch):
 
 
 def test_an_unknown_environment_names_the_known_ones():
-    with pytest.raises(PluginError, match="bundled are .*CartPole-v1"):
+    with pytest.raises(PluginError, match="Bundled with Shoal are .*CartPole-v1"):
         shoal.make_vec("Nope-v0")
 
 
