@@ -221,14 +221,14 @@ class ReplayBuffer:
         column = self._records.columns[name]
         try:
             given = np.asarray(value)
-            array = np.ascontiguousarray(given.astype(column.dtype, casting="same_kind", copy=False))
+            array = given.astype(column.dtype, casting="same_kind", copy=False)
         except (TypeError, ValueError) as error:
             raise SpaceError(f"field {name!r}: expected {column}, found {value!r:.80}: {error}") from error
-        if array.shape[1:] != column.shape or array.ndim == 0:
+        if array.ndim == 0 or array.shape[1:] != column.shape:
             raise SpaceError(
-                f"field {name!r}: expected rows of shape {column.shape}, found {array.shape[1:]}"
+                f"field {name!r}: expected rows of shape {column.shape}, found {array.shape} in all"
             )
-        return array
+        return np.ascontiguousarray(array)
 
     def _arrays(self, n: Any, out: Mapping[str, NDArray[Any]] | None) -> dict[str, NDArray[Any]]:
         """Arrays for a batch: new ones, or those given, checked."""

@@ -1,0 +1,99 @@
+"""Prioritized draws: in proportion to the priorities, of rows that are there."""
+
+import numpy as np
+import pytest
+
+from shoal.replay import PrioritizedSampler, ReplayBuffer
+
+FIELDS = {"x": (np.int64, ())}
+
+
+def filled(capacity, pushes, **keywords):
+    buffer = ReplayBuffer(capacity, FIELDS)
+    sampler = PrioritizedSampler(buffer, **keywords)
+    buffer.extend({"x": np.arange(pushes)})
+    return buffer, sampler
+
+
+@pytest.mark.parametrize(("capacity", "pushes"), [(40, 40), (40, 73), (1000, 1000), (5000, 7000)])
+def test_draws_are_in_proportion_to_the_priorities(capacity, pushes):
+    buffer, sampler = filled(capacity, pushes, alpha=1.0, seed=2)
+    ids = buffer.latest(capacity).ids
+    priorities = np.random.default_rng(3).random(capacity) + 0.05
+    assert sampler.update_priorities(ids, priorities) == capacity
+    draws = 200 * capacity
+    counts = np.zeros(capacity)
+    for _ in range(draws // 500):
+        np.add.at(counts, sampler.sample(500)["x"] - (pushes - capacity), 1)
+    expected = priorities / priorities.sum() * counts.sum()
+    statistic = ((counts - expected) ** 2 / expected).sum()
+    assert statistic < capacity + 6 * np.sqrt(2 * capacity)  # far in the tail of chi-square
+    buffer.close()
+
+
+def test_alpha_and_beta_do_what_they_say():
+    buffer, sampler = filled(4, 4, alpha=0.5, seed=0)
+    sampler.update_priorities(buffer.latest(4).ids, [1, 4, 9, 16])
+    drawn = np.concatenate([sampler.sample(100)["x"] for _ in range(300)])
+    shares = np.bincount(drawn) / len(drawn)
+    assert np.allclose(shares, np.array([1, 2, 3, 4]) / 10, atol=0.02)
+    batch = sampler.sample(200, beta=1.0)
+    assert np.allclose(batch.weights * (batch["x"] + 1), batch.weights.max() * (batch["x"] + 1).min())
+    assert batch.weights.max() == 1
+    assert (sampler.sample(50, beta=0.0).weights == 1).all()
+    buffer.close()
+
+
+def test_new_rows_have_the_highest_priority_there_was():
+    buffer, sampler = filled(1000, 100, alpha=1.0, seed=0)
+    sampler.update_priorities(buffer.latest(100).ids, np.full(100, 0.001))
+    sampler.update_priorities(buffer.latest(1).ids, [50.0])
+    buffer.extend({"x": np.arange(100, 110)})
+    drawn = np.concatenate([sampler.sample(100)["x"] for _ in range(50)])
+    assert (drawn >= 99).mean() > 0.99 and set(range(99, 110)) <= set(drawn.tolist())
+    buffer.close()
+
+
+def test_a_stale_update_never_hits_the_row_that_took_the_place():
+    buffer, sampler = filled(10, 10, alpha=1.0, seed=0)
+    old = sampler.sample(10).ids
+    stale = buffer.latest(10).ids
+    buffer.extend({"x": np.arange(10, 16)})  # slots 0 to 5 hold other rows now
+    assert sampler.update_priorities(stale, np.full(10, 1000.0)) == 4
+    assert len(old) == 10
+    sampler.update_priorities(stale[6:], np.full(4, 1e-6))
+    drawn = np.concatenate([sampler.sample(100)["x"] for _ in range(30)])
+    counts = np.bincount(drawn, minlength=16)
+    assert (counts[10:16] > 350).all() and counts[:10].sum() < 10  # six rows of equal weight
+    buffer.close()
+
+
+def test_two_samplers_over_the_same_rows_do_not_disturb_each_other():
+    buffer, one = filled(10, 10, alpha=1.0, seed=0)
+    other = PrioritizedSampler(buffer, alpha=1.0, seed=1)
+    one.sample(1), other.sample(1)
+    ids = buffer.latest(10).ids
+    one.update_priorities(ids, [1000] + [1e-3] * 9)
+    assert (one.sample(100)["x"] == 0).mean() > 0.9
+    assert (other.sample(1000)["x"] == 0).mean() < 0.2
+    buffer.close()
+
+
+def test_bad_priorities_are_refused():
+    buffer, sampler = filled(10, 5)
+    ids = buffer.latest(5).ids
+    for bad in (np.zeros(5), np.full(5, -1.0), np.full(5, np.nan), np.full(5, np.inf)):
+        with pytest.raises(ValueError, match="finite and more than 0"):
+            sampler.update_priorities(ids, bad)
+    with pytest.raises(ValueError, match="as many priorities as ids"):
+        sampler.update_priorities(ids, np.ones(4))
+    with pytest.raises(ValueError, match="beta"):
+        sampler.sample(1, beta=1.5)
+    with pytest.raises(ValueError, match="alpha"):
+        PrioritizedSampler(buffer, alpha=-1)
+    with pytest.raises(TypeError, match="ReplayBuffer"):
+        PrioritizedSampler([1])
+    empty = ReplayBuffer(5, FIELDS)
+    with pytest.raises(ValueError, match="empty"):
+        PrioritizedSampler(empty).sample(1)
+    buffer.close(), empty.close()

@@ -1,0 +1,246 @@
+"""Transitions, n-step returns, sequences and stacks against a plain model of what the environments did."""
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from shoal.errors import ShoalError, SpaceError
+from shoal.replay import PrioritizedSampler, ReplayBuffer
+
+GAMMA = 0.9
+
+
+class Walk(gymnasium.Env):
+    """Says which environment, episode and step it is at; ends or is cut at random."""
+
+    observation_space = Box(-1e6, 1e6, (3,), np.float32)
+    action_space = Discrete(5)
+
+    def __init__(self, number):
+        self.number, self.episode = number, -1
+
+    def _seen(self):
+        return np.array([self.number, self.episode, self.t], np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.episode += 1
+        self.t = 0
+        self.end = int(self.np_random.integers(1, 9))
+        return self._seen(), {}
+
+    def step(self, action):
+        self.t += 1
+        over = self.t >= self.end
+        cut = over and self.episode % 2 == 1
+        return self._seen(), float(action + self.t), over and not cut, cut, {}
+
+
+def run(mode, capacity, steps, num_envs=3):
+    """A buffer and the model: {(env, episode, t): (action, reward, terminated, truncated)} of each step."""
+    envs = SyncVectorEnv([lambda i=i: Walk(i) for i in range(num_envs)], autoreset_mode=AutoresetMode[mode])
+    buffer = ReplayBuffer.for_env(envs, capacity, seed=0)
+    observations, _ = envs.reset(seed=1)
+    buffer.begin(observations)
+    envs.action_space.seed(2)
+    model, over = {}, np.zeros(num_envs, bool)
+    for _ in range(steps):
+        actions = envs.action_space.sample()
+        observations, rewards, terminated, truncated, infos = envs.step(actions)
+        for env in range(num_envs):
+            if mode == "NEXT_STEP" and over[env]:
+                continue
+            seen = observations[env]
+            if mode == "SAME_STEP" and (terminated[env] or truncated[env]):
+                seen = infos["final_obs"][env]
+            key = tuple(int(value) for value in seen)
+            model[key] = (int(actions[env]), float(rewards[env]), bool(terminated[env]), bool(truncated[env]))
+        buffer.add(actions, observations, rewards, terminated, truncated, infos)
+        over = terminated | truncated
+        if mode == "DISABLED" and over.any():
+            observations, _ = envs.reset(options={"reset_mask": over})
+            buffer.begin(observations, over)
+    envs.close()
+    return buffer, model
+
+
+def key_of(observation):
+    return tuple(int(value) for value in observation)
+
+
+@pytest.mark.parametrize("mode", ["NEXT_STEP", "SAME_STEP", "DISABLED"])
+@pytest.mark.parametrize("capacity", [40, 10_000])
+def test_a_transition_is_what_happened_never_across_an_end(mode, capacity):
+    buffer, model = run(mode, capacity, 200)
+    batch = buffer.sample(2000)
+    ends = 0
+    for i in range(2000):
+        before, after = key_of(batch["obs"][i]), key_of(batch["next_obs"][i])
+        assert before[:2] == after[:2] and after[2] == before[2] + 1
+        expected = model[after]
+        found = (batch["action"][i], batch["reward"][i], batch["terminated"][i], batch["truncated"][i])
+        assert found == expected
+        ends += expected[2] or expected[3]
+    assert ends > 100 and batch["truncated"].any() and batch["terminated"].any()
+    assert len(set(map(key_of, batch["next_obs"]))) > (15 if capacity == 40 else 300)
+    buffer.close()
+
+
+@pytest.mark.parametrize("mode", ["NEXT_STEP", "SAME_STEP", "DISABLED"])
+@pytest.mark.parametrize("steps", [1, 3, 20])
+def test_an_n_step_return_ends_with_the_episode(mode, steps):
+    buffer, model = run(mode, 10_000, 200)
+    batch = buffer.sample_n_step(1000, steps, GAMMA)
+    taken_all = set()
+    for i in range(1000):
+        env, episode, t = key_of(batch["obs"][i])
+        total, taken = 0.0, 0
+        while taken < steps and (env, episode, t + taken + 1) in model:
+            action, reward, terminated, truncated = model[env, episode, t + taken + 1]
+            if taken == 0:
+                assert batch["action"][i] == action
+            total += GAMMA**taken * reward
+            taken += 1
+            if terminated or truncated:
+                break
+        assert key_of(batch["next_obs"][i]) == (env, episode, t + taken)
+        assert batch["reward"][i] == pytest.approx(total, rel=1e-6)
+        assert batch["discount"][i] == pytest.approx(GAMMA**taken, rel=1e-6)
+        assert (batch["terminated"][i], batch["truncated"][i]) == (terminated, truncated)
+        taken_all.add(taken)
+    assert taken_all == set(range(1, min(steps, 8) + 1))
+    buffer.close()
+
+
+@pytest.mark.parametrize("mode", ["NEXT_STEP", "SAME_STEP", "DISABLED"])
+def test_a_sequence_stays_in_its_episode_unless_asked(mode):
+    buffer, model = run(mode, 10_000, 200)
+    batch = buffer.sample_sequences(300, 6)
+    for i in range(300):
+        length = int(batch["mask"][i].sum())
+        assert batch["mask"][i, :length].all() and length >= 1
+        keys = [key_of(batch["obs"][i, t]) for t in range(length)]
+        first = keys[0]
+        assert keys == [(first[0], first[1], first[2] + t) for t in range(length)]
+        for t, key in enumerate(keys):
+            assert batch["first"][i, t] == (key[2] == 0)
+            if key[2] > 0:
+                assert (batch["action"][i, t], batch["reward"][i, t]) == model[key][:2]
+        whole = (first[0], first[1], first[2] + length) in model
+        assert length == 6 or not whole  # it ends early only with its episode
+    across = buffer.sample_sequences(300, 12, across_episodes=True)
+    assert any(len(set(across["obs"][i][across["mask"][i]][:, 1])) > 1 for i in range(300))
+    buffer.close()
+
+
+@pytest.mark.parametrize("mode", ["NEXT_STEP", "SAME_STEP"])
+@pytest.mark.parametrize("capacity", [37, 10_000])
+def test_a_stack_repeats_the_first_frame_and_never_crosses_an_episode_or_the_wrap(mode, capacity):
+    buffer, _ = run(mode, capacity, 300)
+    batch = buffer.sample(1000, stack=4)
+    assert batch["obs"].shape == (1000, 4, 3)
+    for i in range(1000):
+        for name in ("obs", "next_obs"):
+            env, episode, t = key_of(batch[name][i, -1])
+            expected = [(env, episode, max(0, t - back)) for back in (3, 2, 1, 0)]
+            assert [key_of(frame) for frame in batch[name][i]] == expected
+    several = buffer.sample_n_step(200, 3, GAMMA, stack=2)
+    for i in range(200):
+        env, episode, t = key_of(several["next_obs"][i, -1])
+        assert key_of(several["next_obs"][i, 0]) == (env, episode, max(0, t - 1))
+    buffer.close()
+
+
+def test_transitions_are_drawn_uniformly():
+    buffer, model = run("NEXT_STEP", 10_000, 60)
+    counts = {}
+    for _ in range(100):
+        for key in map(key_of, buffer.sample(500)["next_obs"]):
+            counts[key] = counts.get(key, 0) + 1
+    assert set(counts) == set(model)
+    expected = 50_000 / len(model)
+    statistic = sum((count - expected) ** 2 / expected for count in counts.values())
+    assert statistic < len(model) + 6 * np.sqrt(2 * len(model))
+    buffer.close()
+
+
+def test_prioritized_transitions_are_whole_too():
+    buffer, model = run("NEXT_STEP", 10_000, 60)
+    sampler = PrioritizedSampler(buffer, alpha=1.0, seed=3)
+    batch = sampler.sample(200)
+    assert sampler.update_priorities(batch.ids, np.full(200, 100.0)) == 200
+    liked = set(map(key_of, batch["next_obs"]))
+    again = sampler.sample(500)
+    for i in range(500):
+        assert key_of(again["next_obs"][i])[:2] == key_of(again["obs"][i])[:2]
+        assert model[key_of(again["next_obs"][i])][0] == again["action"][i]
+    assert np.mean([key_of(row) in liked for row in again["next_obs"]]) > 0.9
+    buffer.close()
+
+
+def test_saved_trajectories_are_still_linked(tmp_path):
+    buffer, model = run("NEXT_STEP", 100, 80)  # it has wrapped: links lead to rows that are gone
+    buffer.save(tmp_path / "saved")
+    buffer.snapshot(tmp_path / "snap")
+    for other in (
+        ReplayBuffer.load(tmp_path / "saved", seed=1),
+        ReplayBuffer.open(tmp_path / "snap", seed=1),
+    ):
+        batch = other.sample_n_step(300, 3, GAMMA)
+        for i in range(300):
+            env, episode, t = key_of(batch["obs"][i])
+            assert model[env, episode, t + 1][0] == batch["action"][i]
+            assert key_of(batch["next_obs"][i])[:2] == (env, episode)
+        assert (batch["discount"] < GAMMA).any()
+        other.close()
+    buffer.close()
+
+
+class Nested(Walk):
+    observation_space = Dict(where=Box(-1e6, 1e6, (3,), np.float32), deep=Dict(time=Discrete(100)))
+
+    def _seen(self):
+        return {"where": super()._seen(), "deep": {"time": self.t}}
+
+
+def test_nested_observations_are_fields_of_their_own():
+    envs = SyncVectorEnv([lambda i=i: Nested(i) for i in range(2)])
+    buffer = ReplayBuffer.for_env(envs, 100, seed=0)
+    buffer.begin(envs.reset(seed=0)[0])
+    for _ in range(30):
+        actions = envs.action_space.sample()
+        buffer.add(actions, *envs.step(actions))
+    batch = buffer.sample(50)
+    assert set(batch) == {
+        "obs/where", "obs/deep/time", "next_obs/where", "next_obs/deep/time",
+        "action", "reward", "terminated", "truncated",
+    }  # fmt: skip
+    assert (batch["next_obs/deep/time"] == batch["obs/deep/time"] + 1).all()
+    assert (batch["obs/where"][:, 2] == batch["obs/deep/time"]).all()
+    envs.close(), buffer.close()
+
+
+def test_what_is_missing_is_said():
+    envs = SyncVectorEnv([lambda: Walk(0)] * 2, autoreset_mode=AutoresetMode.SAME_STEP)
+    buffer = ReplayBuffer.for_env(envs, 100)
+    observations, _ = envs.reset(seed=0)
+    step = (np.zeros(2, np.int64), observations, np.zeros(2), np.ones(2, bool), np.zeros(2, bool))
+    with pytest.raises(ShoalError, match="begin"):
+        buffer.add(*step)
+    buffer.begin(observations)
+    with pytest.raises(ValueError, match="no whole transition"):
+        buffer.sample(1)
+    with pytest.raises(SpaceError, match="final_obs"):
+        buffer.add(*step)
+    with pytest.raises(SpaceError, match="one per environment"):
+        buffer.begin(observations[:1])
+    with pytest.raises(ValueError, match="mask"):
+        buffer.begin(observations, np.ones(3, bool))
+    for bad in (0, -1):
+        with pytest.raises(ValueError, match="steps"):
+            buffer.sample_n_step(1, bad, GAMMA)
+    with pytest.raises(TypeError, match="stack"):
+        buffer.sample(1, stack=1.5)
+    envs.close(), buffer.close()
