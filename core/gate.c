@@ -25,9 +25,8 @@ static void learn(shoal_patience *patience, uint64_t waited_ns) {
 }
 
 int shoal_gate_idle(const shoal_gate *gate) {
-    /* acquire: partner shoal_gate_finish */
-    return atomic_load_explicit(&gate->done, memory_order_acquire) ==
-           atomic_load_explicit(&gate->go, memory_order_relaxed);
+    /* Partner: shoal_gate_finish. Sequentially consistent, since it is also the look after shoal_bell_arm. */
+    return atomic_load(&gate->done) == atomic_load_explicit(&gate->go, memory_order_relaxed);
 }
 
 static int all_idle(shoal_gate *const *gates, uint32_t count, uint32_t *first) {
@@ -71,6 +70,7 @@ int shoal_gates_look(shoal_gate *const *gates, uint32_t count, shoal_patience *p
 }
 
 void shoal_bell_arm(shoal_bell *bell) { atomic_store(&bell->asleep, 1); }
+void shoal_bell_arm_for(shoal_bell *bell, uint32_t worker) { atomic_store(&bell->asleep, 2 + worker); }
 
 void shoal_bell_disarm(shoal_bell *bell) { atomic_store_explicit(&bell->asleep, 0, memory_order_relaxed); }
 
@@ -119,10 +119,11 @@ uint32_t shoal_gate_wait(shoal_gate *gate, uint32_t seen, shoal_patience *patien
 void shoal_gate_finish(shoal_gate *gates, uint32_t count, uint32_t worker, uint32_t seen, shoal_bell *bell,
                        int bell_fd) {
     atomic_store(&gates[worker].done, seen); /* releases the rows; partner shoal_gate_idle */
-    if (!atomic_load(&bell->asleep))
+    const uint32_t asleep = atomic_load(&bell->asleep);
+    if (asleep != 1 && asleep != 2 + worker)
         return;
     /* Of workers that finish together, the one whose store of done comes last sees all the others'. */
-    for (uint32_t w = 0; w < count; w++)
+    for (uint32_t w = 0; asleep == 1 && w < count; w++)
         if (atomic_load(&gates[w].done) != atomic_load(&gates[w].go))
             return;
     shoal_bell_ring(bell, bell_fd);

@@ -53,7 +53,9 @@ typedef struct shoal_gate {
 } shoal_gate;
 
 typedef struct shoal_bell {
-    SHOAL_ALIGN(64) shoal_word asleep; /* writers: parent, before it sleeps; the worker that wakes it */
+    /* 1: the parent sleeps until all workers are idle; 2 + w: until worker w is. Writers: parent, before it
+     * sleeps; the worker that wakes it. */
+    SHOAL_ALIGN(64) shoal_word asleep;
     uint8_t pad[60];
 } shoal_bell;
 
@@ -65,6 +67,7 @@ int shoal_gate_idle(const shoal_gate *gate);
 int shoal_gates_look(shoal_gate *const *gates, uint32_t count, shoal_patience *patience);
 /* Parent: says that it will sleep. It must look once more after this, then sleep or disarm. */
 void shoal_bell_arm(shoal_bell *bell);
+void shoal_bell_arm_for(shoal_bell *bell, uint32_t worker);
 void shoal_bell_disarm(shoal_bell *bell);
 /* Parent: sleeps until the bell rings (polled[0] is its descriptor), something else in `polled` is heard, a
  * signal comes, or `timeout_ns` or a slice have passed; then disarms. Whether something else was heard. */
@@ -72,7 +75,8 @@ int shoal_bell_sleep(shoal_bell *bell, struct pollfd *polled, uint32_t count, ui
 
 /* Worker: waits for a number other than `seen`, at most one slice; returns the number there is. */
 uint32_t shoal_gate_wait(shoal_gate *gate, uint32_t seen, shoal_patience *patience);
-/* Worker: gives the number back; rings the bell if the parent sleeps and all `count` workers are idle. */
+/* Worker: gives the number back; rings the bell if the parent sleeps for this worker alone, or for all
+ * `count` workers and they are idle. */
 void shoal_gate_finish(shoal_gate *gates, uint32_t count, uint32_t worker, uint32_t seen, shoal_bell *bell,
                        int bell_fd);
 /* Worker: wakes the parent if it sleeps. */

@@ -74,13 +74,16 @@ class Gates {
             post(w, command, slot, row, 0);
     }
 
-    /* Waits until every worker is idle, at most `timeout_ns`. DIED: a worker that is not idle is dead. */
-    int wait(uint64_t timeout_ns) {
+    /* Waits until every worker is idle, or `only` that one, at most `timeout_ns`. DIED: a worker that is
+     * waited for is dead. */
+    int wait(uint64_t timeout_ns, int64_t only) {
+        if (only >= 0)
+            workers_.at(static_cast<size_t>(only));
         std::vector<shoal_gate *> busy;
-        if (none_busy(busy))
+        if (none_busy(busy, only))
             return IDLE;
         Unlocked unlocked;
-        return wait_unlocked(timeout_ns, unlocked);
+        return wait_unlocked(timeout_ns, only, unlocked);
     }
 
     /* The workers whose descriptor says they are dead. */
@@ -92,12 +95,15 @@ class Gates {
         return found;
     }
 
-    nb::tuple reply(uint32_t worker) const {
-        const shoal_gate &gate = gates_[worker];
+    /* What an idle worker replied. Once only: the message is not there a second time. */
+    nb::tuple reply(uint32_t worker) {
         workers_.at(worker);
-        return nb::make_tuple(gate.replied, gate.reply_bytes);
+        shoal_gate &gate = gates_[worker];
+        const uint32_t replied = gate.replied;
+        gate.replied = 0;
+        return nb::make_tuple(replied, gate.reply_bytes);
     }
-    /* Whether any worker replied with more than its rows; forgets nothing. */
+    /* Whether any worker replied with more than its rows, and that was not taken. */
     bool replied() const {
         for (uint32_t w = 0; w < workers_.size(); w++)
             if (gates_[w].replied != 0)
@@ -169,7 +175,7 @@ class Gates {
                     sched_yield();
                     continue;
                 }
-                std::vector<pollfd> polled = poll_set(true);
+                std::vector<pollfd> polled = poll_set(true, -1);
                 shoal_bell_arm(bell_);
                 if (ready() >= most) {
                     shoal_bell_disarm(bell_);
@@ -199,10 +205,12 @@ class Gates {
         bool is_socket = false;
     };
 
-    bool none_busy(std::vector<shoal_gate *> &busy) {
+    static bool counts(uint32_t w, int64_t only) { return only < 0 || w == only; }
+
+    bool none_busy(std::vector<shoal_gate *> &busy, int64_t only) {
         busy.clear();
         for (uint32_t w = 0; w < workers_.size(); w++)
-            if (!idle(w))
+            if (counts(w, only) && !idle(w))
                 busy.push_back(&gates_[w]);
         return busy.empty();
     }
@@ -220,10 +228,10 @@ class Gates {
         return false;
     }
 
-    std::vector<pollfd> poll_set(bool idle_too) const {
+    std::vector<pollfd> poll_set(bool idle_too, int64_t only) const {
         std::vector<pollfd> polled = {{bell_fd_, POLLIN, 0}};
         for (uint32_t w = 0; w < workers_.size(); w++)
-            if (workers_[w].fd >= 0 && (idle_too || !idle(w)))
+            if (workers_[w].fd >= 0 && counts(w, only) && (idle_too || !idle(w)))
                 polled.push_back({workers_[w].fd, static_cast<short>(workers_[w].is_socket ? 0 : POLLIN), 0});
         return polled;
     }
@@ -232,25 +240,28 @@ class Gates {
         return shoal_bell_sleep(bell_, polled.data(), static_cast<uint32_t>(polled.size()), timeout_ns) != 0;
     }
 
-    int wait_unlocked(uint64_t timeout_ns, Unlocked &unlocked) {
+    int wait_unlocked(uint64_t timeout_ns, int64_t only, Unlocked &unlocked) {
         const uint64_t begin = shoal_now_ns();
         std::vector<shoal_gate *> busy;
         for (;;) {
-            if (none_busy(busy) ||
+            if (none_busy(busy, only) ||
                 shoal_gates_look(busy.data(), static_cast<uint32_t>(busy.size()), &patience_))
                 return IDLE;
             const uint64_t waited = shoal_now_ns() - begin;
             if (waited >= timeout_ns)
                 return TIMEOUT;
-            std::vector<pollfd> polled = poll_set(false);
-            shoal_bell_arm(bell_); /* partner: shoal_bell_ring */
-            if (none_busy(busy)) {
+            std::vector<pollfd> polled = poll_set(false, only);
+            if (only < 0) /* partner: shoal_gate_finish */
+                shoal_bell_arm(bell_);
+            else
+                shoal_bell_arm_for(bell_, static_cast<uint32_t>(only));
+            if (none_busy(busy, only)) {
                 shoal_bell_disarm(bell_);
                 return IDLE;
             }
             if (sleep(polled, timeout_ns - waited))
                 for (uint32_t w = 0; w < workers_.size(); w++)
-                    if (is_dead(w) && !idle(w))
+                    if (counts(w, only) && is_dead(w) && !idle(w))
                         return DIED;
             unlocked.with([] { check_signals(); });
         }

@@ -32,6 +32,21 @@ uint64_t shoal_tail_read(const shoal_tail *tail, char *out) {
     return count;
 }
 
+/* Waits for something on `fd`; ends the process if the parent ends before. */
+static void wait_for(const watch *w, int fd, short events) {
+    for (;;) {
+        struct pollfd polled[] = {{.fd = w->parent_fd, .events = POLLIN},
+                                  {.fd = w->socket_fd, .events = 0},
+                                  {.fd = fd, .events = events}};
+        if (poll(polled, 3, -1) < 0)
+            continue; /* EINTR */
+        if (polled[0].revents != 0 || polled[1].revents != 0)
+            _exit(1);
+        if (polled[2].revents != 0)
+            return;
+    }
+}
+
 /* Passes on what is in the pipe; 0 once it can give no more. */
 static int pass_on(const watch *w) {
     char bytes[4096];
@@ -40,8 +55,9 @@ static int pass_on(const watch *w) {
         return count < 0 && (errno == EINTR || errno == EAGAIN);
     shoal_tail_add(w->tail, bytes, (uint64_t)count);
     for (ssize_t at = 0; at < count;) {
+        wait_for(w, w->out_fd, POLLOUT); /* a pipe that nobody empties must not hide the parent's end */
         ssize_t written = write(w->out_fd, bytes + at, (size_t)(count - at));
-        if (written < 0 && errno != EINTR)
+        if (written < 0 && errno != EINTR && errno != EAGAIN)
             break; /* nobody hears it; the tail has it */
         at += written > 0 ? written : 0;
     }
@@ -52,16 +68,11 @@ static void *run(void *argument) {
     watch w = *(watch *)argument;
     free(argument);
     for (;;) {
-        struct pollfd polled[] = {{.fd = w.parent_fd, .events = POLLIN},
-                                  {.fd = w.socket_fd, .events = 0},
-                                  {.fd = w.said_fd, .events = POLLIN}};
-        if (poll(polled, 3, -1) < 0)
-            continue; /* EINTR */
-        if (polled[0].revents != 0 || polled[1].revents != 0)
-            _exit(1);
-        if (polled[2].revents != 0 && !pass_on(&w))
+        wait_for(&w, w.said_fd, POLLIN);
+        if (!pass_on(&w))
             w.said_fd = -1;
     }
+    return NULL; /* never */
 }
 
 int shoal_watch_start(int parent_fd, int socket_fd, int said_fd, int out_fd, shoal_tail *tail) {

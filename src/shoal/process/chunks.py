@@ -56,7 +56,7 @@ class EnvChunk:
         self._envs: list[Any] = []
         for number, maker in enumerate(self._makers, plan.first):
             try:
-                self._envs.append(maker())
+                self._envs.append(_environment(maker(), number))
             except BaseException as error:
                 with contextlib.suppress(Exception):
                     error.env_id = number  # type: ignore[attr-defined]
@@ -218,7 +218,7 @@ class EnvChunk:
     def failed(self, local: int, error: BaseException, reports: list[Any]) -> Any:
         """An environment raised: reported, or with on_fault="restart" made anew; then its observation."""
         number = self._plan.first + local
-        if isinstance(error, KeyboardInterrupt):  # the caller's own chunk: workers ignore Ctrl-C
+        if isinstance(error, KeyboardInterrupt) and not hasattr(self._worker, "gate"):  # the caller's Ctrl-C
             raise error
         if self._plan.restarts:
             try:
@@ -268,6 +268,12 @@ def derived_seed(seed: int | None, env_id: int, count: int) -> int:
     if seed is None:
         return secrets.randbits(31)
     return int(np.random.SeedSequence([seed, env_id, count]).generate_state(1)[0])
+
+
+def _environment(made: Any, number: int) -> Any:
+    if isinstance(made, type) or not hasattr(made, "observation_space"):
+        raise TypeError(f"env_fns[{number}] must return an environment, it returned {made!r}")
+    return made
 
 
 def _called(env: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -20,7 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import gymnasium
@@ -75,6 +75,8 @@ class Crew:
         self._context = context
         self.size = len(plans)
         self._pid = os.getpid()
+        self.limit_s: float | None = None
+        """How long a worker may be deaf while a message too large for its box is sent to it."""
         self._running: list[Running | None] = [None] * self.size
         self._mails: list[Mail | None] = [None] * self.size
         _require_descriptors(self.size)
@@ -128,15 +130,15 @@ class Crew:
         tickets, finished = self.board["ticket"], self.board["finished"]
         return self.gates.take_finished(tickets, finished, out, start, most, int(timeout_s * 1e9))
 
-    def posted(self) -> list[Any]:
-        """Messages that workers sent of themselves."""
+    def posted(self, until: float | None) -> list[Any]:
+        """Messages that workers sent of themselves; of one that stops within, none once the time is over."""
         found: list[Any] = []
         for running in self._running:
             if running is None:
                 continue
             with contextlib.suppress(HungUp, OSError):
                 while select.select([running.channel], [], [], 0)[0]:
-                    found += receive(running.channel, running.alive)[0]
+                    found += receive(running.channel, partial(_is_there, running, until))[0]
         return found
 
     def ask(self, worker: int, name: str, *arguments: Any, fds: Sequence[int] = ()) -> None:
@@ -149,8 +151,9 @@ class Crew:
             return
         count = mail.put(data)
         self.gates.post(worker, MESSAGE, 0, 0, count)
+        until = None if self.limit_s is None else time.monotonic() + self.limit_s
         with contextlib.suppress(HungUp, OSError):  # wait will say so
-            mail.send_rest(running.alive)
+            mail.send_rest(partial(_is_there, running, until))
             if fds:
                 socket.send_fds(running.channel, [b"f"], list(fds))
 
@@ -159,17 +162,21 @@ class Crew:
         for w in range(self.size):
             self.ask_pickled(w, data, fds)
 
-    def wait(self, timeout_s: float | None) -> int:
-        """Until every worker is idle: IDLE, TIMEOUT or DIED (somebody who was to answer is dead)."""
-        return self.gates.wait(_FOREVER_NS if timeout_s is None else max(0, int(timeout_s * 1e9)))
+    def wait(self, timeout_s: float | None, only: int | None = None) -> int:
+        """Until all workers, or `only` one, are idle: IDLE, TIMEOUT or DIED (who was to answer is dead)."""
+        timeout_ns = _FOREVER_NS if timeout_s is None else max(0, int(timeout_s * 1e9))
+        return self.gates.wait(timeout_ns, -1 if only is None else only)
 
-    def answer(self, worker: int) -> Any:
-        """The message with which a worker finished; None if there was none. HungUp if it died sending it."""
+    def answer(self, worker: int, until: float | None) -> Any:
+        """The message with which a worker finished; None if there was none.
+
+        HungUp if it died sending it, or stopped and the time (of time.monotonic) is over.
+        """
         kind, count = self.gates.reply(worker)
         running, mail = self._running[worker], self._mails[worker]
         if kind == 0 or running is None or mail is None:
             return None
-        return mail.take(count, running.alive)
+        return mail.take(count, partial(_is_there, running, until))
 
     # -- life and death -------------------------------------------------------------------------------
 
@@ -185,8 +192,8 @@ class Crew:
         """Whether there is a process, dead or alive, that was not buried."""
         return self._running[worker] is not None
 
-    def busy(self) -> list[int]:
-        return [w for w in range(self.size) if not self.gates.idle(w)]
+    def busy(self, only: int | None = None) -> list[int]:
+        return [w for w in range(self.size) if only in (None, w) and not self.gates.idle(w)]
 
     def channel(self, worker: int) -> socket.socket | None:
         running = self._running[worker]
@@ -206,13 +213,18 @@ class Crew:
                 break
         return _core.read_tail(self.board["tail"][worker]).decode(errors="replace")
 
-    def bury(self, worker: int, timeout_s: float | None = None) -> WorkerDied:
-        """Ends a worker for certain, reaps it, and returns what there is to say; with a timeout, of that."""
+    def end(self, worker: int) -> None:
+        """Kills a worker, if it is there, and waits for its end."""
+        running = self._running[worker]
+        if running is not None:
+            running.send_signal(signal.SIGKILL)
+            running.wait(5)
+
+    def bury(self, worker: int, late_s: float | None = None) -> WorkerDied:
+        """Ends a worker for certain, reaps it, and returns what there is to say; `late_s`: it was late."""
         running = self._running[worker]
         assert running is not None
-        was_alive = running.alive()
-        running.send_signal(signal.SIGKILL)
-        running.wait(5)
+        self.end(worker)
         words = running.last_words()
         if words:
             with contextlib.suppress(OSError):
@@ -222,10 +234,10 @@ class Crew:
         self.gates.watch(worker, -1, False)
         tail = (_core.read_tail(self.board["tail"][worker]) + words).decode(errors="replace")
         plan = self.plans[worker]
-        return self._obituary(plan, running.pid, status, tail, timeout_s if was_alive else None)
+        return self._obituary(plan, running.pid, status, tail, late_s)
 
     def _obituary(
-        self, plan: Plan, pid: int, status: int | None, tail: str, timeout_s: float | None
+        self, plan: Plan, pid: int, status: int | None, tail: str, late_s: float | None
     ) -> WorkerDied:
         number = os.WTERMSIG(status) if status is not None and os.WIFSIGNALED(status) else None
         code = os.WEXITSTATUS(status) if status is not None and os.WIFEXITED(status) else None
@@ -233,11 +245,11 @@ class Crew:
         which = f"environment {plan.first}" if plan.count == 1 else f"environments {plan.first}-{env_ids[-1]}"
         who = f"worker {plan.worker} (process {pid}) with {which}"
         facts = {"env_ids": env_ids, "pid": pid, "signal": number, "exitcode": code, "stderr": tail}
-        if timeout_s is not None:
-            summary = f"{who} did not answer within {timeout_s:g} s and was killed"
+        if late_s is not None:
+            summary = f"{who} did not answer within {late_s:g} s and was killed"
             return WorkerTimeout(summary + _quoted(tail), summary=summary, **facts)
         if number is not None:
-            how = f"was killed by {signal.Signals(number).name}"
+            how = f"was killed by {_signal_name(number)}"
         else:
             how = "ended" if code is None else f"ended with exit code {code}"
         kills = oom_kills()
@@ -313,6 +325,17 @@ def _require_descriptors(workers: int) -> None:
         )
 
 
+def _is_there(running: Running, until: float | None) -> bool:
+    return running.alive() and (until is None or time.monotonic() < until)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal has none
+        return f"signal {number}"
+
+
 def _quoted(tail: str) -> str:
     lines = tail.strip().splitlines()[-15:]
     return "" if not lines else ". It said last:\n" + "\n".join(f"  | {line[:200]}" for line in lines)
@@ -326,13 +349,11 @@ def surroundings() -> Surroundings:
         directory = "/"
     mpi = ("OMPI_", "PMI_")
     environment = {key: value for key, value in os.environ.items() if not key.startswith(mpi)}
-    specs = tuple((name, id(spec)) for name, spec in gymnasium.registry.items() if not _is_known(spec))
+    # Gymnasium's own too: who registers an id may name one of its classes, or replace one of its ids.
+    specs = tuple(
+        (name, id(spec)) for name, spec in gymnasium.registry.items() if not name.startswith("shoal/")
+    )
     return Surroundings(directory, list(sys.path), list(sys.argv), environment, _registry(specs))
-
-
-def _is_known(spec: Any) -> bool:
-    """Whether a process that has loaded Gymnasium and Shoal has this environment too."""
-    return spec.id.startswith("shoal/") or str(spec.entry_point or "").startswith("gymnasium.")
 
 
 @lru_cache(maxsize=4)

@@ -28,10 +28,14 @@ from typing import Any, NoReturn
 
 from shoal.errors import WorkerError
 
-__all__ = ["Launcher", "launcher", "main"]
+__all__ = ["Launcher", "LauncherEnded", "launcher", "main"]
 
 _FRAME = struct.Struct("=cqq")  # kind, pid, exit status
 _START, _STARTED, _ENDED, _FAILED = b"s", b"p", b"x", b"f"
+
+
+class LauncherEnded(WorkerError):
+    """The launcher was killed, or could not start. Another may do better."""
 
 
 class Launcher:
@@ -65,6 +69,7 @@ class Launcher:
         self._socket = ours
         self._lock = threading.Lock()
         self._ended: dict[int, int] = {}
+        self._gone = False
         self.pid = os.getpid()
 
     def start(self, channel: socket.socket) -> tuple[int, int]:
@@ -82,7 +87,8 @@ class Launcher:
                             "(a limit on processes? see `ulimit -u`)"
                         )
             except (OSError, EOFError) as error:
-                raise WorkerError(
+                self._gone = True
+                raise LauncherEnded(
                     f"the process that starts workers (process {self._process.pid}) has ended; "
                     "its own error is printed above"
                 ) from error
@@ -97,13 +103,13 @@ class Launcher:
                     if left <= 0 or not select.select([self._socket], [], [], left)[0]:
                         return None
                     self._read()
-            except (OSError, EOFError):
+            except (OSError, EOFError, ValueError):  # it has ended, or was closed
                 return None
             return self._ended.pop(pid)
 
     @property
     def alive(self) -> bool:
-        return self.pid == os.getpid() and self._process.poll() is None
+        return self.pid == os.getpid() and not self._gone and self._process.poll() is None
 
     def close(self) -> None:
         self._socket.close()
@@ -169,6 +175,8 @@ def main(fd: int, parent_fd: int) -> NoReturn:
     from shoal.process import worker
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A trainer that has signals blocked hands that down: then no death would be reported, no stack shown.
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
     channel = socket.socket(fileno=fd)
     channel.set_inheritable(False)
     woken, wakes = socket.socketpair()
@@ -192,7 +200,10 @@ def main(fd: int, parent_fd: int) -> NoReturn:
             _report_ended(channel)
         if channel.fileno() not in heard:
             continue
-        data, fds, _, _ = socket.recv_fds(channel, _FRAME.size, 1)
+        try:
+            data, fds, _, _ = socket.recv_fds(channel, _FRAME.size, 1)
+        except OSError:  # the trainer has gone without reading who ended
+            os._exit(0)
         if not data:
             os._exit(0)
         try:

@@ -128,7 +128,8 @@ class NativeChunk:
         )
         return [Failure.of(error, self._plan.first + local) for local in range(self._plan.count)]
 
-    on_set = on_call
+    def on_set(self, name: str, values: list[Any]) -> list[Any]:
+        return self.on_call(name, (), {})
 
     def on_stepper(self, method: str, local: int, *rest: Any) -> Any:
         """`save`, `restore` or `render` of one environment."""

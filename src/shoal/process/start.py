@@ -16,7 +16,7 @@ from gymnasium.vector.utils import clear_mpi_env_vars
 
 from shoal.errors import WorkerError
 from shoal.process import worker
-from shoal.process.launcher import Launcher, launcher
+from shoal.process.launcher import Launcher, LauncherEnded, launcher
 
 __all__ = ["Running", "start"]
 
@@ -101,6 +101,13 @@ class Running:
 
 def start(context: str | None, daemon: bool, name: str, inherited: Any) -> Running:
     """Starts a worker; `inherited` reaches it unpickled when it is forked from this very process."""
+    try:
+        return _started(context, daemon, name, inherited)
+    except LauncherEnded:  # killed a moment ago, perhaps with the worker that is to be replaced
+        return _started(context, daemon, name, inherited)
+
+
+def _started(context: str | None, daemon: bool, name: str, inherited: Any) -> Running:
     ours, theirs = socket.socketpair()
     running = Running(ours)
     try:

@@ -86,10 +86,11 @@ def run(channel: socket.socket, parent_end: int = -1, inherited: Any = None) -> 
         if inherited is not None:
             plan.makers = inherited
         chunk = EnvChunk(plan, worker) if plan.plugin is None else NativeChunk(plan, worker)
+        facts = chunk.facts()
     except BaseException as error:
         worker.answer_start(Failure.of(error, getattr(error, "env_id", None)))
         return
-    worker.answer_start(chunk.facts())
+    worker.answer_start(facts)
     worker.serve(chunk)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
@@ -127,7 +128,8 @@ class _Worker:
         self.gate = _core.Gate(board["gates"], board["bell"], w, bell_fd, plan.yields)
 
     def answer_start(self, facts: Any) -> None:
-        assert self.gate.wait() == MESSAGE
+        command = self.gate.wait()  # not inside the assert, which python -O leaves out
+        assert command == MESSAGE
         self.reply(facts)
 
     def reply(self, value: Any) -> None:
@@ -144,9 +146,11 @@ class _Worker:
                 chunk.close()
                 self.gate.finish(0, 0)
                 return
-            name, arguments = self.mail.take(self.gate.mail_bytes, _always)
             try:
+                name, arguments = self.mail.take(self.gate.mail_bytes, _always)
                 answer = getattr(chunk, f"on_{name}")(*arguments)
+            except HungUp:
+                return
             except BaseException as error:
                 answer = Failure.of(error, None)
             self.reply(answer)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from gymnasium.error import CustomSpaceError
@@ -20,7 +22,7 @@ from shoal.memory.layout import FieldSpec
 from shoal.spaces import Bounds, Declaration, Memory, declare
 from shoal.spaces.memory import DictMemory, LeafMemory, TupleMemory
 
-__all__ = ["Actions", "Rows", "Slot", "blocks", "is_laid_out", "slot_layout"]
+__all__ = ["Actions", "Rows", "Slot", "blocks", "discrete_range", "is_laid_out", "slot_layout"]
 
 _ARRAYS = (Box, Discrete, MultiDiscrete, MultiBinary)
 
@@ -147,6 +149,8 @@ class Slot(Rows):
     def observation(self, space: Space[Any]) -> Any:
         if self.memory is not None:
             return self.memory.read(0, self._num_envs)
+        if any(value is None for value in self.values):  # an environment raised before it ever gave one
+            return tuple(self.values)
         empty: Any = create_empty_array(space, self._num_envs, np.zeros)
         return concatenate(space, self.values, empty)
 
@@ -176,27 +180,23 @@ class Actions:
     """How actions reach the workers: as one shared array, as fields of a segment, or as messages."""
 
     def __init__(
-        self,
-        space: Space[Any],
-        batched: Space[Any],
-        num_envs: int,
-        bounds: Bounds,
-        checked: bool,
-        strict: bool,
+        self, space: Space[Any], batched: Space[Any], num_envs: int, bounds: Bounds, checked: bool
     ) -> None:
         self._space, self._batched, self._num_envs = space, batched, num_envs
         self._checked = checked
-        self._strict = strict
         self.segment: Segment | None = None
-        self.array: NDArray[Any] | None = None
+        self.shared: NDArray[Any] | None = None
+        """The memory itself, to be written in place, where it is one array."""
         self._memory: Memory | None = None
         if isinstance(space, _ARRAYS) and is_laid_out(space, bounds, required=False):
             self.kind = "array"
             assert space.shape is not None
             fields: dict[str, FieldSpec] = {"action": (space.dtype, (num_envs, *space.shape))}
             self.segment = Segment(Layout(fields))
-            self.array = self.segment["action"]
-            self._low, self._high = _range(space)
+            self.shared = self.segment["action"]
+            self._range: tuple[Any, Any] = discrete_range(space)
+            if isinstance(space, Box):
+                self._range = space.low, space.high
         elif is_laid_out(space, bounds, required=False):
             self.kind = "memory"
             declaration = Declaration(bounds)
@@ -206,28 +206,21 @@ class Actions:
         else:
             self.kind = "message"
 
-    @property
-    def shared(self) -> Any:
-        """The memory itself, to be written in place."""
-        return self.array if self.array is not None else None
+    def check_shared(self) -> None:
+        """Looks at what was written in place."""
+        if self._checked and self.shared is not None:
+            self._check(self.shared, range(self._num_envs))
 
     def take(self, actions: Any) -> Sequence[Any] | NDArray[Any] | None:
         """Lays the actions down for the workers; gives those that must travel as a message."""
-        array = self.array
+        array, everybody = self.shared, range(self._num_envs)
         if array is not None:
-            if type(actions) is np.ndarray and actions.shape == array.shape and actions.dtype == array.dtype:
-                if self._checked:
-                    self._check(actions)
-                array[...] = actions
-                return None
             given = self._converted(actions)
             if given is not None:
                 if self._checked:
-                    self._check(given)
-                if given.dtype != array.dtype:
-                    return np.array(
-                        given
-                    )  # other floats than the space's: the environment sees what you gave
+                    self._check(given, everybody)
+                if given.dtype != array.dtype:  # the environment sees what you gave
+                    return np.array(given)
                 array[...] = given
                 return None
         items = list(iterate(self._batched, actions))
@@ -236,84 +229,112 @@ class Actions:
                 f"expected {self._num_envs} actions, one per environment, found {len(items)}; none stepped"
             )
         if self._checked:
-            for number, item in enumerate(items):
-                if not self._space.contains(item):
-                    raise ValueError(
-                        f"action {item!r} of environment {number} is not in {self._space}; none stepped"
-                    )
-        if self._memory is not None:
-            try:
-                for number, item in enumerate(items):
-                    self._memory.write(number, item)
+            self._check_items(items, everybody)
+        # What does not fit the space travels as it is: the environment is the judge.
+        if self._memory is not None and _is_exact(self._space, actions):
+            with contextlib.suppress(ValueError):
+                self._write(items, everybody)
                 return None
-            except ValueError:  # what does not fit the space travels as it is: the environment is the judge
-                if self._strict:
-                    raise
         return items
 
     def take_some(self, actions: Any, env_ids: Sequence[int]) -> None:
         """Lays the actions of some environments down, in the order of `env_ids`."""
-        if self.array is not None:
+        array = self.shared
+        if array is not None:
             given = np.asarray(actions)
-            expected = (len(env_ids), *self.array.shape[1:])
+            expected = (len(env_ids), *array.shape[1:])
             if given.shape != expected:
                 raise ValueError(
                     f"expected actions of shape {expected}, found {given.shape}; nothing was sent"
                 )
-            if not np.can_cast(given.dtype, self.array.dtype, "same_kind"):
-                raise TypeError(f"expected actions of dtype {self.array.dtype}, found {given.dtype}")
+            if not np.can_cast(given.dtype, array.dtype, "same_kind"):
+                raise TypeError(f"expected actions of dtype {array.dtype}, found {given.dtype}")
+            converted = given.astype(array.dtype)
+            if array.dtype.kind in "iu" and not np.array_equal(converted, given):
+                raise ValueError(f"an action does not fit dtype {array.dtype}; nothing was sent")
             if self._checked:
-                self._check(given)
-            self.array[list(env_ids)] = given
+                self._check(converted, env_ids)
+            array[list(env_ids)] = converted
             return
         if self._memory is None:
             raise TypeError(f"send needs actions that live in shared memory; {self._space} does not")
         items = list(iterate(self._batched, actions))
         if len(items) != len(env_ids):
             raise ValueError(f"expected {len(env_ids)} actions, found {len(items)}; nothing was sent")
+        if self._checked:
+            self._check_items(items, env_ids)
+        if not _is_exact(self._space, actions):
+            raise ValueError(f"send takes actions of the types of {self._space}; nothing was sent")
+        self._write(items, env_ids)
+
+    def _write(self, items: Sequence[Any], env_ids: Sequence[int]) -> None:
+        assert self._memory is not None
         for number, item in zip(env_ids, items, strict=True):
             self._memory.write(number, item)
 
     def _converted(self, actions: Any) -> NDArray[Any] | None:
         """The actions as an array, integers in the space's own dtype; None if they do not fit one."""
-        array = self.array
+        array = self.shared
         assert array is not None
+        if type(actions) is np.ndarray and actions.shape == array.shape and actions.dtype == array.dtype:
+            return actions
         try:
             given = np.asarray(actions)
         except ValueError:
             return None
         fits = given.dtype.kind in ("iub" if array.dtype.kind in "iu" else "iubf")
-        if given.shape == array.shape and fits:
-            with np.errstate(over="ignore", invalid="ignore"):
-                converted: NDArray[Any] = given.astype(array.dtype)
-            if self._strict or (array.dtype.kind in "iub" and np.array_equal(converted, given)):
+        if given.shape != array.shape or not fits:
+            return None
+        if array.dtype.kind in "iub":
+            converted: NDArray[Any] = given.astype(array.dtype)
+            if np.array_equal(converted, given):
                 return converted
-            return given if type(actions) is np.ndarray else None
-        if self._strict and given.shape == array.shape:
-            raise TypeError(
-                f"actions: expected dtype {array.dtype}, found {given.dtype}; convert it yourself"
-            )
-        if self._strict:
-            raise ValueError(f"actions: expected shape {array.shape}, found {given.shape}")
-        return None
+        return given if type(actions) is np.ndarray else None
 
-    def _check(self, given: NDArray[Any]) -> None:
-        if self._low is None:
-            bad = np.isnan(given) if given.dtype.kind == "f" else None
-        else:
-            bad = (given < self._low) | (given > self._high)
-        if bad is not None and bad.any():
-            row = int(np.flatnonzero(bad.reshape(len(given), -1).any(axis=1))[0])
-            raise ValueError(
-                f"action {given[row].tolist()} of environment {row} is not in {self._space}; none stepped"
-            )
+    def _check(self, given: NDArray[Any], env_ids: Sequence[int]) -> None:
+        low, high = self._range
+        fine = (given >= low) & (given <= high)  # which NaN is not
+        if not fine.all():
+            row = int(np.flatnonzero(~fine.reshape(len(given), -1).all(axis=1))[0])
+            self._refuse(given[row].tolist(), env_ids[row])
+
+    def _check_items(self, items: Sequence[Any], env_ids: Sequence[int]) -> None:
+        for number, item in zip(env_ids, items, strict=True):
+            if not _holds(self._space, item):
+                self._refuse(item, number)
+
+    def _refuse(self, action: Any, number: int) -> NoReturn:
+        raise ValueError(f"action {action!r} of environment {number} is not in {self._space}; none stepped")
 
     def close(self) -> None:
         if self.segment is not None:
             self.segment.close()
 
 
-def _range(space: Space[Any]) -> tuple[Any, Any]:
+def _is_exact(space: Space[Any], actions: Any) -> bool:
+    """Whether a batch of actions loses nothing in memory of this space."""
+    if isinstance(space, DictSpace):
+        return all(_is_exact(part, actions[key]) for key, part in space.spaces.items())
+    if isinstance(space, TupleSpace):
+        return all(_is_exact(part, actions[number]) for number, part in enumerate(space.spaces))
+    if not isinstance(space, _ARRAYS):
+        return all(_holds(space, action) for action in actions)
+    given = np.asarray(actions)
+    assert space.dtype is not None
+    if given.dtype == space.dtype:
+        return True
+    whole = given.dtype.kind in "iub" and space.dtype.kind in "iub"
+    return whole and np.array_equal(given.astype(space.dtype), given)
+
+
+def _holds(space: Space[Any], action: Any) -> bool:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of Box, that a number is no array
+        return bool(space.contains(action))
+
+
+def discrete_range(space: Space[Any]) -> tuple[Any, Any]:
+    """The least and the most of a space of integers; None for a Box."""
     if isinstance(space, Discrete):
         return int(space.start), int(space.start) + int(space.n) - 1
     if isinstance(space, MultiDiscrete):

@@ -16,38 +16,14 @@ from shoal.native.plugin import FieldInfo
 from shoal.native.refusals import refuse
 from shoal.vector.slots import copied
 
-__all__ = ["Hooks"]
+__all__ = ["ActionHooks", "Hooks"]
 
 
-class Hooks:
-    """Answers for one vector environment."""
+class ActionHooks:
+    """What actions may be: conversions that lose nothing, and errors that say what was expected."""
 
-    def __init__(
-        self,
-        actions: list[FieldInfo],
-        make_slot: Callable[[], tuple[Any, ...]],
-        max_slots: int,
-        infos: Callable[..., dict[str, Any]],
-        make_batch: Callable[[], tuple[Any, ...]] | None = None,
-    ) -> None:
+    def __init__(self, actions: list[FieldInfo]) -> None:
         self._actions = actions
-        self.make_batch = make_batch
-        self._make_slot = make_slot
-        self._max_slots = max_slots
-        self.infos = infos
-        self.copies = 0
-
-    def refuse(self, reason: str) -> NoReturn:
-        refuse(reason)
-
-    def grow(self, slots: int) -> tuple[Any, ...] | None:
-        """Another slot, or None at the cap: then the results are copied out."""
-        return self._make_slot() if slots < self._max_slots else None
-
-    def copied(self, value: Any) -> Any:
-        """The same results in memory of their own."""
-        self.copies += 1
-        return copied(value)
 
     def as_dict(self, given: Any) -> dict[str, Any]:
         names = [field.name for field in self._actions]
@@ -82,16 +58,6 @@ class Hooks:
             raise ValueError(f"{what}: a value does not fit dtype {field.dtype}")
         return converted.reshape(expected)
 
-    def bad_ids(self, env_ids: Any, lanes: int) -> NoReturn:
-        whole = "" if lanes == 1 else f" in whole groups of {lanes} neighbours, as recv returns them"
-        raise ValueError(f"env_ids must name environments{whole}; got {np.asarray(env_ids).tolist()}")
-
-    def too_few(self, under_way: int, batch: int) -> NoReturn:
-        raise ShoalError(
-            f"recv would wait for ever: it returns {batch} environments and only {under_way} are under way; "
-            "call async_reset() or send() first"
-        )
-
     def bad_action(self, number: int, row: int, data: bytes) -> NoReturn:
         field = self._actions[number]
         value = np.frombuffer(data, field.dtype).reshape(field.shape)
@@ -100,4 +66,45 @@ class Hooks:
         raise ValueError(
             f"{what} {shown} of row {row} is not in {field.space}; nothing was stepped. "
             "Fix what chose it (check=() turns this check off)"
+        )
+
+
+class Hooks(ActionHooks):
+    """Answers for one vector environment."""
+
+    def __init__(
+        self,
+        actions: list[FieldInfo],
+        make_slot: Callable[[], tuple[Any, ...]],
+        max_slots: int,
+        infos: Callable[..., dict[str, Any]],
+        make_batch: Callable[[], tuple[Any, ...]] | None = None,
+    ) -> None:
+        super().__init__(actions)
+        self.make_batch = make_batch
+        self._make_slot = make_slot
+        self._max_slots = max_slots
+        self.infos = infos
+        self.copies = 0
+
+    def refuse(self, reason: str) -> NoReturn:
+        refuse(reason)
+
+    def grow(self, slots: int) -> tuple[Any, ...] | None:
+        """Another slot, or None at the cap: then the results are copied out."""
+        return self._make_slot() if slots < self._max_slots else None
+
+    def copied(self, value: Any) -> Any:
+        """The same results in memory of their own."""
+        self.copies += 1
+        return copied(value)
+
+    def bad_ids(self, env_ids: Any, lanes: int) -> NoReturn:
+        whole = "" if lanes == 1 else f" in whole groups of {lanes} neighbours, as recv returns them"
+        raise ValueError(f"env_ids must name environments{whole}; got {np.asarray(env_ids).tolist()}")
+
+    def too_few(self, under_way: int, batch: int) -> NoReturn:
+        raise ShoalError(
+            f"recv would wait for ever: it returns {batch} environments and only {under_way} are under way; "
+            "call async_reset() or send() first"
         )

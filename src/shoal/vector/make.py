@@ -104,7 +104,7 @@ def make_vec(
             raise PluginError(
                 f"{env!r} is not an environment in C; leave backend out, or use backend='process'"
             )
-        _refuse(num_threads is not None, "num_threads", "environments in Python; use num_workers")
+        _refuse(num_threads is not None, "num_threads is not for environments in Python; use num_workers")
         count = arguments.count("num_envs", num_envs, 2**24)
         maker, spec = _maker(env, max_episode_steps, render_mode, options)
         made = ProcessVectorEnv([maker] * count, check=check, **shared, **processes)
@@ -114,9 +114,10 @@ def make_vec(
     close = {name: get_close_matches(name, own, 1, 0.8) for name in options}
     info = load(library, options, {name: found[0] for name, found in close.items() if found})
     if backend == "process":
-        _refuse(num_threads is not None, "num_threads", "worker processes; use num_workers")
+        _refuse(num_threads is not None, "num_threads is not for worker processes; use num_workers")
         _refuse(
-            render_mode is not None, "render_mode", "C environments in worker processes; use backend='native'"
+            render_mode is not None,
+            "render_mode is not for C environments in worker processes; use backend='native', or render_env",
         )
         limit = info.max_episode_steps
         if max_episode_steps is not None:
@@ -126,7 +127,7 @@ def make_vec(
         return ProcessVectorEnv(plugins, check=check, **shared, **processes)
     defaults = signature(make_vec).parameters
     for name, value in processes.items():
-        _refuse(value != defaults[name].default, name, "worker processes; use backend='process'")
+        _refuse(value != defaults[name].default, f"{name} is for worker processes; use backend='process'")
     return VectorEnv(
         info,
         num_envs,
@@ -138,9 +139,9 @@ def make_vec(
     )
 
 
-def _refuse(given: bool, name: str, why: str) -> None:
+def _refuse(given: bool, why: str) -> None:
     if given:
-        raise TypeError(f"{name} is not for {why}" if "use num" in why else f"{name} is for {why}")
+        raise TypeError(why)
 
 
 def _maker(

@@ -8,6 +8,7 @@ rows come truncated, with info["fault"]. An exception of an environment arrives 
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import time
 import weakref
@@ -25,7 +26,7 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from shoal import _core
-from shoal.errors import ForkedError, ShoalError
+from shoal.errors import ForkedError, ShoalError, WorkerDied
 from shoal.process.mail import Failure
 from shoal.process.worker import ERROR
 from shoal.spaces import Bounds
@@ -34,6 +35,7 @@ from shoal.vector.agreement import observation_spaces, require_same
 from shoal.vector.exchange import Actions, Rows, blocks, is_laid_out
 from shoal.vector.lending import Lender
 from shoal.vector.plans import PluginEnvs, make_plans
+from shoal.vector.plugin_actions import PluginActions
 from shoal.vector.repair import Repair
 from shoal.vector.reports import raise_errors, require_no_nan, sort_reports
 from shoal.vector.rollout import Rollout
@@ -140,6 +142,8 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             raise ValueError(f"session must be None in this version, got {session!r}")
         self._forks = _core.fork_count()
         self._pending: str | None = None
+        self._abandoned: str | None = None
+        """A call that timed out: nobody waits for it any more, but workers may still be busy with it."""
         self._synchronous = False
         self._vector_steps = self._waited_ns = self._infos_ns = 0
         division = make_plans(
@@ -155,14 +159,15 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             on_fault == "restart",
         )
         self.num_envs, self.num_worlds = division.num_envs, division.num_worlds
+        self.agents_per_env = self.num_envs // self.num_worlds
         self.num_workers = len(division.plans)
         self.batch_size = batch_size
-        self._workers = Workers(division, context)
+        self._workers = Workers(division, context, self._limits["step"] or self._limits["reset"])
         self._finalizer = weakref.finalize(self, self._workers.close, 0.5)
         try:
             facts = self._workers.start()
             self._adopt(facts, division.info, observation_space, action_space)
-            self._bind(bounds, "actions" in checks, division.rows, max_slots, episode_stats)
+            self._bind(bounds, checks, division.rows, max_slots, episode_stats)
         except BaseException:
             self.closed = True
             self._finalizer()
@@ -184,13 +189,17 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             self.observation_mode, facts, observation, self.num_envs
         )
 
-    def _bind(self, bounds: Bounds, checked: bool, rows: int, max_slots: int, episode_stats: bool) -> None:
+    def _bind(self, bounds: Bounds, checks: set[str], rows: int, max_slots: int, episode_stats: bool) -> None:
         """Agrees on spaces with the workers and makes the memory that is exchanged."""
         native = self._info is not None
         single, action = self.single_observation_space, self.single_action_space
         in_segment = is_laid_out(single, bounds, required=self.shared_memory)
         self._space = single if in_segment else None
-        self._actions = Actions(action, self.action_space, self.num_envs, bounds, checked, strict=native)
+        self._actions: Actions | PluginActions
+        if native:
+            self._actions = PluginActions(self._info.actions, self.num_envs, checks)
+        else:
+            self._actions = Actions(action, self.action_space, self.num_envs, bounds, "actions" in checks)
         mode = "same" if self.observation_mode == "same" else "different"
         same = self._workers.bind(mode, single, action, in_segment, self._actions)
         require_same(mode, same, single, action)
@@ -212,7 +221,6 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             fields = self._info.observations if native else []
             last = board["last_return"], board["last_length"]
             self._infos = Infos(fields, *last, episode_stats, self.num_envs)
-        self._extras = self._infos is not None or self._check_nan
         self._flight: SendRecv | None = None
         if self.batch_size is not None:
             batch = arguments.count("batch_size", self.batch_size, self.num_envs)
@@ -222,6 +230,7 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
                     "C environments are stepped asynchronously by backend='native'"
                 )
             first = self._lender.first
+            assert isinstance(self._actions, Actions)
             self._flight = SendRecv(self._workers, self._actions, first, self._repair, self.num_envs, batch)
 
     # -- reset ----------------------------------------------------------------------------------------
@@ -238,7 +247,8 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         mask, others = arguments.reset_mask(options, self.num_envs, self.num_worlds)
         if self._info is not None:
             arguments.no_options(others)
-        self._workers.catch_up(self._limits["step"])
+        with contextlib.suppress(WorkerDied):  # whom it lost, the reset brings back
+            self._catch_up()
         self._repair.revive()
         slot = self._lender.first if self._flight is not None else self._lender.take()
         if mask is not None:
@@ -267,13 +277,14 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def step_async(self, actions: Any = _IN_PLACE) -> None:
         """Begins a step; `step_wait` gives its results."""
         self._require_ready("step_async")
-        self._workers.catch_up(self._limits["step"])
+        self._catch_up()
         items = self._taken(actions)
         self._post_step(items, self._lender.take(), 0)
 
     def _taken(self, actions: Any) -> Any:
         if actions is _IN_PLACE:
             _ = self.actions  # raises where there is no such buffer
+            self._actions.check_shared()
             return None
         return self._actions.take(actions)
 
@@ -287,9 +298,11 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         reports, slot = self._finish("step", timeout)
         infos, errors = self._sorted(reports, slot) if reports else ({}, [])
         results = (slot.observation(self.single_observation_space), *slot.flags(), infos)
-        if self._extras:
-            self._add_extras(slot, results)
+        if self._infos is not None:
+            self._add_episodes(slot, results)
         raise_errors(errors, results)
+        if self._check_nan:
+            require_no_nan(self.single_observation_space, *results[:2])
         return self._lender.lent(slot, results)  # type: ignore[no-any-return]
 
     def _finish(self, kind: str, timeout: float | None) -> tuple[list[Any], Any]:
@@ -297,24 +310,40 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._require_open()
         if self._pending != kind:
             raise NoAsyncCallError(f"Calling `{kind}_wait` without any prior call to `{kind}_async`.", kind)
-        workers, (into, row) = self._workers, self._posted
+        return self._collected(kind, timeout)
+
+    def _catch_up(self) -> None:
+        """Waits for what a timeout abandoned. Its results are nobody's; its observations and deaths count."""
+        kind = self._abandoned
+        if kind is not None:
+            reports, into = self._collected(kind, None)
+            if kind != "call":
+                sort_reports(reports, into.values, lambda infos, info, env: infos)
+
+    def _collected(self, kind: str, timeout: float | None) -> tuple[list[Any], Any]:
+        into, row = self._posted
         begin = time.perf_counter_ns()
         try:
-            outcome = workers.wait(self._limits[kind], timeout)
+            outcome = self._workers.wait(self._limits[kind], timeout)
         except TimeoutError:
-            self._pending = None
-            workers.abandoned = True
+            self._pending, self._abandoned = None, kind
             raise multiprocessing.TimeoutError(
                 f"The call to `{kind}_wait` has timed out after {timeout} second(s)."
             ) from None
-        self._pending = None
+        self._pending = self._abandoned = None
+        if kind != "call":  # the environments are there now, whether or not anybody gets these results
+            if self._space is None:
+                into.values = list(self._lender.last[0].values)
+            self._lender.last = into, row
         if kind == "step":
             self._vector_steps += 1
             self._waited_ns += time.perf_counter_ns() - begin
         reports: list[Any] = []
         for w in sorted(outcome.answers):
             answer = outcome.answers[w]
-            reports += [(None, ERROR, answer)] if isinstance(answer, Failure) else answer
+            if isinstance(answer, Failure):
+                answer = [answer if kind == "call" else (None, ERROR, answer)]
+            reports += answer
         if outcome.faults and kind == "step":
             reports += self._repair.after_step(outcome.faults, into, row)
         elif outcome.faults and kind == "reset":
@@ -329,16 +358,15 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._infos_ns += time.perf_counter_ns() - begin
         return infos, errors
 
-    def _add_extras(self, slot: Any, results: tuple[Any, ...]) -> None:
-        observation, reward, terminated, truncated, infos = results
-        if self._infos is not None and (terminated | truncated).any():
+    def _add_episodes(self, slot: Any, results: tuple[Any, ...]) -> None:
+        """Adds what there is to say of episodes that ended."""
+        _, _, terminated, truncated, infos = results
+        assert self._infos is not None
+        if (terminated | truncated).any():
             finals = [] if slot.finals is None else slot.finals.read(0, self.num_envs)
             if isinstance(finals, dict):
                 finals = list(finals.values())
             infos.update(self._infos(terminated, truncated, finals if isinstance(finals, list) else [finals]))
-        if self._check_nan:
-            require_no_nan(observation, "observation")
-            require_no_nan(reward, "reward")
 
     # -- call -----------------------------------------------------------------------------------------
 
@@ -363,6 +391,7 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def set_attr(self, name: str, values: Any) -> None:
         """Sets an attribute: to each environment its own of a list or tuple, or the same value to all."""
+        self._require_open()
         if not isinstance(values, (list, tuple)):
             values = [values] * self.num_worlds
         if len(values) != self.num_worlds:
@@ -375,7 +404,7 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def _post_call(self, name: str, kind: str, parts: list[tuple[Any, ...]]) -> None:
         self._require_ready(name)
-        self._workers.catch_up(self._limits["step"])
+        self._catch_up()
         self._posted = self._lender.first, 0
         self._workers.post_call(kind, parts)
         self._pending = "call"
@@ -400,9 +429,10 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def actions(self) -> Any:
         """The action buffer itself: write into it, then call `step()` without arguments."""
         self._require_open()
-        if self._actions.array is None:
+        shared = self._actions.shared
+        if shared is None:
             raise ShoalError(f"{self.single_action_space} has no single action buffer; pass actions to step")
-        return self._actions.array
+        return shared
 
     @property
     def worker_pids(self) -> list[int | None]:
@@ -419,7 +449,7 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._require_open()
         if self._info is not None:  # the engines are asked
             self._require_ready("stats")
-            self._workers.catch_up(self._limits["step"])
+            self._catch_up()
         counted = {"slots": self._lender.slots, "copies": self._lender.copies}
         times = self._vector_steps, self._waited_ns, self._infos_ns
         return self._workers.statistics(*times) | counted
@@ -431,8 +461,9 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def async_reset(self, seed: Any = None) -> None:
         """Resets every environment; their first observations come with `recv`."""
         flight = self._require_flight("async_reset")
-        if flight.under_way:
+        if flight.under_way and not self._repair.lost:
             raise ShoalError("environments are under way: recv() them before this")
+        flight.abandon(self._limits["step"])
         self._synchronous = True
         try:
             self.reset_async(seed)
@@ -455,6 +486,8 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         infos, errors = flight.deliver(taken, reports, slot)
         results = (slot.observation(self.single_observation_space), *slot.flags(), infos)
         raise_errors(errors, results)
+        if self._check_nan:
+            require_no_nan(self.single_observation_space, *results[:2], taken)
         return results
 
     def rollout(self, length: int) -> Rollout:
@@ -468,7 +501,7 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         length = arguments.count("length", length, 2**31)
         if self._space is None or self._actions.kind == "message":
             raise ShoalError("a rollout needs observations and actions that live in shared memory")
-        self._workers.catch_up(self._limits["step"])
+        self._catch_up()
         block = self._lender.block(length, self.single_action_space)
         assert block.memory is not None and block.actions is not None
         shape = length, self.num_envs
@@ -485,14 +518,22 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def _step_into(self, block: Rows, t: int, actions: Any) -> dict[str, Any]:
         self._require_ready("step")
-        self._workers.catch_up(self._limits["step"])
+        self._catch_up()
         row = t * self.num_envs
         self._post_step(self._taken(actions), block, row)
         reports, _ = self._finish("step", None)
         infos, errors = self._sorted(reports, block)
-        self._lender.last = block, row
         raise_errors(errors, None)
+        if self._check_nan:
+            assert block.memory is not None
+            first = row + block.ahead
+            seen = block.memory.read(first, first + self.num_envs)
+            require_no_nan(self.single_observation_space, seen, block.reward[row : row + self.num_envs])
         return infos
+
+    def has_extension(self, id: str) -> bool:
+        """Whether environments in C have an ability, such as "shoal.checkpoint/1"."""
+        return self._info is not None and self._info.plugin.has_extension(id)
 
     def save_env(self, env_id: int) -> bytes:
         """All that C environment `env_id` is, for `restore_env` of any environments with these options."""
@@ -513,10 +554,12 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._require_ready(method)
         if self._info is None:
             raise ShoalError(f"{method}_env is for environments in C; use call for those in Python")
+        if isinstance(env_id, bool) or not isinstance(env_id, (int, np.integer)):
+            raise TypeError(f"an environment's id must be an int, got {type(env_id).__name__}: {env_id!r}")
         if not 0 <= env_id < self.num_worlds:
             raise IndexError(f"environment {env_id} is out of range for {self.num_worlds} environments")
-        self._workers.catch_up(self._limits["step"])
-        return self._workers.ask_owner(env_id, "stepper", method, *rest)
+        self._catch_up()
+        return self._workers.ask_owner(int(env_id), "stepper", method, *rest)
 
     # -- life -----------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from shoal.errors import WorkerDied
 from shoal.process.worker import OBSERVATION
 from shoal.vector.exchange import Rows
 from shoal.vector.slots import copied
-from shoal.vector.workers import Workers
+from shoal.vector.workers import TRIES, Workers
 
 __all__ = ["Repair"]
 
@@ -20,7 +20,7 @@ class Repair:
     def __init__(self, workers: Workers, restarts: bool, same_step: bool, limit_s: float | None) -> None:
         self._workers, self._restarts, self._same_step = workers, restarts, same_step
         self._limit_s = limit_s
-        self.lost: dict[int, WorkerDied] = {}
+        self.lost = workers.lost
 
     def after_step(self, faults: dict[int, WorkerDied], into: Rows, row: int) -> list[Any]:
         """Replaces workers that died in a step; the reports of their environments, which begin anew."""
@@ -33,18 +33,29 @@ class Repair:
     def after_reset(
         self, faults: dict[int, WorkerDied], into: Rows, row: int, again: Callable[[int], None]
     ) -> list[Any]:
-        """Replaces workers that died in a reset, and has them do it once more."""
+        """Replaces workers that died in a reset, and has them do it once more.
+
+        Their environments are marked in the info: one that was not to be reset is another now all the same.
+        """
         self._raise_unless_restarting(faults)
         reports: list[Any] = []
         for w, error in faults.items():
+            reports += self._reset_anew(w, error, into, row, again)
+        return reports
+
+    def _reset_anew(
+        self, w: int, error: WorkerDied, into: Rows, row: int, again: Callable[[int], None]
+    ) -> list[Any]:
+        for _ in range(TRIES):
             self._renew(w, error, into.number, row)
             again(w)
             outcome = self._workers.wait(self._limit_s)
+            if w not in outcome.faults:
+                reports: list[Any] = outcome.answers.get(w, [])
+                return reports + self._workers.fault_infos(w, error)
             self.lost.update(outcome.faults)
-            for twice in outcome.faults.values():
-                raise twice
-            reports += outcome.answers.get(w, [])
-        return reports
+            error = outcome.faults[w]
+        raise error
 
     def after_call(self, faults: dict[int, WorkerDied], into: Rows) -> None:
         """Replaces workers that died in a call; there is no result, so the death is raised all the same."""
@@ -78,6 +89,6 @@ class Repair:
         return reports
 
     def _raise_unless_restarting(self, faults: dict[int, WorkerDied]) -> None:
+        self.lost.update(faults)  # each until it is replaced: that of one may fail before the next's turn
         if not self._restarts:
-            self.lost.update(faults)
             raise next(iter(faults.values()))

@@ -68,6 +68,8 @@ class SendRecv:
     def begin(self, reports: list[Any]) -> None:
         """Every environment was reset, and comes back with its first observation."""
         self._out[:] = 1
+        for left in (self._state.reward, self._state.terminated, self._state.truncated):
+            left[:] = 0  # of the step before the reset
         self._faulted.clear()
         self._reports.clear()
         self.began = True
@@ -92,15 +94,16 @@ class SendRecv:
             raise ShoalError("an environment was sent that is under way already; recv() it first")
         self._actions.take_some(actions, ids.tolist())
         lost = [env for env in ids.tolist() if env in self._faulted]
-        for env in lost:  # its worker was replaced while it lay idle: its row says so already
+        for env in lost:  # its worker was replaced since: this comes back at once, and says so
             self._out[env] = 1
-            self._reports[env] = self._faulted.pop(env)
+            row, self._reports[env] = self._faulted.pop(env)
+            self._restore(env, row)
             ids = ids[ids != env]
         self._workers.crew.send(self._out, ids, self._worker_of)
 
     def recv(self, env_ids: Any, limit_s: float | None) -> tuple[list[int], list[Any]]:
         """The environments that come back, in the order of their results, and their reports."""
-        out, most = self._out, self.batch
+        out, most = self._out.copy(), self.batch  # taken or not, they are under way until all are there
         if env_ids is not None:
             wanted = self.checked_ids(env_ids)
             if len(wanted) != self.batch:
@@ -121,7 +124,7 @@ class SendRecv:
             taken = wanted.tolist()
         self._out[taken] = 0
         self._start = (max(taken) + 1) % self._num_envs
-        self._keep(self._workers.crew.posted())
+        self._keep(self._workers.crew.posted(None))
         return taken, [self._reports.pop(env, []) for env in taken]
 
     def _taken(self, out: NDArray[np.uint8], most: int, limit_s: float | None) -> list[int]:
@@ -130,48 +133,69 @@ class SendRecv:
         while len(taken) < most:
             status, more = self._workers.crew.take_finished(out, self._start, most - len(taken), _SLICE_S)
             taken += more
+            until = None if limit_s is None else begin + limit_s
             if status == TIMEOUT:
-                self._keep(self._workers.crew.posted())  # a worker may wait for room to say something
-            late = limit_s is not None and time.monotonic() - begin >= limit_s
-            if status == DIED or late:
-                self._out[taken] = 0
-                self._bury(limit_s if late else None)
+                self._keep(self._workers.crew.posted(until))  # a worker may wait for room to say something
+            if status == DIED:
+                self._bury(self._workers.crew.gates.dead(), None)
+            elif len(taken) < most and until is not None and time.monotonic() >= until:
+                self._bury(self._unfinished(out), limit_s)
         return taken
 
-    def _bury(self, limit_s: float | None) -> None:
+    def _unfinished(self, out: NDArray[np.uint8]) -> list[int]:
+        """The workers we wait for. The gate does not tell: a worker may step after it said it was idle."""
+        board = self._workers.crew.board
+        waiting = (out != 0) & (board["ticket"] != board["finished"])[: self._num_envs]
+        return np.unique(self._worker_of[waiting]).tolist()  # type: ignore[no-any-return]
+
+    def _bury(self, gone: list[int], limit_s: float | None) -> None:
         crew = self._workers.crew
-        gone = crew.gates.dead() if limit_s is None else crew.busy()
         for w in gone:
-            self._keep(crew.posted())  # what it said before
-            self._replace(w, crew.bury(w, limit_s))
+            late_s = limit_s if crew.alive(w) else None
+            crew.end(w)
+            self._keep(crew.posted(None))  # what it said before
+            self._replace(w, crew.bury(w, late_s))
 
     def _replace(self, w: int, error: WorkerDied) -> None:
         board = self._workers.crew.board
         part = self._workers.parts()[w]
-        envs = list(range(part.start, part.stop))
+        envs = range(part.start, part.stop)
         whole = [env for env in envs if self._out[env] and board["ticket"][env] == board["finished"][env]]
         kept = {env: self._row(env) for env in whole}
+        board["finished"][part] = board["ticket"][part]  # or the next worker would step for these
         reports = self._repair.after_step({w: error}, self._state, 0)
-        for env, row in kept.items():  # finished before the death: these results stand
-            self._restore(env, row)
-        board["finished"][part] = board["ticket"][part]
         for env in envs:
-            own = [report for report in reports if report[0] == env]
-            if env in kept or not self._out[env]:
-                self._faulted[env] = own
-            else:
+            if env not in kept:
+                self._reports.pop(env, None)
+        self._keep([report for report in reports if report[1] == OBSERVATION])
+        for env in envs:
+            own = [report for report in reports if report[0] == env and report[1] != OBSERVATION]
+            if self._out[env] and env not in kept:
                 self._reports[env] = own
+                continue
+            self._faulted[env] = self._row(env), own
+            if env in kept:  # finished before the death: these results stand
+                self._restore(env, kept[env])
+
+    def abandon(self, limit_s: float | None) -> None:
+        """After a death that was raised: waits for what the other workers are at, and forgets it."""
+        self._taken(self._out.copy(), self.under_way, limit_s)
+        self._keep(self._workers.crew.posted(None))
+        self._out[:] = 0
 
     def _row(self, env: int) -> tuple[Any, ...]:
         state = self._state
         parts = [leaf[env].copy() for leaf in state.observations()]
-        return parts, state.reward[env], state.terminated[env], state.truncated[env]
+        value = state.values[env] if state.values else None
+        return parts, value, state.reward[env], state.terminated[env], state.truncated[env]
 
     def _restore(self, env: int, row: tuple[Any, ...]) -> None:
         state = self._state
         for leaf, part in zip(state.observations(), row[0], strict=True):
             leaf[env] = part
-        state.reward[env], state.terminated[env], state.truncated[env] = row[1:]
+        if state.values:
+            state.values[env] = row[1]
+        state.reward[env], state.terminated[env], state.truncated[env] = row[2:]
 
     def _keep(self, reports: list[Any]) -> None:
         for report in reports:

@@ -6,6 +6,7 @@ It only starts, steps and waits; results, infos and Gymnasium's rules are proces
 from __future__ import annotations
 
 import contextlib
+import copy
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -24,11 +25,13 @@ from shoal.process.mail import Failure, HungUp
 from shoal.process.worker import ERROR, INFO
 from shoal.vector.exchange import Actions, Rows
 from shoal.vector.plans import Division
+from shoal.vector.plugin_actions import PluginActions
 
-__all__ = ["Outcome", "Workers"]
+__all__ = ["TRIES", "Outcome", "Workers"]
 
 _SLOW_S = 60.0
-_TRIES = 3
+TRIES = 3
+"""How many replacements in a row may die."""
 
 
 @dataclass(slots=True)
@@ -51,18 +54,22 @@ class _Local:
 class Workers:
     """All that steps the environments of one vector environment."""
 
-    def __init__(self, division: Division, context: str | None) -> None:
+    def __init__(self, division: Division, context: str | None, limit_s: float | None = None) -> None:
+        """`limit_s` is for messages on the way to a command, which take no time."""
         self.crew = Crew(division.plans, division.rows, context)
+        self.crew.limit_s = self._limit_s = limit_s
         self._local_plan = division.local
         self.local: EnvChunk | None = None
         self._autoreset = division.plans[0].autoreset
         self._native = division.info is not None
         self._bound: tuple[Any, ...] | None = None
-        self._actions: Actions | None = None
+        self._actions: Actions | PluginActions | None = None
         self._blocks: dict[int, tuple[Segment, int, int]] = {}
         self._dropped: list[int] = []
-        self.abandoned = False
-        """A call timed out and nobody waits for it any more; workers may still be busy with it."""
+        self.lost: dict[int, WorkerDied] = {}
+        """Workers whose death was raised and not yet mended."""
+        self._found: dict[int, WorkerDied] = {}
+        """Deaths nobody was told of yet: the next wait tells."""
         self._seeds: list[int | None] = [None] * division.num_worlds
         self.restarts = 0
         self._restarted: dict[int, int] = {}
@@ -85,7 +92,12 @@ class Workers:
         return whole
 
     def bind(
-        self, mode: Any, observation: Space[Any], action: Space[Any], in_segment: bool, actions: Actions
+        self,
+        mode: Any,
+        observation: Space[Any],
+        action: Space[Any],
+        in_segment: bool,
+        actions: Actions | PluginActions,
     ) -> list[tuple[bool, bool]]:
         """Tells all chunks their spaces; for each environment whether its own are the same."""
         self._bound = (mode, observation, action, in_segment, actions.kind)
@@ -104,10 +116,10 @@ class Workers:
         """Makes memory for results known to all chunks."""
         if self._dropped:
             dropped, self._dropped = self._dropped, []
-            self.ask_all("drop", dropped)
+            self._tell_all("drop", dropped)
         # A replacement needs it too, so the descriptor stays ours as long as it is in use.
         self._blocks[number] = (Segment.from_fileno(_core.reopen(segment.fileno(), True)), rows, ahead)
-        self.ask_all("slot", number, rows, ahead, fds=[segment.fileno()])
+        self._tell_all("slot", number, rows, ahead, fds=[segment.fileno()])
         if self.local is not None:
             self.local.add_slot(segment, number, rows, ahead)
 
@@ -130,7 +142,8 @@ class Workers:
                 self.crew.ask(w, "step", slot, row, items[plan.first : plan.first + plan.count])
         if self.local is not None:
             local = self.local
-            mine = None if items is None else items[self._local_first :]
+            # Copied as a message copies: an environment may keep or change what it is given.
+            mine = None if items is None else copy.deepcopy(items[self._local_first :])
             self._local_call = lambda: local.step(slot, row, mine)
 
     @property
@@ -190,7 +203,15 @@ class Workers:
         self.crew.ask_all(name, *arguments, fds=fds)
         return self._checked(self.wait(None))
 
+    def _tell_all(self, name: str, *arguments: Any, fds: Sequence[int] = ()) -> None:
+        """Likewise, on the way to a command that will find out who is gone."""
+        self.crew.ask_all(name, *arguments, fds=fds)
+        outcome = self.wait(self._limit_s)
+        self._found, outcome.faults = outcome.faults, {}
+        self._checked(outcome)
+
     def _checked(self, outcome: Outcome) -> Outcome:
+        self.lost.update(outcome.faults)
         for error in outcome.faults.values():
             raise error
         for answer in outcome.answers.values():
@@ -202,44 +223,52 @@ class Workers:
 
     def wait(self, limit_s: float | None, timeout_s: float | None = None) -> Outcome:
         """Until all have finished. Who needs over `limit_s` is killed; TimeoutError after `timeout_s`."""
+        outcome = Outcome(faults=self._found)
+        self._found = {}
+        try:
+            self._wait(outcome, limit_s, timeout_s, None)
+        except BaseException:
+            self._found = outcome.faults
+            raise
+        return outcome
+
+    def _wait(
+        self, outcome: Outcome, limit_s: float | None, timeout_s: float | None, only: int | None
+    ) -> None:
         crew = self.crew
-        outcome = Outcome()
         begin = time.monotonic()
         local = self.run_local()
         while True:
             waited = time.monotonic() - begin
             limits = [_SLOW_S if not self._slow_warned else 3600.0]
             limits += [limit - waited for limit in (limit_s, timeout_s) if limit is not None]
-            status = crew.wait(min(limits))
+            status = crew.wait(min(limits), only)
             if status == IDLE:
                 break
             waited = time.monotonic() - begin
             if status == DIED:
-                self._bury_dead(outcome)
+                for w in sorted({*crew.gates.dead()} & {*crew.busy(only)}):
+                    outcome.faults[w] = crew.bury(w)
             elif limit_s is not None and waited >= limit_s:
-                for w in crew.busy():
-                    outcome.faults[w] = crew.bury(w, limit_s)
+                for w in crew.busy(only):
+                    outcome.faults[w] = crew.bury(w, limit_s if crew.alive(w) else None)
             elif timeout_s is not None and waited >= timeout_s:
                 raise TimeoutError
             elif limit_s is None and waited >= _SLOW_S and not self._slow_warned:
                 self._warn_slow(waited)
         if crew.gates.replied:
-            for w in range(crew.size):
+            until = None if limit_s is None else begin + limit_s
+            for w in range(crew.size) if only is None else [only]:
                 try:
-                    answer = crew.answer(w)
+                    answer = crew.answer(w, until)
                 except HungUp:
-                    outcome.faults[w] = crew.bury(w)
+                    late = until is not None and time.monotonic() >= until
+                    outcome.faults[w] = crew.bury(w, limit_s if late else None)
                     continue
                 if answer is not None:
                     outcome.answers[w] = answer
         if local:
             outcome.answers[crew.size] = local
-        return outcome
-
-    def _bury_dead(self, outcome: Outcome) -> None:
-        for w in self.crew.gates.dead():
-            if not self.crew.gates.idle(w):
-                outcome.faults[w] = self.crew.bury(w)
 
     def _warn_slow(self, waited: float) -> None:
         self._slow_warned = True
@@ -250,12 +279,6 @@ class Workers:
                 f"worker {w} (process {self.crew.pid(w)}, {which}) has been busy for {waited:.0f} s; "
                 f"step_timeout_s= would end it. Its Python stack:\n{self.crew.show_stack(w)}"
             )
-
-    def catch_up(self, limit_s: float | None) -> None:
-        """Waits for what was abandoned; its results are nobody's."""
-        if self.abandoned:
-            self.abandoned = False
-            self.wait(limit_s)
 
     def settle(self, timeout_s: float) -> None:
         """Gives what is under way a little time to end; who died meanwhile is for close to find."""
@@ -292,7 +315,7 @@ class Workers:
 
     def replace(self, w: int, error: WorkerDied, slot: int, row: int, limit_s: float | None) -> list[Any]:
         """A new worker in place of one that is gone; first observations of its environments in their rows."""
-        for _ in range(_TRIES):
+        for _ in range(TRIES):
             reports, again = self._replaced(w, slot, row, limit_s)
             if again is None:
                 return reports
@@ -303,6 +326,8 @@ class Workers:
         self, w: int, slot: int, row: int, limit_s: float | None
     ) -> tuple[list[Any], WorkerDied | None]:
         plan, part = self.crew.plans[w], self.parts()[w]
+        if self.crew.present(w):  # a replacement whose environments could not be made
+            self.crew.bury(w)
         self.restarts += 1
         count = self._restarted[w] = self._restarted.get(w, 0) + 1
         seeds: list[int | None] = [None] * len(self._seeds)
@@ -327,7 +352,9 @@ class Workers:
         answer: Any = None
         for act in steps:
             act()
-            outcome = self.wait(limit_s)
+            outcome = Outcome()
+            # For this worker alone: asynchronous stepping keeps the others busy, or they are dead themselves.
+            self._wait(outcome, limit_s, None, w)
             if w in outcome.faults:
                 return [], outcome.faults[w]
             answer = outcome.answers.get(w)
@@ -356,7 +383,10 @@ class Workers:
         into.terminated[rows] = False
         into.truncated[rows] = True
         self.crew.board["reset"][plan.first : plan.first + plan.count] = self._autoreset == 0
+        return self.fault_infos(w, error)
+
+    def fault_infos(self, w: int, error: WorkerDied) -> list[Any]:
+        plan = self.crew.plans[w]
         first = plan.first * plan.agents
-        return [
-            (env, INFO, {"fault": error.summary}) for env in range(first, first + plan.count * plan.agents)
-        ]
+        rows = range(first, first + plan.count * plan.agents)
+        return [(env, INFO, {"fault": error.summary}) for env in rows]

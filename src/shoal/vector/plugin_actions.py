@@ -1,0 +1,78 @@
+"""Actions of C environments for worker processes: taken and refused as the native backend does it."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.memory import Layout, Segment
+from shoal.memory.layout import FieldSpec
+from shoal.native.plugin import FieldInfo
+from shoal.vector.exchange import discrete_range
+from shoal.vector.hooks import ActionHooks
+
+__all__ = ["PluginActions"]
+
+
+class PluginActions:
+    """One shared array for each field; all of them are looked at before anything is stepped."""
+
+    kind = "array"
+
+    def __init__(self, fields: list[FieldInfo], num_envs: int, checks: Container[str]) -> None:
+        self._fields, self._num_envs = fields, num_envs
+        self._hooks = ActionHooks(fields)
+        layout: dict[str, FieldSpec] = {
+            f"action/{number}": (field.dtype, (num_envs, *field.shape)) for number, field in enumerate(fields)
+        }
+        self.segment = Segment(Layout(layout))
+        self._arrays = [self.segment[name] for name in self.segment]
+        self._ranges = [
+            discrete_range(field.space) if "actions" in checks else (None, None) for field in fields
+        ]
+        self._check_nan = "nan" in checks
+
+    @property
+    def shared(self) -> Any:
+        """The memory itself, to be written in place."""
+        if self._fields[0].name is None:
+            return self._arrays[0]
+        return {field.name: array for field, array in zip(self._fields, self._arrays, strict=True)}
+
+    def take(self, actions: Any) -> None:
+        """Lays the actions down for the workers."""
+        parts = [actions]
+        if self._fields[0].name is not None:
+            parts = list(self._hooks.as_dict(actions).values())
+        given = [self._converted(number, part) for number, part in enumerate(parts)]
+        self._check(given)
+        for array, part in zip(self._arrays, given, strict=True):
+            array[...] = part
+
+    def check_shared(self) -> None:
+        """Looks at what was written in place."""
+        self._check(self._arrays)
+
+    def _converted(self, number: int, part: Any) -> NDArray[Any]:
+        array = self._arrays[number]
+        if type(part) is np.ndarray and part.dtype == array.dtype and part.shape == array.shape:
+            return part
+        return self._hooks.convert(number, part, self._num_envs)
+
+    def _check(self, parts: Sequence[NDArray[Any]]) -> None:
+        for number, (part, (low, high)) in enumerate(zip(parts, self._ranges, strict=True)):
+            if low is not None:
+                bad = (part < low) | (part > high)
+            elif self._check_nan and part.dtype.kind == "f":  # a Box is the environment's to clip
+                bad = np.isnan(part)
+            else:
+                continue
+            if bad.any():
+                row = int(np.flatnonzero(bad.reshape(len(part), -1).any(axis=1))[0])
+                self._hooks.bad_action(number, row, part[row].tobytes())
+
+    def close(self) -> None:
+        self.segment.close()
