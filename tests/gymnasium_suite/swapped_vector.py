@@ -12,6 +12,9 @@ from gymnasium.vector import AutoresetMode
 from shoal.vector import ProcessVectorEnv
 
 
+CONTEXT = os.environ.get("SHOAL_CONTEXT") or None
+
+
 class AsyncVectorEnv(ProcessVectorEnv):
     """With a start method chosen from outside."""
 
@@ -20,7 +23,7 @@ class AsyncVectorEnv(ProcessVectorEnv):
         env_fns,
         shared_memory=True,
         copy=True,
-        context=os.environ.get("SHOAL_CONTEXT") or None,
+        context=CONTEXT,
         daemon=True,
         worker=None,
         observation_mode="same",
