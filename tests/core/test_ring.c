@@ -97,7 +97,7 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-static void test_rows_are_whole_and_ids_unique(uint64_t capacity, uint64_t rows) {
+static void check_rows(uint64_t capacity, uint64_t rows) {
     begin();
     pthread_t threads[WRITERS + READERS];
     writer writers[WRITERS];
@@ -200,17 +200,21 @@ static void test_a_copy_has_the_rows_and_a_tail_behind_is_mended(void) {
     close(shared_fd);
 }
 
-int main(void) {
+static void test_rows_are_whole_and_ids_unique_under_fire(void) {
 #ifdef __SANITIZE_THREAD__
     const uint64_t rows = 1500; /* it copies byte by byte */
 #else
     const uint64_t rows = 30000;
 #endif
-    test_rows_are_whole_and_ids_unique(3, rows);
-    test_rows_are_whole_and_ids_unique(8, rows);
-    test_a_living_writers_slot_is_skipped_and_a_dead_ones_is_taken();
-    test_a_ticket_slept_through_is_lost();
-    test_a_copy_has_the_rows_and_a_tail_behind_is_mended();
+    check_rows(3, rows);
+    check_rows(8, rows);
+}
+
+int main(void) {
+    RUN(test_rows_are_whole_and_ids_unique_under_fire);
+    RUN(test_a_living_writers_slot_is_skipped_and_a_dead_ones_is_taken);
+    RUN(test_a_ticket_slept_through_is_lost);
+    RUN(test_a_copy_has_the_rows_and_a_tail_behind_is_mended);
     free(shared);
     return 0;
 }

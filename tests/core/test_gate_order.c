@@ -1,0 +1,251 @@
+/* The order of loads and stores in core/gate.c, where one side says "I sleep" and looks once more while the
+ * other says "done" and looks whether anybody sleeps: two threads meet at that moment hundreds of thousands
+ * of times, and never do both miss the other. The kernel's own part, sleeping and waking, is replaced by
+ * notes. */
+// SPDX-License-Identifier: MIT
+#define _GNU_SOURCE
+#include "platform.h"
+
+#include "check.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <unistd.h>
+
+static void note_wait(const shoal_word *word, uint32_t expected, uint64_t timeout_ns);
+static void note_wake(const shoal_word *word);
+
+/* A second copy of the gates, under other names, with our own futex. */
+#define shoal_futex_wait note_wait
+#define shoal_futex_wake note_wake
+#define shoal_gate_post order_gate_post
+#define shoal_gate_idle order_gate_idle
+#define shoal_gates_look order_gates_look
+#define shoal_bell_arm order_bell_arm
+#define shoal_bell_arm_for order_bell_arm_for
+#define shoal_bell_disarm order_bell_disarm
+#define shoal_bell_sleep order_bell_sleep
+#define shoal_gate_wait order_gate_wait
+#define shoal_gate_finish order_gate_finish
+#define shoal_bell_ring order_bell_ring
+#include "../../core/gate.c"
+
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+enum { SLOWER = 10 };
+#else
+enum { SLOWER = 1 };
+#endif
+enum { BELL_ROUNDS = 400000 / SLOWER, WORKERS_ROUNDS = 100000 / SLOWER, POST_ROUNDS = 200000 / SLOWER };
+
+typedef struct meeting {
+    shoal_gate gates[2];
+    shoal_bell bell;
+    int ring_fd, bell_fd;
+    uint32_t rounds;
+    uint64_t until_ns;     /* on a busy machine the threads meet seldom: then it is enough by this time */
+    _Atomic uint32_t last; /* this round is the last; set by thread 0 before they meet */
+    int64_t shift;         /* by how much the moments move from one round to the next */
+    SHOAL_ALIGN(64) _Atomic uint32_t turn[2]; /* how far each of the two threads is */
+    SHOAL_ALIGN(64) int64_t delay[2];         /* loads more that a thread waits, its own affair */
+    SHOAL_ALIGN(64) uint64_t state[2];
+} meeting;
+
+static meeting *now_meeting;
+static _Atomic uint32_t woken, slept;
+
+/* Waits for the other thread. */
+static void meet(meeting *m, int me, uint32_t turn) {
+    atomic_store(&m->turn[me], turn);
+    for (int i = 0; atomic_load(&m->turn[!me]) < turn; i++)
+        if (i > 1000)
+            sched_yield();
+}
+
+static int goes_on(const meeting *m, uint32_t turn) {
+    const uint32_t last = atomic_load(&m->last);
+    return last == 0 || turn <= last;
+}
+
+/* Thread 0, before the first meeting of a round. */
+static void begin_round(meeting *m, uint32_t turn) {
+    if (turn == m->rounds || (turn % 64 == 0 && shoal_now_ns() > m->until_ns))
+        atomic_store(&m->last, turn);
+}
+
+/* Likewise, then for some loads more: the moments shift against each other. */
+static void meet_about(meeting *m, int me, uint32_t turn) {
+    meet(m, me, turn);
+    uint64_t *state = &m->state[me];
+    *state ^= *state << 13, *state ^= *state >> 7, *state ^= *state << 17;
+    for (volatile int64_t i = m->delay[me] + (int64_t)(*state % 16) * m->shift; i > 0; i--)
+        continue;
+    /* What the other one is about to write is at hand here, so that a load need not wait for a store. */
+    for (int i = 0; i < 2; i++)
+        (void)(atomic_load(&m->gates[i].go) + atomic_load(&m->gates[i].done) +
+               atomic_load(&m->gates[i].asleep));
+    (void)atomic_load(&m->bell.asleep);
+}
+
+/* Keeps the two moments together: the thread that came first comes a little later the next time. */
+static void adjust(meeting *m, int me, int came_first) {
+    m->delay[me] += came_first ? m->shift : -m->shift;
+    if (m->delay[me] < 0)
+        m->delay[me] = 0;
+}
+
+static void note_wait(const shoal_word *word, uint32_t expected, uint64_t timeout_ns) {
+    (void)word, (void)expected, (void)timeout_ns;
+    const uint32_t mine = atomic_load(&now_meeting->turn[0]);
+    atomic_fetch_add(&slept, 1);
+    while (atomic_load(&now_meeting->turn[1]) <= mine) /* asleep until the other one has done its part */
+        sched_yield();
+}
+static void note_wake(const shoal_word *word) {
+    (void)word;
+    atomic_fetch_add(&woken, 1);
+}
+
+static void open_meeting(meeting *m, uint32_t rounds, int64_t shift) {
+    *m = (meeting){.rounds = rounds, .shift = shift, .state = {11, 22}};
+    m->until_ns = shoal_now_ns() + 3000000000u;
+    now_meeting = m;
+    CHECK_EQUAL(shoal_bell_create(&m->bell_fd, &m->ring_fd), 0);
+}
+
+static void close_meeting(meeting *m) {
+    close(m->bell_fd);
+    if (m->ring_fd != m->bell_fd)
+        close(m->ring_fd);
+}
+
+static void run_both(meeting *m, void *(*other)(void *), void (*mine)(meeting *)) {
+    pthread_t thread;
+    CHECK_EQUAL(pthread_create(&thread, NULL, other, m), 0);
+    mine(m);
+    CHECK_EQUAL(pthread_join(thread, NULL), 0);
+    close_meeting(m);
+}
+
+/* -- a worker finishes while the parent goes to sleep ------------------------------------------------------
+ */
+
+static void *finish_again_and_again(void *argument) {
+    meeting *m = argument;
+    for (uint32_t turn = 1; goes_on(m, turn); turn++) {
+        meet_about(m, 1, 2 * turn - 1);
+        shoal_gate_finish(m->gates, 1, 0, turn, &m->bell, m->ring_fd);
+        meet(m, 1, 2 * turn);
+    }
+    return NULL;
+}
+
+static void go_to_sleep_again_and_again(meeting *m) {
+    uint32_t rings = 0, seen = 0;
+    for (uint32_t turn = 1; goes_on(m, turn); turn++) {
+        begin_round(m, turn);
+        atomic_store(&m->gates[0].go, turn);
+        meet_about(m, 0, 2 * turn - 1);
+        if (turn % 2)
+            shoal_bell_arm(&m->bell);
+        else
+            shoal_bell_arm_for(&m->bell, 0);
+        const int idle = shoal_gate_idle(&m->gates[0]);
+        meet(m, 0, 2 * turn);
+        uint64_t count = 0;
+        const int rung = read(m->bell_fd, &count, sizeof count) > 0;
+        CHECK(idle || rung);
+        shoal_bell_disarm(&m->bell);
+        rings += (uint32_t)rung, seen += (uint32_t)idle;
+        adjust(m, 0, !idle);
+    }
+    printf("   %u rings, %u times seen without\n", rings, seen);
+}
+
+static void a_parent_that_goes_to_sleep_sees_the_worker_finished_or_hears_the_bell(void) {
+    static meeting m;
+    open_meeting(&m, BELL_ROUNDS, 1);
+    run_both(&m, finish_again_and_again, go_to_sleep_again_and_again);
+}
+
+/* -- two workers finish together ---------------------------------------------------------------------------
+ */
+
+static void finish_one(meeting *m, int me) {
+    for (uint32_t turn = 1; goes_on(m, turn); turn++) {
+        if (me == 0) {
+            begin_round(m, turn);
+            atomic_store(&m->gates[0].go, turn);
+            atomic_store(&m->gates[1].go, turn);
+            shoal_bell_arm(&m->bell);
+        }
+        meet_about(m, me, 2 * turn - 1);
+        shoal_gate_finish(m->gates, 2, (uint32_t)me, turn, &m->bell, m->ring_fd);
+        meet(m, me, 2 * turn);
+        if (me == 0) {
+            uint64_t count = 0;
+            CHECK(read(m->bell_fd, &count, sizeof count) > 0);
+            CHECK_EQUAL(count, 1);
+            CHECK_EQUAL(atomic_load(&m->bell.asleep), 0);
+        }
+    }
+}
+
+static void *finish_second(void *argument) {
+    finish_one(argument, 1);
+    return NULL;
+}
+
+static void finish_first(meeting *m) { finish_one(m, 0); }
+
+static void of_two_workers_that_finish_together_exactly_one_rings(void) {
+    static meeting m;
+    open_meeting(&m, WORKERS_ROUNDS, 1);
+    run_both(&m, finish_second, finish_first);
+}
+
+/* -- the parent posts while a worker goes to sleep ---------------------------------------------------------
+ */
+
+static void *post_again_and_again(void *argument) {
+    meeting *m = argument;
+    for (uint32_t turn = 1; goes_on(m, turn); turn++) {
+        meet_about(m, 1, 3 * turn - 2);
+        shoal_gate_post(&m->gates[0], 1);
+        meet(m, 1, 3 * turn - 1);
+        adjust(m, 1, atomic_load(&slept) == 0);
+        meet(m, 1, 3 * turn);
+    }
+    return NULL;
+}
+
+static void wait_again_and_again(meeting *m) {
+    uint32_t sleeps = 0;
+    for (uint32_t turn = 1; goes_on(m, turn); turn++) {
+        shoal_patience patience = {.average_ns = 1u << 30, .yields = 1}; /* soon asleep */
+        begin_round(m, turn);
+        atomic_store(&woken, 0);
+        atomic_store(&slept, 0);
+        meet(m, 0, 3 * turn - 2);
+        (void)shoal_gate_wait(&m->gates[0], turn - 1, &patience);
+        meet(m, 0, 3 * turn - 1);
+        CHECK(atomic_load(&slept) == 0 || atomic_load(&woken) == 1);
+        sleeps += atomic_load(&slept);
+        meet(m, 0, 3 * turn);
+    }
+    printf("   %u sleeps, each woken; %u times seen without\n", sleeps, atomic_load(&m->last) - sleeps);
+}
+
+static void a_worker_that_goes_to_sleep_sees_the_command_or_is_woken(void) {
+    static meeting m;
+    open_meeting(&m, POST_ROUNDS, 8);
+    run_both(&m, post_again_and_again, wait_again_and_again);
+}
+
+int main(void) {
+    setvbuf(stdout, NULL, _IONBF, 0);
+    alarm(300);
+    RUN(a_parent_that_goes_to_sleep_sees_the_worker_finished_or_hears_the_bell);
+    RUN(of_two_workers_that_finish_together_exactly_one_rings);
+    RUN(a_worker_that_goes_to_sleep_sees_the_command_or_is_woken);
+    return 0;
+}

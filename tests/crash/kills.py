@@ -1,0 +1,414 @@
+"""Kills workers at random moments and checks every row that comes back.
+
+    python tests/crash/kills.py --kills 2000 --seed 1 --mode sync --signal KILL
+    python tests/crash/kills.py --deaths 300              how long until a death is raised
+
+1. Each environment shows who it is, a number drawn when it was made, its episode and its step: in the
+   observation, the reward and, every third step, the info.
+2. A row without info["fault"] is exactly the next of that environment; one with it begins a new environment.
+3. Nothing hangs (a watchdog), and no process, descriptor or memory is left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import faulthandler
+import gc
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from functools import partial
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.vector import AutoresetMode
+
+from shoal.errors import WorkerDied
+from shoal.process.launcher import launcher
+from shoal.vector import ProcessVectorEnv
+
+BODY = 512
+HANG_S = 60
+
+
+def mixed(number: int) -> int:
+    number = (number ^ (number >> 17)) * 0x9E3779B97F4A7C15 % 2**64
+    return (number ^ (number >> 29)) % 2**40
+
+
+def episode_length(nonce: int, episode: int) -> int:
+    return 3 + mixed(nonce + episode) % 40
+
+
+def mark_of(env_id: int, nonce: int, episode: int, step: int) -> np.ndarray:
+    return np.array([env_id, nonce, episode, step], np.int64)
+
+
+def reward_of(env_id: int, nonce: int, episode: int, step: int) -> float:
+    return float((nonce % 2**16) * 2**32 + episode % 2**10 * 2**22 + step * 2**12 + env_id)
+
+
+def body_of(nonce: int, episode: int, step: int) -> int:
+    return mixed(nonce * 31 + episode * 7 + step)
+
+
+class Marked(gymnasium.Env):
+    """Says in every way it can who it is and how far."""
+
+    observation_space = Dict(
+        {
+            "mark": Box(-(2**62), 2**62, (4,), np.int64),
+            "body": Box(-(2**62), 2**62, (BODY,), np.int64),
+        }
+    )
+    action_space = Discrete(3)
+
+    def __init__(self, env_id: int, die_making: float = 0.0) -> None:
+        self.env_id = env_id
+        self.nonce = int.from_bytes(os.urandom(5), "little")
+        self.episode = self.count = 0
+        if random.Random(os.urandom(8)).random() < die_making:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def _seen(self):
+        body = np.full(BODY, body_of(self.nonce, self.episode, self.count), np.int64)
+        return {"mark": mark_of(self.env_id, self.nonce, self.episode, self.count), "body": body}
+
+    def _info(self):
+        if self.count % 3:
+            return {}
+        return {"mark": mark_of(self.env_id, self.nonce, self.episode, self.count)}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.episode, self.count = self.episode + 1, 0
+        return self._seen(), self._info()
+
+    def step(self, action):
+        self.count += 1
+        done = self.count == episode_length(self.nonce, self.episode)
+        reward = reward_of(self.env_id, self.nonce, self.episode, self.count)
+        return self._seen(), reward, done, False, self._info()
+
+
+class Checker:
+    """What every environment must show next."""
+
+    def __init__(self, num_envs: int, mode: AutoresetMode) -> None:
+        self.mode = mode
+        self.at: list[tuple[int, int, int] | None] = [None] * num_envs
+        self.done = [False] * num_envs
+        self.rows = self.faults = self.episodes = 0
+
+    def begun(self, env: int, observation: dict, row: int) -> None:
+        """After an explicit reset: a new episode of what there was, or of a new environment."""
+        _, nonce, episode, step = self._whole(env, observation, row)
+        assert step == 0
+        self.at[env], self.done[env] = (nonce, episode, step), False
+
+    def check(self, env: int, row: int, results: tuple) -> None:
+        """Row `row` of the results is environment `env`'s."""
+        observation, reward, terminated, truncated, info = results
+        self.rows += 1
+        _, nonce, episode, step = found = self._whole(env, observation, row)
+        shown = float(reward[row]), bool(terminated[row]), bool(truncated[row])
+        old = self.at[env]
+        assert old is not None
+        where = f"environment {env}, row {row}: was {old}, done {self.done[env]}; shows {found}, {shown}"
+        if "fault" in info and info["_fault"][row]:
+            assert shown == (0.0, False, True), where
+            assert nonce != old[0] and (episode, step) == (1, 0), where
+            assert "SIGKILL" in info["fault"][row] or "did not answer" in info["fault"][row], where
+            if self.mode == AutoresetMode.SAME_STEP:
+                assert info["_final_obs"][row], where
+            self.faults += 1
+            self.at[env], self.done[env] = (nonce, episode, step), True
+            return
+        assert nonce == old[0], where
+        if self.done[env] and self.mode == AutoresetMode.NEXT_STEP:
+            expected, flags, told = (nonce, old[1] + 1, 0), (0.0, False, False), (old[1] + 1, 0)
+        else:
+            count = old[2] + 1
+            ends = count == episode_length(nonce, old[1])
+            flags = reward_of(env, nonce, old[1], count), ends, False
+            expected, told = (nonce, old[1], count), (old[1], count)
+            if ends and self.mode == AutoresetMode.SAME_STEP:
+                expected, told = (nonce, old[1] + 1, 0), (old[1] + 1, 0)
+                final = info["final_obs"][row]["mark"]
+                assert np.array_equal(final, mark_of(env, nonce, old[1], count)), where
+        assert (nonce, episode, step) == expected and shown == flags, where
+        self._check_info(info, row, mark_of(env, nonce, *told), where)
+        self.episodes += shown[1]
+        self.at[env], self.done[env] = expected, shown[1]
+
+    def _whole(self, env: int, observation: dict, row: int) -> tuple[int, int, int, int]:
+        env_id, nonce, episode, step = map(int, observation["mark"][row])
+        assert env_id == env, f"the row of environment {env} shows {env_id}"
+        expected = body_of(nonce, episode, step)
+        assert (observation["body"][row] == expected).all(), f"environment {env}: a torn observation"
+        return env_id, nonce, episode, step
+
+    def _check_info(self, info: dict, row: int, mark: np.ndarray, where: str) -> None:
+        has = "mark" in info and bool(info["_mark"][row])
+        assert has == (mark[3] % 3 == 0), where
+        if has:
+            assert np.array_equal(info["mark"][row], mark), where
+
+
+class Killer:
+    """A thread that sends signals to random workers at random moments.
+
+    A worker and its first replacement may be hit in one step, not three in a row: that is given up.
+    """
+
+    def __init__(self, envs: ProcessVectorEnv, number: int, seed: int, pause_s: float, kind: int) -> None:
+        self._envs, self._left, self._random = envs, number, random.Random(seed)
+        self._pause_s, self._kind = pause_s, kind
+        self.sent = 0
+        self.seen: set[int] = set()
+        self._hits = [0] * envs.num_workers
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    @property
+    def done(self) -> bool:
+        return not self._thread.is_alive()
+
+    def forgive(self) -> None:
+        """A step came back."""
+        self._hits = [0] * len(self._hits)
+
+    def _run(self) -> None:
+        while self.sent < self._left:
+            time.sleep(self._random.expovariate(1 / self._pause_s))
+            w = self._random.randrange(len(self._hits))
+            pid = self._envs.worker_pids[w]
+            if pid is None or pid in self.seen or self._hits[w] == 2:
+                continue
+            self.seen.add(pid)
+            self._hits[w] += 1
+            with contextlib.suppress(ProcessLookupError):  # it was buried this very moment
+                os.kill(pid, self._kind)
+                self.sent += 1
+
+
+def watch_over() -> None:
+    faulthandler.dump_traceback_later(HANG_S, exit=True)
+
+
+def _actions(count: int) -> np.ndarray:
+    return np.zeros(count, np.int64)
+
+
+def begin_sync(envs: ProcessVectorEnv, checker: Checker, seed: int) -> None:
+    observation, _ = envs.reset(seed=seed)
+    for env in range(envs.num_envs):
+        checker.begun(env, observation, env)
+
+
+def begin_async(envs: ProcessVectorEnv, checker: Checker, seed: int) -> None:
+    envs.async_reset(seed=seed)
+    for _ in range(2):
+        results = envs.recv()
+        for row, env in enumerate(results[4]["env_id"]):
+            checker.begun(int(env), results[0], row)
+    envs.send(_actions(envs.num_envs), np.arange(envs.num_envs))
+
+
+def run_sync(envs: ProcessVectorEnv, checker: Checker, killer: Killer) -> list[float]:
+    """Steps until the killer is done, and a little more; how long each step with a fault took."""
+    mended: list[float] = []
+    turn, after = 0, 0
+    held = []
+    while after < 50:
+        after += killer.done
+        turn += 1
+        if turn % 100 == 0:
+            watch_over()
+        begin = time.perf_counter()
+        results = envs.step(_actions(envs.num_envs))
+        killer.forgive()
+        if "fault" in results[4]:
+            mended.append(time.perf_counter() - begin)
+        for env in range(envs.num_envs):
+            checker.check(env, env, results)
+        if envs.autoreset_mode == AutoresetMode.DISABLED and any(checker.done):
+            mask = np.array(checker.done)
+            observation, info = envs.reset(options={"reset_mask": mask})
+            for env in np.flatnonzero(mask | info.get("_fault", False)):
+                checker.begun(int(env), observation, int(env))
+        held = [*held, results][-(turn % 7) :]  # sometimes new slots are needed, sometimes not
+    return mended
+
+
+def run_async(envs: ProcessVectorEnv, checker: Checker, killer: Killer, seed: int) -> list[float]:
+    mended: list[float] = []
+    chooser = random.Random(seed)
+    turn, after = 0, 0
+    while after < 50:
+        after += killer.done
+        turn += 1
+        if turn % 100 == 0:
+            watch_over()
+        begin = time.perf_counter()
+        results = envs.recv()
+        killer.forgive()
+        if "fault" in results[4]:
+            mended.append(time.perf_counter() - begin)
+        ids = results[4]["env_id"].copy()
+        for row, env in enumerate(ids):
+            checker.check(int(env), row, results)
+        parts = [ids] if chooser.random() < 0.7 else np.array_split(ids, 2)
+        for part in parts:
+            envs.send(_actions(len(part)), part)
+    return mended
+
+
+def children_of(pid: int) -> list[int]:
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        found += [int(word) for word in (task / "children").read_text().split()]
+    return found
+
+
+def held() -> tuple[int, int, int, int]:
+    """Descriptors, mappings of segments, threads, and processes of the launcher."""
+    gc.collect()
+    maps = sum("memfd:shoal" in line for line in Path("/proc/self/maps").read_text().splitlines())
+    process = launcher()._process.pid
+    deadline = time.monotonic() + 5
+    while children_of(process) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return len(os.listdir("/proc/self/fd")), maps, threading.active_count(), len(children_of(process))
+
+
+def percentiles(values: list[float]) -> str:
+    if not values:
+        return "none"
+    p50, p99 = np.percentile(values, [50, 99]) * 1e3
+    return f"p50 {p50:.2f} ms, p99 {p99:.2f} ms, max {max(values) * 1e3:.2f} ms ({len(values)})"
+
+
+def run_kills(options: argparse.Namespace) -> None:
+    mode = AutoresetMode[options.autoreset]
+    stop = options.signal == "STOP"
+    makers = [partial(Marked, env, options.die_making) for env in range(options.envs)]
+    ProcessVectorEnv(makers[:1], num_workers=1).close()  # the launcher, and all that is kept once
+    before = held()
+    envs = ProcessVectorEnv(
+        makers,
+        num_workers=options.workers,
+        autoreset_mode=mode,
+        on_fault="restart",
+        step_timeout_s=0.2 if stop else None,
+        batch_size=options.envs // 2 if options.mode == "async" else None,
+        context=options.context,
+    )
+    checker = Checker(options.envs, mode)
+    begin = time.monotonic()
+    watch_over()
+    if options.mode == "sync":
+        begin_sync(envs, checker, options.seed)
+    else:
+        begin_async(envs, checker, options.seed)
+    killer = Killer(
+        envs,
+        options.kills,
+        options.seed,
+        0.3 if stop else options.pause_ms / 1e3,
+        signal.SIGSTOP if stop else signal.SIGKILL,
+    )
+    mended = (
+        run_sync(envs, checker, killer)
+        if options.mode == "sync"
+        else run_async(envs, checker, killer, options.seed)
+    )
+    seconds, restarts = time.monotonic() - begin, envs.stats["restarts"]
+    pids = [pid for pid in envs.worker_pids if pid is not None]
+    closing = time.monotonic()
+    envs.close()
+    closing = time.monotonic() - closing
+    faulthandler.cancel_dump_traceback_later()
+    print(f"{killer.sent} {options.signal}s in {seconds:.1f} s: {restarts} restarts")
+    print(f"{checker.rows} rows exact, {checker.faults} flagged, {checker.episodes} episodes ended")
+    print(f"step with a repair: {percentiles(mended)}; close {closing * 1e3:.1f} ms")
+    del envs, killer.__dict__["_envs"]
+    mended.clear()
+    after = held()
+    assert after == before, f"descriptors, mappings, threads, workers before {before} and after {after}"
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+    assert checker.faults >= checker.rows * 0 and restarts >= options.kills * 0.9, restarts
+    print("nothing left behind")
+
+
+def run_deaths(options: argparse.Namespace) -> None:
+    """How long from a kill to the exception, and from there to a working vector environment."""
+    makers = [partial(Marked, env) for env in range(options.envs)]
+    envs = ProcessVectorEnv(makers, num_workers=options.workers)
+    envs.reset(seed=options.seed)
+    chooser = random.Random(options.seed)
+    to_killer, orders = os.pipe()[::-1]
+    killed_at, from_killer = os.pipe()
+    pid = os.fork()  # so that the killer's moments are not those at which this process has nothing to do
+    if pid == 0:
+        with os.fdopen(orders) as lines:
+            for line in lines:
+                victim, delay = line.split()
+                time.sleep(float(delay))
+                moment = time.monotonic()
+                os.kill(int(victim), signal.SIGKILL)
+                os.write(from_killer, f"{moment!r}\n".encode())
+                if victim == "0":
+                    break
+        os._exit(0)
+    known, revived = [], []
+    with os.fdopen(killed_at) as answers:
+        for _ in range(options.deaths):
+            watch_over()
+            victim = chooser.choice(envs.worker_pids)
+            os.write(to_killer, f"{victim} {chooser.random() * 0.01}\n".encode())
+            try:
+                while True:
+                    envs.step(_actions(options.envs))
+            except WorkerDied as error:
+                now = time.monotonic()
+                assert error.pid == victim and error.signal == signal.SIGKILL
+            known.append(now - float(answers.readline()))
+            begin = time.perf_counter()
+            envs.reset()
+            revived.append(time.perf_counter() - begin)
+    os.close(to_killer)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    envs.close()
+    faulthandler.cancel_dump_traceback_later()
+    print(f"from the kill to WorkerDied: {percentiles(known)}")
+    print(f"reset() that brings the worker back: {percentiles(revived)}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--deaths", type=int, help="measure so many deaths with on_fault='raise' instead")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--mode", choices=["sync", "async"], default="sync")
+    parser.add_argument("--signal", choices=["KILL", "STOP"], default="KILL")
+    parser.add_argument("--autoreset", choices=["NEXT_STEP", "SAME_STEP", "DISABLED"], default="NEXT_STEP")
+    parser.add_argument("--envs", type=int, default=12)
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--context", choices=["fork", "forkserver", "spawn"], default=None)
+    parser.add_argument("--pause-ms", type=float, default=20.0, help="mean time between kills")
+    parser.add_argument("--die-making", type=float, default=0.0, help="chance to die while being made")
+    options = parser.parse_args()
+    faulthandler.enable()
+    (run_kills if options.deaths is None else run_deaths)(options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,408 @@
+"""on_fault="restart": a dead worker is replaced, its rows come truncated with info["fault"], no others do."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from functools import partial
+
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode
+
+import shoal
+from shoal.errors import WorkerDied, WorkerError
+from shoal.process import launcher
+from tests.crash.fragile import (
+    BIG,
+    C_LOOP,
+    EXIT,
+    KILL,
+    LOOP,
+    RAISE,
+    SEGFAULT,
+    SLOW,
+    SOON_S,
+    STOP,
+    Broken,
+    Fragile,
+    actions,
+    at_most,
+    is_running,
+    wait_until,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*ERROR")
+
+MODES = list(AutoresetMode)
+RESTART_S = SOON_S + 2.0
+
+
+@pytest.fixture
+def start(make):
+    """Environments that restart, reset already; and their first observation."""
+
+    def begin(*args, seed=0, **kwargs):
+        envs = make(*args, on_fault="restart", **kwargs)
+        return envs, envs.reset(seed=seed)[0].copy()
+
+    return begin
+
+
+def check_replaced(results, before, rows, others):
+    """`rows` begin anew and say so; `others` went on as if nothing had been."""
+    observation, reward, terminated, truncated, info = results
+    rows, others = list(rows), list(others)
+    assert observation[:, 0].tolist() == list(range(len(observation)))
+    assert truncated.tolist() == [row in rows for row in range(len(truncated))]
+    assert not terminated.any() and not reward[rows].any()
+    assert info["_fault"].tolist() == truncated.tolist()
+    assert all(info["fault"][row] is None for row in others)
+    assert not observation[rows, 2].any() and (observation[rows, 1] != before[rows, 1]).all()
+    assert (observation[others, 1] == before[others, 1]).all()
+    assert (observation[others, 2] == before[others, 2] + 1).all()
+    assert (reward[others] == observation[others, 2]).all()
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("how", [KILL, SEGFAULT, EXIT], ids=["SIGKILL", "SIGSEGV", "_exit"])
+def test_the_rows_of_a_worker_that_died_are_truncated_and_no_others(start, mode, how):
+    envs, before = start(5, 2, autoreset_mode=mode)
+    before = envs.step(actions(count=5))[0].copy()
+    with at_most(RESTART_S):
+        results = envs.step(actions(3, how, count=5))
+    check_replaced(results, before, [2, 3, 4], [0, 1])
+    fault = results[4]["fault"][3]
+    assert {KILL: "SIGKILL", SEGFAULT: "SIGSEGV", EXIT: "exit code 7"}[how] in fault
+    assert envs.stats["restarts"] == 1
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_replaced_environment_goes_on_as_after_any_truncated_row(start, mode):
+    envs, _ = start(autoreset_mode=mode)
+    replaced, _, _, truncated, info = envs.step(actions(0, KILL))
+    replaced = replaced.copy()
+    if mode == AutoresetMode.SAME_STEP:
+        assert info["_final_obs"].tolist() == [True, True, False, False]
+        assert "fault" in info["final_info"]
+    if mode == AutoresetMode.DISABLED:
+        replaced[:2] = envs.reset(options={"reset_mask": truncated.copy()})[0][:2]
+    observation, reward, terminated, truncated, info = envs.step(actions())
+    assert not (terminated | truncated).any() and "fault" not in info
+    assert (observation[:, 1] == replaced[:, 1]).all()
+    expected = [0, 0] if mode == AutoresetMode.NEXT_STEP else [1, 1]  # that step resets
+    assert observation[:, 2].tolist() == [*expected, 2, 2] and reward.tolist() == [*expected, 2, 2]
+    assert envs.step(actions())[1].tolist() == [expected[0] + 1] * 2 + [3, 3]
+
+
+def test_seeds_of_replacements_follow_from_the_seed_and_differ_each_time(start):
+    def run(seed):
+        envs, first = start(seed=seed)
+        drawn = [first[:, 3].tolist()]
+        for _ in range(3):
+            observation, *_, info = envs.step(actions(0, KILL, 2, RAISE))
+            drawn += [observation[:, 3].tolist(), info["seed"].tolist()]
+        return drawn
+
+    once = run(7)
+    assert once == run(7) and once != run(8)
+    seen = [row[env] for row in once[1::2] for env in range(3)]
+    assert len(set(seen)) == len(seen)
+
+
+def test_a_worker_that_takes_too_long_is_replaced_in_time(start):
+    envs, before = start(step_timeout_s=0.3)
+    for how in (C_LOOP, STOP, LOOP):
+        before = envs.step(actions())[0].copy()
+        with at_most(0.3 + 0.5 + RESTART_S):
+            results = envs.step(actions(1, how))
+        check_replaced(results, before, [0, 1], [2, 3])
+        assert "did not answer within 0.3 s" in results[4]["fault"][0]
+
+
+def test_two_workers_of_three_are_replaced_in_one_step_and_a_large_info_of_the_third_arrives(start):
+    envs, before = start(6, 3)
+    results = envs.step(actions(0, KILL, 2, BIG, 5, EXIT, count=6))
+    check_replaced(results, before, [0, 1, 4, 5], [2, 3])
+    assert (results[4]["big"][2] == 2).all() and np.flatnonzero(results[4]["_big"]).tolist() == [2]
+
+
+def test_a_worker_that_died_between_steps_is_replaced_whether_or_not_a_slot_is_needed(start):
+    envs, before = start()
+    held = []
+    for turn in range(4):
+        os.kill(envs.worker_pids[1], signal.SIGKILL)
+        results = envs.step(actions())
+        check_replaced(results, before, [2, 3], [0, 1])
+        held += [results] if turn % 2 else []
+        before = envs.step(actions())[0].copy()
+    assert envs.stats["restarts"] == 4 and len(held) == 2
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_worker_that_dies_in_a_reset_does_it_again_and_its_rows_say_so(start, mode):
+    envs, before = start(autoreset_mode=mode)
+    seeded, _ = envs.reset(seed=5)
+    drawn = seeded[:, 3].tolist()
+    os.kill(envs.worker_pids[0], signal.SIGKILL)
+    observation, info = envs.reset(seed=5)
+    assert observation[:, 3].tolist() == drawn and info["seed"].tolist() == [5, 6, 7, 8]
+    assert info["_fault"].tolist() == [True, True, False, False]
+    assert envs.step(actions())[1].tolist() == [1.0] * 4
+
+
+def test_an_environment_that_a_masked_reset_would_spare_says_when_it_was_lost(start):
+    envs, before = start()
+    envs.step(actions())
+    os.kill(envs.worker_pids[0], signal.SIGKILL)
+    observation, info = envs.reset(options={"reset_mask": np.array([True, False, False, False])})
+    assert info["_fault"].tolist() == [True, True, False, False]
+    assert observation[:, 2].tolist() == [0, 0, 1, 1]
+    assert observation[1, 1] != before[1, 1] and (observation[2:, 1] == before[2:, 1]).all()
+
+
+def test_a_reset_that_always_kills_its_worker_is_given_up(start):
+    envs, _ = start()
+    with at_most(4 * RESTART_S), pytest.raises(WorkerDied):
+        envs.reset(options={3: KILL})
+    assert envs.reset(seed=0)[0][:, 2].tolist() == [0] * 4
+    assert envs.step(actions())[1].tolist() == [1.0] * 4
+
+
+def test_a_worker_that_dies_in_a_call_is_replaced_and_the_death_raised(start):
+    envs, before = start()
+    with at_most(RESTART_S), pytest.raises(WorkerDied) as caught:
+        envs.call("do_if", 2, KILL)
+    assert caught.value.env_ids == [2, 3]
+    assert envs.call("echo", 5) == (5,) * 4
+    observation, reward, *_ = envs.step(actions())
+    assert (observation[:2, 1] == before[:2, 1]).all() and reward[:2].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED])
+def test_in_a_rollout_the_rows_of_that_step_alone_are_truncated(start, mode):
+    envs, before = start(autoreset_mode=mode)
+    rollout = envs.rollout(4)
+    rollout.start(before)
+    rollout.step(actions())
+    info = rollout.step(actions(0, KILL))
+    assert info["_fault"].tolist() == [True, True, False, False]
+    rollout.step(actions())
+    assert rollout.truncated[:3].tolist() == [[False] * 4, [True, True, False, False], [False] * 4]
+    assert rollout.rewards[:2].tolist() == [[1.0] * 4, [0, 0, 2, 2]]
+    assert rollout.observations[:3, :, 2].tolist() == [[0] * 4, [1] * 4, [0, 0, 2, 2]]
+    assert (rollout.observations[2, :2, 1] != before[:2, 1]).all()
+
+
+def test_observations_that_travel_as_messages_are_replaced_too(make):
+    envs = make(on_fault="restart", shared_memory=False, observation_space=None)
+    before = envs.reset(seed=0)[0].copy()
+    check_replaced(envs.step(actions(3, KILL)), before, [2, 3], [0, 1])
+
+
+# -- environments that raise ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_environment_that_raises_is_made_anew_in_place(start, mode):
+    envs, before = start(autoreset_mode=mode)
+    pids = envs.worker_pids
+    results = envs.step(actions(1, RAISE))
+    check_replaced(results, before, [1], [0, 2, 3])
+    assert "Broken: environment 1 was told to" in results[4]["fault"][1]
+    assert envs.worker_pids == pids and envs.stats["restarts"] == 0
+    if mode == AutoresetMode.SAME_STEP:
+        assert results[4]["_final_obs"].tolist() == [False, True, False, False]
+
+
+# -- replacements that fail -------------------------------------------------------------------------------
+
+
+def test_a_replacement_that_dies_is_replaced_in_turn(start, tmp_path):
+    deaths = tmp_path / "deaths"
+    deaths.write_text("0")
+    envs, before = start(deaths=deaths)
+    deaths.write_text("2")
+    check_replaced(envs.step(actions(0, KILL)), before, [0, 1], [2, 3])
+    assert envs.stats["restarts"] == 3 and deaths.read_text() == "0"
+
+
+def test_replacements_that_keep_dying_are_given_up_and_reset_may_try_again(start, tmp_path):
+    deaths = tmp_path / "deaths"
+    deaths.write_text("0")
+    envs, _ = start(6, 3, deaths=deaths)
+    deaths.write_text("1000")
+    with at_most(4 * RESTART_S), pytest.raises(WorkerDied):
+        envs.step(actions(0, KILL, 4, KILL, count=6))
+    assert 990 <= int(deaths.read_text()) < 1000
+    with pytest.raises(WorkerDied):  # no result is made of what nobody stepped
+        envs.step(actions(count=6))
+    with pytest.raises(WorkerDied):
+        envs.reset(seed=0)
+    deaths.write_text("0")
+    observation, _ = envs.reset(seed=0)
+    assert observation[:, 0].tolist() == [0, 1, 2, 3, 4, 5]
+    assert envs.step(actions(count=6))[1].tolist() == [1.0] * 6
+
+
+class Moody(Fragile):
+    """Raises when made, or in its first reset, as a file says."""
+
+    def __init__(self, tag, mood):
+        super().__init__(tag)
+        self.mood = mood
+        if open(mood).read() == "making":
+            raise Broken("no mood to be made")
+
+    def reset(self, *, seed=None, options=None):
+        if open(self.mood).read() == "resetting":
+            raise Broken("no mood to begin")
+        return super().reset(seed=seed, options=options)
+
+
+@pytest.mark.parametrize("when", ["making", "resetting"])
+def test_a_replacement_that_raises_is_raised_and_nothing_of_it_is_left(tmp_path, when):
+    mood = tmp_path / "mood"
+    mood.write_text("fine")
+    makers = [partial(Moody, tag, str(mood)) for tag in range(4)]
+    with shoal.vector.ProcessVectorEnv(makers, num_workers=2, on_fault="restart") as envs:
+        envs.reset(seed=0)
+        envs.step(actions())
+        before = len(os.listdir("/proc/self/fd"))
+        mood.write_text(when)
+        for call in (lambda: envs.step(actions(0, KILL)), lambda: envs.reset(seed=0)):
+            with pytest.raises((Broken, WorkerError)):
+                call()
+        mood.write_text("fine")
+        pids = envs.worker_pids
+        assert envs.reset(seed=0)[0][:, 2].tolist() == [0] * 4
+        assert envs.step(actions())[1].tolist() == [1.0] * 4
+        assert pids[0] is None or not is_running(pids[0])
+        assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_worker_is_replaced_though_the_launcher_was_killed_with_it(start):
+    envs, before = start()
+    os.kill(launcher._current._process.pid, signal.SIGKILL)
+    os.kill(envs.worker_pids[0], signal.SIGKILL)
+    check_replaced(envs.step(actions()), before, [0, 1], [2, 3])
+
+
+# -- asynchronous stepping --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def flight(make):
+    """Four environments over two workers, in flight; `take(envs, n)` gives n rows by environment."""
+    envs = make(batch_size=1, on_fault="restart")
+    envs.async_reset(seed=0)
+    first = take(envs, 4)
+    return envs, first
+
+
+def take(envs, count):
+    """`count` results by environment: observation, reward, truncated, fault."""
+    found = {}
+    for _ in range(count):
+        observation, reward, _, truncated, info = envs.recv()
+        env = int(info["env_id"][0])
+        assert env not in found and observation[0, 0] == env
+        fault = info["fault"][0] if "fault" in info else None
+        found[env] = observation[0].copy(), float(reward[0]), bool(truncated[0]), fault
+    return found
+
+
+def test_what_was_under_way_in_a_dead_worker_comes_back_truncated_and_other_workers_go_on(flight):
+    envs, first = flight
+    envs.send(actions(0, KILL), range(4))
+    with at_most(RESTART_S):
+        back = take(envs, 4)
+    for env in (0, 1):
+        observation, reward, truncated, fault = back[env]
+        assert observation[1] != first[env][0][1] and observation[2] == 0
+        assert reward == 0 and truncated and "SIGKILL" in fault
+    for env in (2, 3):
+        observation, reward, truncated, fault = back[env]
+        assert observation[1] == first[env][0][1]
+        assert (observation[2], reward, truncated, fault) == (1, 1.0, False, None)
+
+
+def test_what_lay_idle_in_a_dead_worker_says_so_when_it_is_sent_next(flight):
+    envs, first = flight
+    envs.send([KILL], [0])
+    assert take(envs, 1)[0][2]
+    envs.send([0, 0], [1, 2])
+    back = take(envs, 2)
+    assert back[1][2] and "SIGKILL" in back[1][3] and back[1][0][1] != first[1][0][1]
+    assert not back[2][2] and back[2][0][1] == first[2][0][1]
+    envs.send([0, 0], [0, 1])
+    after = take(envs, 2)
+    assert [after[env][0][1] for env in (0, 1)] == [after[0][0][1], back[1][0][1]]
+    assert not after[0][2] and not after[1][2]
+
+
+def test_what_was_finished_before_the_death_stands_and_the_next_one_is_truncated(flight):
+    envs, first = flight
+    envs.send([0, KILL], [0, 1])  # one after the other, in this order
+    board = envs._workers.crew.board
+    wait_until(lambda: board["finished"][0] == board["ticket"][0], SOON_S)
+    wait_until(lambda: not is_running(envs.worker_pids[0]), SOON_S)
+    back = take(envs, 2)
+    observation, reward, truncated, fault = back[0]
+    assert observation[1] == first[0][0][1]
+    assert (observation[2], reward, truncated, fault) == (1, 1.0, False, None)
+    assert back[1][2] and "SIGKILL" in back[1][3]
+    envs.send([0], [0])
+    observation, reward, truncated, fault = take(envs, 1)[0]
+    assert observation[1] != first[0][0][1] and observation[2] == 0
+    assert reward == 0 and truncated and "SIGKILL" in fault
+
+
+def test_a_replacement_does_not_wait_for_workers_that_are_busy(flight):
+    envs, _ = flight
+    envs.send([LOOP, KILL], [0, 2])
+    with at_most(RESTART_S):
+        assert take(envs, 1)[2][2]
+
+
+def test_two_workers_that_die_together_in_asynchronous_stepping_are_both_replaced(make):
+    envs = make(6, 3, batch_size=6, on_fault="restart")
+    envs.async_reset(seed=0)
+    first = envs.recv()[0].copy()
+    envs.send(actions(0, KILL, 2, SLOW, 4, EXIT, count=6), range(6))
+    observation, reward, _, truncated, info = envs.recv()
+    order = np.argsort(info["env_id"])
+    assert truncated[order].tolist() == [True, True, False, False, True, True]
+    assert info["_fault"][order].tolist() == truncated[order].tolist()
+    assert (observation[order][2:4, 1] == first[np.argsort(first[:, 0])][2:4, 1]).all()
+    assert reward[order].tolist() == [0, 0, 1, 1, 0, 0]
+
+
+def test_an_abandoned_step_whose_worker_dies_leaves_the_environments_usable(start):
+    envs, before = start()
+    envs.step_async(actions(0, SLOW))
+    with pytest.raises(multiprocessing.TimeoutError):
+        envs.step_wait(timeout=0.01)
+    os.kill(envs.worker_pids[0], signal.SIGKILL)
+    observation, reward, *_ = envs.step(actions())
+    assert (observation[:2, 1] != before[:2, 1]).all()
+    assert reward.tolist() == [0, 0, 2, 2]
+
+
+# -- C environments ---------------------------------------------------------------------------------------
+
+
+def test_c_environments_in_a_killed_worker_are_replaced():
+    count = 128
+    options = {"backend": "process", "num_workers": 2, "on_fault": "restart"}
+    with shoal.make_vec("shoal/CartPole-v1", count, **options) as envs:
+        envs.reset(seed=3)
+        os.kill(envs.worker_pids[1], signal.SIGKILL)
+        observation, reward, terminated, truncated, info = envs.step(np.zeros(count, np.int64))
+        assert truncated.tolist() == [False] * 64 + [True] * 64 and not terminated.any()
+        assert reward.tolist() == [1.0] * 64 + [0.0] * 64 and info["_fault"].tolist() == truncated.tolist()
+        assert (np.abs(observation[64:]) <= 0.05).all()  # where an episode begins
+        assert envs.stats["restarts"] == 1
+        for _ in range(3):
+            envs.step(np.zeros(count, np.int64))

@@ -1,0 +1,173 @@
+"""The crew: commands and messages reach workers, deaths are told, and all of them end."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import threading
+from functools import partial
+
+import pytest
+
+from shoal.errors import WorkerDied, WorkerError, WorkerTimeout
+from shoal.process.crew import DIED, IDLE, TIMEOUT, Crew, Plan, checked_makers, surroundings
+from shoal.process.mail import Failure
+from shoal.spaces import Bounds
+from tests.crash.fragile import (
+    BIG_BYTES,
+    C_LOOP,
+    KILL,
+    LOOP,
+    SAY,
+    SOON_S,
+    Fragile,
+    at_most,
+    is_running,
+    wait_until,
+)
+
+
+def plan_of(worker, workers=2):
+    maker = checked_makers([partial(Fragile, worker)], worker)
+    return Plan(
+        worker=worker,
+        first=worker,
+        count=1,
+        num_envs=workers,
+        autoreset=0,
+        makers=maker,
+        plugin=None,
+        bounds=Bounds(None, None, None),
+        all_spaces=False,
+        restarts=False,
+        daemon=True,
+        yields=True,
+        seeds=[None],
+    )
+
+
+@pytest.fixture
+def crew():
+    made = Crew([plan_of(0), plan_of(1)], 2, None)
+    made.start()
+    assert made.wait(4 * SOON_S) == IDLE
+    for w in range(2):
+        assert made.answer(w, None)["action_space"] == Fragile.action_space
+    yield made
+    made.stop(0.5)
+
+
+def ask(crew, w, what):
+    crew.ask(w, "call", "do", (what,), {})
+
+
+def test_an_answer_comes_once_and_only_from_who_was_asked(crew):
+    crew.ask(1, "call", "echo", ("value",), {})
+    assert crew.wait(SOON_S) == IDLE
+    assert crew.answer(0, None) is None
+    assert crew.answer(1, None)[0].thaw() == "value"
+    assert crew.answer(1, None) is None
+
+
+@pytest.mark.parametrize("size", [10, 65536, 70000, BIG_BYTES])
+def test_messages_of_any_size_arrive_both_ways(crew, size):
+    value = os.urandom(size)
+    crew.ask_all("call", "echo", (value,), {})
+    assert crew.wait(4 * SOON_S) == IDLE
+    for w in range(2):
+        assert crew.answer(w, None)[0].thaw() == value
+
+
+def test_a_message_that_nobody_understands_is_answered_with_the_error(crew):
+    crew.ask(0, "nonsense", 1)
+    assert crew.wait(SOON_S) == IDLE
+    answer = crew.answer(0, None)
+    assert isinstance(answer, Failure) and isinstance(answer.exception(), AttributeError)
+
+
+def test_one_worker_can_be_waited_for_alone(crew):
+    ask(crew, 0, LOOP)
+    ask(crew, 1, SAY)
+    assert crew.wait(SOON_S, 1) == IDLE
+    assert crew.busy() == [0] and crew.busy(1) == []
+    assert crew.wait(0.01) == TIMEOUT
+
+
+def test_a_death_is_waited_for_in_vain_by_nobody_and_told_once(crew):
+    ask(crew, 0, KILL)
+    with at_most(SOON_S):
+        assert crew.wait(None) == DIED
+    victim = crew.pid(0)
+    error = crew.bury(0)
+    assert type(error) is WorkerDied
+    assert (error.pid, error.env_ids, error.signal, error.exitcode) == (victim, [0], signal.SIGKILL, None)
+    assert not crew.present(0) and crew.pid(0) is None and not crew.alive(0)
+    assert crew.wait(None) == IDLE
+    crew.ask(0, "call", "echo", (1,), {})  # nobody is there to answer
+    assert crew.wait(None) == IDLE and crew.answer(0, None) is None
+    crew.start([0])
+    assert crew.wait(4 * SOON_S) == IDLE and crew.answer(0, None)["render_mode"] is None
+
+
+def test_who_is_late_is_ended_for_certain(crew):
+    ask(crew, 1, C_LOOP)
+    assert crew.wait(0.05) == TIMEOUT
+    victim = crew.pid(1)
+    with at_most(SOON_S):
+        error = crew.bury(1, 0.05)
+    assert isinstance(error, WorkerTimeout) and "did not answer within 0.05 s" in str(error)
+    assert not is_running(victim)
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is WorkerTimeout and again.env_ids == [1] and again.summary == error.summary
+
+
+def test_the_stack_of_a_worker_in_a_loop_can_be_seen_and_it_goes_on(crew):
+    ask(crew, 0, LOOP)
+    wait_until(lambda: "in do" in crew.show_stack(0), 4 * SOON_S)
+    assert "fragile.py" in crew.show_stack(0)
+    assert crew.alive(0) and crew.busy() == [0]
+
+
+def test_all_workers_end_in_time_whatever_they_do(crew):
+    pids = [crew.pid(0), crew.pid(1)]
+    ask(crew, 0, C_LOOP)
+    os.kill(pids[1], signal.SIGSTOP)
+    with at_most(0.5 + SOON_S):
+        crew.stop(0.5)
+    assert not any(map(is_running, pids))
+    crew.stop(0.5)
+
+
+def test_a_crew_of_which_one_worker_cannot_be_made_says_which():
+    plans = [plan_of(0), plan_of(1)]
+    plans[1].makers = checked_makers([partial(Fragile, 1, "/no/such/file")], 1)
+    crew = Crew(plans, 2, None)
+    try:
+        crew.start()
+        assert crew.wait(4 * SOON_S) == IDLE
+        answer = crew.answer(1, None)
+        assert isinstance(answer, Failure) and answer.env_id == 1
+        assert isinstance(answer.exception(), FileNotFoundError)
+    finally:
+        crew.stop(0.5)
+
+
+def test_functions_that_cannot_travel_are_named_before_anything_is_started():
+    lock = threading.Lock()
+    with pytest.raises(WorkerError, match=r"env_fns\[6\].*cannot be sent"):
+        checked_makers([Fragile, lambda: lock], 5)
+
+
+def test_the_surroundings_of_this_process_go_along(monkeypatch, tmp_path):
+    monkeypatch.setenv("OMPI_RANK", "1")
+    monkeypatch.setenv("SHOAL_TEST", "here")
+    monkeypatch.chdir(tmp_path)
+    found = surroundings()
+    assert found.directory == str(tmp_path) and found.environment["SHOAL_TEST"] == "here"
+    assert "OMPI_RANK" not in found.environment
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert surroundings().directory == "/"

@@ -1,0 +1,241 @@
+"""Gates from Python: both sides of core/gate.hpp, a parent and a forked worker."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+
+from shoal import _core
+from shoal.memory import Layout, Segment
+from shoal.process.crew import DIED, IDLE, TIMEOUT
+from shoal.vector import ProcessVectorEnv
+
+FOREVER_NS = 2**62
+
+PRELUDE = """
+import os, random, signal, sys, time
+import numpy as np
+from shoal import _core
+from shoal.memory import Layout, Segment
+
+IDLE, TIMEOUT, DIED = 0, 1, 2
+FOREVER_NS = 2**62
+workers = 2
+board = Segment(Layout({"gates": (np.uint8, (workers, 192)), "bell": (np.uint8, (64,)),
+                        "finished_at": (np.float64, (workers,))}))
+bell_fd, ring_fd = _core.bell_create()
+gates = _core.Gates(board["gates"], board["bell"], workers, bell_fd, False)
+
+def fork_worker(w, work):
+    pid = os.fork()
+    if pid == 0:
+        gate = _core.Gate(board["gates"], board["bell"], w, ring_fd, False)
+        while True:
+            command = gate.wait()
+            work(w, gate, command)
+            board["finished_at"][w] = time.monotonic()
+            gate.finish(command, 0)
+    gates.watch(w, os.pidfd_open(pid), False)
+    return pid
+
+def end(*pids):
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+"""
+
+HAND_OFFS = (
+    PRELUDE
+    + """
+def spin(w, gate, command):
+    until = time.perf_counter() + random.random() * 250e-6
+    while time.perf_counter() < until:
+        pass
+
+pids = [fork_worker(w, spin) for w in range(workers)]
+late, number = 0, int(sys.argv[1])
+for turn in range(number):
+    gates.post_all(7, turn, 2 * turn)
+    assert gates.wait(FOREVER_NS) == IDLE
+    late += time.monotonic() - board["finished_at"].max() > 0.04
+    assert [gates.reply(w)[0] for w in range(workers)] == [7, 7]
+    if turn % 8 == 0:
+        time.sleep(random.random() * 300e-6)
+end(*pids)
+print(late)
+"""
+)
+
+
+def test_a_worker_that_finishes_as_the_parent_goes_to_sleep_wakes_it(run_python):
+    assert int(run_python(HAND_OFFS, 10000)) <= 10  # who has finished is not slept through
+
+
+ONE_OF_TWO = (
+    PRELUDE
+    + """
+def serve(w, gate, command):
+    time.sleep(command / 1000)
+
+pids = [fork_worker(w, serve) for w in range(workers)]
+gates.post(0, 10000, 0, 0, 0)  # busy for long
+late = 0
+for turn in range(60):
+    gates.post(1, turn % 3, 0, 0, 0)
+    begin = time.monotonic()
+    assert gates.wait(FOREVER_NS, 1) == IDLE
+    late += time.monotonic() - board["finished_at"][1] > 0.04
+assert gates.wait(1000000) == TIMEOUT
+gates.post(1, 5000, 0, 0, 0)
+os.kill(pids[0], signal.SIGKILL)
+assert gates.wait(100000000, 1) == TIMEOUT  # the other one's death is no news here
+assert gates.wait(FOREVER_NS) == DIED and gates.dead() == [0]
+os.kill(pids[1], signal.SIGKILL)
+assert gates.wait(FOREVER_NS, 1) == DIED
+for pid in pids:
+    os.waitpid(pid, 0)
+print(late)
+"""
+)
+
+
+def test_one_worker_can_be_waited_for_while_another_one_is_busy_or_dead(run_python):
+    assert int(run_python(ONE_OF_TWO)) <= 3
+
+
+INTERRUPTED = (
+    PRELUDE
+    + """
+class Alarm(Exception): pass
+
+def ring(number, frame):
+    raise Alarm
+
+def serve(w, gate, command):
+    time.sleep(command)
+
+signal.signal(signal.SIGALRM, ring)
+pids = [fork_worker(w, serve) for w in range(workers)]
+gates.post(0, 100, 0, 0, 0)
+signal.setitimer(signal.ITIMER_REAL, 0.02)
+begin = time.monotonic()
+try:
+    gates.wait(FOREVER_NS)
+except Alarm:
+    print(time.monotonic() - begin < 1.0)
+end(*pids)
+"""
+)
+
+
+def test_what_a_signal_handler_raises_ends_the_wait(run_python):
+    assert run_python(INTERRUPTED) == "True\n"
+
+
+@pytest.fixture
+def board():
+    with Segment(Layout({"gates": (np.uint8, (2, 192)), "bell": (np.uint8, (64,))})) as segment:
+        fds = set(_core.bell_create())
+        yield segment, max(fds)
+        for fd in fds:
+            os.close(fd)
+
+
+def test_a_reply_is_given_once(board):
+    segment, bell_fd = board
+    gates = _core.Gates(segment["gates"], segment["bell"], 2, bell_fd, False)
+    read, write = os.pipe()
+    gates.watch(0, read, False)
+    gate = _core.Gate(segment["gates"], segment["bell"], 0, bell_fd, False)
+    for number in range(3):
+        gates.post(0, 3, 11, 12 + number, 13)
+        assert (gate.wait(), gate.slot, gate.row, gate.mail_bytes) == (3, 11, 12 + number, 13)
+        assert not gates.idle(0) and gates.wait(0) == TIMEOUT
+        gate.finish(1, 100 + number)
+        assert gates.idle(0) and gates.wait(FOREVER_NS) == IDLE
+        assert gates.replied
+        assert gates.reply(0) == (1, 100 + number)
+        assert not gates.replied and gates.reply(0)[0] == 0
+    os.close(read), os.close(write)
+
+
+def test_a_worker_that_is_not_there_counts_as_idle_and_is_given_nothing(board):
+    segment, bell_fd = board
+    gates = _core.Gates(segment["gates"], segment["bell"], 2, bell_fd, False)
+    gates.post_all(1, 0, 0)
+    assert gates.wait(FOREVER_NS) == IDLE and gates.dead() == []
+    assert not segment["gates"].any()
+
+
+def test_who_is_busy_with_a_closed_descriptor_is_dead_and_a_successor_begins_at_the_same_number(board):
+    segment, bell_fd = board
+    gates = _core.Gates(segment["gates"], segment["bell"], 2, bell_fd, False)
+    read, write = os.pipe()
+    gates.watch(1, read, False)
+    for _ in range(5):
+        gates.post(1, 1, 0, 0, 0)
+        os.write(write, b"x")  # as a pidfd is readable at the end
+        assert gates.wait(FOREVER_NS) == DIED and gates.dead() == [1]
+        os.read(read, 1)
+        gates.watch(1, read, False)
+        assert gates.idle(1)
+        successor = _core.Gate(segment["gates"], segment["bell"], 1, bell_fd, False)
+        gates.post(1, 2, 0, 0, 0)
+        assert successor.wait() == 2  # and nothing of what its predecessor was given
+        successor.finish(0, 0)
+        assert gates.wait(FOREVER_NS) == IDLE
+    os.close(read), os.close(write)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda gates: gates.watch(2, -1, False),
+        lambda gates: gates.idle(2),
+        lambda gates: gates.post(2, 1, 0, 0, 0),
+        lambda gates: gates.reply(2),
+        lambda gates: gates.times(2),
+        lambda gates: gates.wait(0, 2),
+    ],
+)
+def test_a_worker_beyond_the_last_is_an_index_error(board, call):
+    segment, bell_fd = board
+    with pytest.raises(IndexError):
+        call(_core.Gates(segment["gates"], segment["bell"], 2, bell_fd, False))
+
+
+def test_gates_that_do_not_fit_the_array_are_refused(board):
+    segment, bell_fd = board
+    with pytest.raises(ValueError, match="too small"):
+        _core.Gates(segment["gates"], segment["bell"], 3, bell_fd, False)
+    with pytest.raises(ValueError, match="too small"):
+        _core.Gate(segment["gates"], segment["bell"], 2, bell_fd, False)
+
+
+class Light(gymnasium.Env):
+    """As good as nothing to do."""
+
+    observation_space, action_space = Box(0, 1, (1,), np.float32), Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(1, np.float32), 1.0, False, False, {}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_action_sent_as_a_worker_goes_idle_is_not_lost(workers):
+    # A lost one would be waited for in vain, until the limit.
+    with ProcessVectorEnv([Light] * 4, num_workers=workers, batch_size=1, step_timeout_s=5.0) as envs:
+        envs.async_reset(seed=0)
+        begin = time.monotonic()
+        for _ in range(20000):
+            envs.send(np.zeros(1, np.int64), envs.recv()[4]["env_id"])
+            if time.monotonic() - begin > 10:  # a busy machine
+                break

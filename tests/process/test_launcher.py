@@ -1,0 +1,148 @@
+"""The launcher: forks workers on request, tells how they ended, and ends with its trainer."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+
+import pytest
+
+from shoal.process import launcher as module
+from shoal.process.launcher import Launcher, LauncherEnded, launcher
+from shoal.process.start import start
+from tests.crash.fragile import SOON_S, at_most, is_running, wait_gone, wait_until
+
+
+@pytest.fixture
+def own():
+    """A launcher of this test alone."""
+    made = Launcher()
+    yield made
+    made.close()
+
+
+def start_worker(own):
+    """A worker that waits for its plan, and the socket it waits at."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        pid, pidfd = own.start(theirs)
+    return pid, pidfd, ours
+
+
+def test_the_launcher_is_started_once_and_again_after_its_death():
+    first = launcher()
+    assert launcher() is first and first.alive
+    os.kill(first._process.pid, signal.SIGKILL)
+    wait_until(lambda: not first.alive, SOON_S)
+    second = launcher()
+    assert second is not first and second.alive
+
+
+def test_a_worker_whose_socket_closes_before_it_has_its_plan_ends(own):
+    pid, pidfd, ours = start_worker(own)
+    assert is_running(pid)
+    ours.close()
+    assert own.exit_status(pid, SOON_S) == 0
+    assert not is_running(pid)
+    os.close(pidfd)
+
+
+def test_how_workers_ended_is_told_in_any_order_and_once(own):
+    workers = [start_worker(own) for _ in range(3)]
+    signals = [signal.SIGKILL, signal.SIGTERM, signal.SIGABRT]
+    for (pid, *_), number in zip(workers, signals, strict=True):
+        os.kill(pid, number)
+    for (pid, pidfd, ours), number in reversed(list(zip(workers, signals, strict=True))):
+        status = own.exit_status(pid, SOON_S)
+        assert status is not None and os.WTERMSIG(status) == number
+        assert own.exit_status(pid, 0.01) is None
+        ours.close()
+        os.close(pidfd)
+
+
+def test_ends_that_come_between_two_starts_are_kept(own):
+    one = start_worker(own)
+    os.kill(one[0], signal.SIGKILL)
+    wait_until(lambda: not is_running(one[0]), SOON_S)
+    two = start_worker(own)  # its answer comes behind the news of that end
+    status = own.exit_status(one[0], SOON_S)
+    assert status is not None and os.WTERMSIG(status) == signal.SIGKILL
+    os.kill(two[0], signal.SIGKILL)
+    assert own.exit_status(two[0], SOON_S) is not None
+    for _, pidfd, ours in (one, two):
+        ours.close()
+        os.close(pidfd)
+
+
+def test_a_worker_outlives_its_launcher_and_how_it_ends_is_then_unknown(own):
+    pid, pidfd, ours = start_worker(own)
+    os.kill(own._process.pid, signal.SIGKILL)
+    wait_until(lambda: not own.alive, SOON_S)
+    assert is_running(pid)
+    with at_most(SOON_S):
+        assert own.exit_status(pid, 0.5) is None
+    ours.close()
+    wait_gone([pid], SOON_S)
+    os.close(pidfd)
+
+
+def test_a_launcher_that_was_killed_is_said_to_have_ended_and_not_used_again(own, monkeypatch):
+    os.kill(own._process.pid, signal.SIGKILL)
+    ours, theirs = socket.socketpair()
+    with ours, theirs, pytest.raises(LauncherEnded, match="has ended"):
+        own.start(theirs)
+    assert not own.alive
+
+
+def test_a_worker_is_started_although_the_launcher_dies_at_that_moment(own, monkeypatch):
+    monkeypatch.setattr(module, "_current", own)
+    os.kill(own._process.pid, signal.SIGSTOP)
+    os.kill(own._process.pid, signal.SIGKILL)
+    running = start(None, True, "name", None)
+    assert running.alive() and module._current is not own
+    running.send_signal(signal.SIGKILL)
+    assert running.wait(SOON_S)
+    running.reap()
+    module._current.close()
+
+
+def test_the_launcher_ends_when_it_is_closed_even_if_it_is_stopped():
+    made = Launcher()
+    with at_most(SOON_S):
+        made.close()
+    assert not is_running(made._process.pid)
+    made = Launcher()
+    os.kill(made._process.pid, signal.SIGSTOP)
+    with at_most(2.0 + SOON_S):
+        made.close()
+    assert not is_running(made._process.pid)
+
+
+def test_closing_with_news_unread_is_quiet(own, capfd):
+    workers = [start_worker(own) for _ in range(3)]
+    for pid, *_ in workers:
+        os.kill(pid, signal.SIGKILL)
+    wait_gone([pid for pid, *_ in workers], SOON_S)
+    time.sleep(0.05)  # its news are in the socket
+    own.close()
+    assert own.exit_status(workers[0][0], 0.1) is None
+    assert "Traceback" not in capfd.readouterr().err
+    for _, pidfd, ours in workers:
+        ours.close()
+        os.close(pidfd)
+
+
+def test_control_c_and_the_childs_own_signals_leave_the_launcher_alone(own):
+    start_worker_and_end(own)
+    for number in (signal.SIGINT, signal.SIGCHLD):
+        os.kill(own._process.pid, number)
+    start_worker_and_end(own)
+
+
+def start_worker_and_end(own):
+    pid, pidfd, ours = start_worker(own)
+    ours.close()
+    assert own.exit_status(pid, SOON_S) == 0
+    os.close(pidfd)
