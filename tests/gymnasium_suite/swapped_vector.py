@@ -11,7 +11,6 @@ from gymnasium.vector import AutoresetMode
 
 from shoal.vector import ProcessVectorEnv
 
-
 CONTEXT = os.environ.get("SHOAL_CONTEXT") or None
 
 
