@@ -307,6 +307,7 @@ def run_kills(options: argparse.Namespace) -> None:
         autoreset_mode=mode,
         on_fault="restart",
         step_timeout_s=0.2 if stop else None,
+        reset_timeout_s=5 if stop else None,  # a replacement may be stopped while it is made
         batch_size=options.envs // 2 if options.mode == "async" else None,
         context=options.context,
     )

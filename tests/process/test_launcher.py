@@ -108,6 +108,27 @@ def test_a_worker_is_started_although_the_launcher_dies_at_that_moment(own, monk
     module._current.close()
 
 
+def test_a_start_that_was_interrupted_does_not_answer_for_the_next_one(own, monkeypatch):
+    read, interrupts = own._read, [KeyboardInterrupt, KeyboardInterrupt]
+
+    def interrupted():
+        if interrupts:
+            raise interrupts.pop()
+        return read()
+
+    monkeypatch.setattr(own, "_read", interrupted)
+    before = sorted(os.listdir("/proc/self/fd"))
+    for _ in range(2):
+        ours, theirs = socket.socketpair()
+        with ours, theirs, pytest.raises(KeyboardInterrupt):
+            own.start(theirs)
+    pid, pidfd, ours = start_worker(own)
+    ours.close()
+    assert own.exit_status(pid, SOON_S) == 0  # it is this one that hung up
+    os.close(pidfd)
+    assert sorted(os.listdir("/proc/self/fd")) == before
+
+
 def test_the_launcher_ends_when_it_is_closed_even_if_it_is_stopped():
     made = Launcher()
     with at_most(SOON_S):

@@ -296,7 +296,7 @@ def test_actions_of_a_dict_that_lose_something_reach_the_environment_as_they_are
 
         def step(self, action):
             *rest, _ = super().step(0)
-            return *rest, {"a": float(action["a"]), "b": float(action["b"][0])}
+            return *rest, {"a": float(action["a"]), "b": float(action["b"][0]), "length": len(action["b"])}
 
     with ProcessVectorEnv([Own] * 2, num_workers=2) as envs:
         envs.reset()
@@ -304,6 +304,7 @@ def test_actions_of_a_dict_that_lose_something_reach_the_environment_as_they_are
         for a, b in (([1.5, 2], whole), ([1, 2], whole.astype(np.int64) + 300), ([1, 2], whole - 3.5)):
             info = envs.step({"a": np.array(a), "b": b})[4]
             assert info["a"].tolist() == a and info["b"].tolist() == b[:, 0].tolist()
+        assert envs.step({"a": [1, 2], "b": [[1], [2, 3]]})[4]["length"].tolist() == [1, 2]  # of two shapes
 
 
 # -- this object --------------------------------------------------------------------------------------

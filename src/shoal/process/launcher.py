@@ -30,7 +30,7 @@ from shoal.errors import WorkerError
 
 __all__ = ["Launcher", "LauncherEnded", "launcher", "main"]
 
-_FRAME = struct.Struct("=cqq")  # kind, pid, exit status
+_FRAME = struct.Struct("=cqq")  # kind, pid or error, exit status or number of the request
 _START, _STARTED, _ENDED, _FAILED = b"s", b"p", b"x", b"f"
 
 
@@ -70,20 +70,25 @@ class Launcher:
         self._lock = threading.Lock()
         self._ended: dict[int, int] = {}
         self._gone = False
+        self._requests = 0
         self.pid = os.getpid()
 
     def start(self, channel: socket.socket) -> tuple[int, int]:
         """Forks a worker that holds `channel`; its pid and a pidfd (-1 where there are none)."""
         with self._lock:
             try:
-                socket.send_fds(self._socket, [_FRAME.pack(_START, 0, 0)], [channel.fileno()])
+                self._requests += 1
+                request = _FRAME.pack(_START, 0, self._requests)
+                socket.send_fds(self._socket, [request], [channel.fileno()])
                 while True:
                     kind, pid, number, fds = self._read()
-                    if kind == _STARTED:
+                    if kind == _STARTED and number == self._requests:
                         return pid, fds[0] if fds else -1
-                    if kind == _FAILED:
+                    for fd in fds:  # the answer to a request that Ctrl-C cut short
+                        os.close(fd)
+                    if kind == _FAILED and number == self._requests:
                         raise WorkerError(
-                            f"cannot start a worker process: {os.strerror(number)} "
+                            f"cannot start a worker process: {os.strerror(pid)} "
                             "(a limit on processes? see `ulimit -u`)"
                         )
             except (OSError, EOFError) as error:
@@ -206,11 +211,12 @@ def main(fd: int, parent_fd: int) -> NoReturn:
             os._exit(0)
         if not data:
             os._exit(0)
+        request = _FRAME.unpack(data)[2]
         try:
             pid = os.fork()
         except OSError as error:
             os.close(fds[0])
-            channel.sendall(_FRAME.pack(_FAILED, 0, error.errno or 0))
+            channel.sendall(_FRAME.pack(_FAILED, error.errno or 0, request))
             continue
         if pid == 0:
             for other in (channel, woken, wakes):
@@ -223,7 +229,7 @@ def main(fd: int, parent_fd: int) -> NoReturn:
             os._exit(0)
         os.close(fds[0])
         pidfd = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else -1
-        socket.send_fds(channel, [_FRAME.pack(_STARTED, pid, 0)], [pidfd] if pidfd >= 0 else [])
+        socket.send_fds(channel, [_FRAME.pack(_STARTED, pid, request)], [pidfd] if pidfd >= 0 else [])
         if pidfd >= 0:
             os.close(pidfd)
 

@@ -231,10 +231,11 @@ class Actions:
         if self._checked:
             self._check_items(items, everybody)
         # What does not fit the space travels as it is: the environment is the judge.
-        if self._memory is not None and _is_exact(self._space, actions):
+        if self._memory is not None:
             with contextlib.suppress(ValueError):
-                self._write(items, everybody)
-                return None
+                if _is_exact(self._space, actions):
+                    self._write(items, everybody)
+                    return None
         return items
 
     def take_some(self, actions: Any, env_ids: Sequence[int]) -> None:

@@ -47,6 +47,7 @@ __all__ = ["ProcessVectorEnv"]
 
 _BUFFERS = ("leased", "live", "copy")
 _CLOSE_S = 1.5
+_MENDING_S = 60.0
 _IN_PLACE = object()
 
 
@@ -83,7 +84,8 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         max_edges: Bound for Graph spaces.
         on_fault: "raise", or "restart": replace a dead worker, make an environment that raised anew.
         step_timeout_s: A worker that takes longer for a step is killed; None: a warning after a minute.
-        reset_timeout_s: Likewise for a reset.
+        reset_timeout_s: Likewise for a reset, and for each stage of making a replacement (None: a minute if
+            `step_timeout_s` is given).
         check: Values looked at each step: "actions" (are they in the space), "nan" (observations, rewards).
         episode_stats: Put return and length of finished episodes into `info["episode"]`.
         session: Reserved; must be None.
@@ -214,7 +216,10 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             self.buffers,
             arguments.count("max_slots", max_slots, 2**20),
         )
-        self._repair = Repair(self._workers, self.on_fault == "restart", same_step, self._limits["reset"])
+        mending_s = self._limits["reset"]
+        if mending_s is None and self._limits["step"] is not None:  # who bounds a step bounds its repair too
+            mending_s = max(_MENDING_S, self._limits["step"])
+        self._repair = Repair(self._workers, self.on_fault == "restart", same_step, mending_s)
         self._infos: Infos | None = None
         if episode_stats or (native and same_step):
             board = self._workers.crew.board
