@@ -1,9 +1,9 @@
 """CartPole-v1 in other libraries, each in a Python of its own that steps it for so many turns when asked.
 
-    native.py  -- {"make": "pufferlib", "arguments": [8]} -->   python peers.py
-               <-- {"made": 0, "steps": 8} ---------------
-               -- {"burst": 0, "calls": 1000} ----------->
-               <-- {"seconds": 0.0017} -------------------
+    native.py  -- {"make": "PufferLib C", "arguments": [8]} -->  python peers.py
+               <-- {"made": 0, "steps": 8} ------------------
+               -- {"burst": 0, "calls": 1000} -------------->
+               <-- {"seconds": 0.0017} ----------------------
 
 So a peer may pin versions that nobody else can use, print, or crash, and it sleeps while others are timed.
 """

@@ -3,6 +3,7 @@
 import copy
 import functools
 
+import gymnasium
 import numpy as np
 import pytest
 from gymnasium.error import CustomSpaceError
@@ -20,6 +21,7 @@ from gymnasium.spaces import (
 )
 from gymnasium.vector import SyncVectorEnv
 
+import shoal
 from shoal.errors import SpaceIndexError
 from shoal.vector import ProcessVectorEnv
 from tests.spaces.samples import DTYPES, DYNAMIC, FIXED, NESTED_ONEOF
@@ -218,3 +220,21 @@ def test_spaces_known_ahead_are_used():
         ProcessVectorEnv([Counter] * 2, observation_space=Box(0, 1, (3,)))
     with pytest.raises(RuntimeError, match="different from `MultiDiscrete"):
         ProcessVectorEnv([Counter] * 2, action_space=MultiDiscrete([2, 2]))
+
+
+def test_make_vec_passes_the_bounds_and_the_way_of_custom_spaces_on():
+    class Listing(gymnasium.Env):
+        observation_space, action_space = Sequence(Discrete(9)), Discrete(2)
+
+        def reset(self, *, seed=None, options=None):
+            return (1, 2, 3), {}
+
+        def step(self, action):
+            return (4,) * (int(action) + 1), 0.0, False, False, {}
+
+    with shoal.make_vec(Listing, 2, num_workers=1, max_length=4) as envs:
+        envs.reset()
+        assert envs.step([0, 1])[0] == ((4,), (4, 4))
+        assert envs._space is not None  # in shared memory
+    with pytest.raises(TypeError, match="max_length is for worker processes"):
+        shoal.make_vec("CartPole-v1", 2, max_length=4)

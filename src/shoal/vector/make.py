@@ -43,6 +43,10 @@ def make_vec(
     check: Iterable[str] | None = None,
     render_mode: str | None = None,
     batch_size: int | None = None,
+    shared_memory: bool = True,
+    max_length: int | None = None,
+    max_nodes: int | None = None,
+    max_edges: int | None = None,
     **options: Any,
 ) -> VectorEnv | ProcessVectorEnv:
     """Makes `num_envs` environments that step together.
@@ -79,6 +83,10 @@ def make_vec(
             environments in C, none for those in Python.
         render_mode: "rgb_array" for environments that can be drawn, or what a Python environment takes.
         batch_size: Step asynchronously: `send` and `recv`, the first `batch_size` ready.
+        shared_memory: Processes: False lets observations of custom spaces travel as messages.
+        max_length: Processes: bound for Sequence spaces, so that they live in shared memory.
+        max_nodes: Likewise for Graph spaces.
+        max_edges: Likewise.
         options: The environment's own.
     """
     if backend is not None:
@@ -97,6 +105,10 @@ def make_vec(
         "on_fault": on_fault,
         "step_timeout_s": step_timeout_s,
         "reset_timeout_s": reset_timeout_s,
+        "shared_memory": shared_memory,
+        "max_length": max_length,
+        "max_nodes": max_nodes,
+        "max_edges": max_edges,
     }
     library = _library(env)
     if library is None:
