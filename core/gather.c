@@ -49,12 +49,46 @@ void shoal_ring_push(shoal_ring *ring, shoal_columns columns, const void *const 
     shoal_ring_count(ring, count);
 }
 
-static void copy_out(const shoal_ring *ring, shoal_columns columns, uint64_t slot, void *const *out,
-                     uint64_t at) {
-    const char *row = ring->rows + slot * ring->stride;
+/* One column of several rows; the size is known to the compiler where it is a common one. */
+#define COPY_COLUMN(size)                                                                                    \
+    for (uint64_t i = 0; i < count; i++)                                                                     \
+    shoal_racy_copy(to + places[i] * (size), from + slots[i] * ring->stride, (size))
+
+static void copy_column(const shoal_ring *ring, shoal_column column, const uint64_t *slots,
+                        const uint64_t *places, uint64_t count, char *to) {
+    const char *from = ring->rows + column.offset;
+    switch (column.bytes) {
+    case 1:
+        COPY_COLUMN(1);
+        return;
+    case 4:
+        COPY_COLUMN(4);
+        return;
+    case 8:
+        COPY_COLUMN(8);
+        return;
+    case 16:
+        COPY_COLUMN(16);
+        return;
+    case 32:
+        COPY_COLUMN(32);
+        return;
+    default:
+        COPY_COLUMN(column.bytes);
+    }
+}
+
+/* Copies rows, those in `slots` to the places `places` of the columns' arrays; `words[i]` is the word a row
+ * was found with, or 0 if what was copied is not to be used. At most AHEAD. */
+static void copy_rows(const shoal_ring *ring, shoal_columns columns, const uint64_t *slots,
+                      const uint64_t *places, uint64_t count, void *const *out, uint64_t *words) {
+    for (uint64_t i = 0; i < count; i++)
+        words[i] = shoal_ring_look(ring, slots[i]);
     for (uint64_t c = 0; c < columns.count; c++)
-        copy_bytes((char *)out[c] + at * columns.items[c].bytes, row + columns.items[c].offset,
-                   columns.items[c].bytes);
+        copy_column(ring, columns.items[c], slots, places, count, out[c]);
+    for (uint64_t i = 0; i < count; i++)
+        if (words[i] != 0 && !shoal_ring_unchanged(ring, slots[i], words[i]))
+            words[i] = 0;
 }
 
 static void prefetch(const shoal_ring *ring, uint64_t slot) {
@@ -68,16 +102,19 @@ static void prefetch(const shoal_ring *ring, uint64_t slot) {
 uint64_t shoal_ring_fetch(const shoal_ring *ring, shoal_columns columns, const uint64_t *ids, uint64_t count,
                           void *const *out, uint8_t *found) {
     uint64_t number = 0;
-    for (uint64_t i = 0; i < count; i++) {
-        if (i + 16 < count)
-            prefetch(ring, ids[i + 16] % ring->capacity);
-        const uint64_t slot = ids[i] % ring->capacity, word = shoal_ring_look(ring, slot);
-        found[i] = 0;
-        if (word == 0 || shoal_ring_id(ring, slot, word) != ids[i])
-            continue;
-        copy_out(ring, columns, slot, out, i);
-        found[i] = (uint8_t)shoal_ring_unchanged(ring, slot, word);
-        number += found[i];
+    for (uint64_t done = 0; done < count; done += AHEAD) {
+        uint64_t slots[AHEAD], places[AHEAD], words[AHEAD];
+        const uint64_t now = count - done < AHEAD ? count - done : AHEAD;
+        for (uint64_t i = 0; i < now; i++) {
+            slots[i] = ids[done + i] % ring->capacity;
+            places[i] = done + i;
+            prefetch(ring, slots[i]);
+        }
+        copy_rows(ring, columns, slots, places, now, out, words);
+        for (uint64_t i = 0; i < now; i++) {
+            found[done + i] = words[i] != 0 && shoal_ring_id(ring, slots[i], words[i]) == ids[done + i];
+            number += found[done + i];
+        }
     }
     return number;
 }
@@ -93,32 +130,42 @@ static uint64_t below(shoal_rng *rng, uint64_t range) {
     return (uint64_t)(product >> 64);
 }
 
+/* The places whose rows cannot be used; the others get their ids. */
+static uint64_t keep_missing(const shoal_ring *ring, const uint64_t *slots, const uint64_t *words,
+                             uint64_t *places, uint64_t count, uint64_t *ids) {
+    uint64_t missing = 0;
+    for (uint64_t i = 0; i < count; i++)
+        if (words[i] != 0)
+            ids[places[i]] = shoal_ring_id(ring, slots[i], words[i]);
+        else
+            places[missing++] = places[i];
+    return missing;
+}
+
 uint64_t shoal_ring_sample(const shoal_ring *ring, shoal_rng *rng, shoal_columns columns, uint64_t count,
                            void *const *out, uint64_t *ids) {
     const uint64_t used = shoal_ring_length(ring);
-    uint64_t done = 0, misses = 0;
-    while (done < count && used != 0) {
-        uint64_t drawn[AHEAD];
-        const uint64_t now = count - done < AHEAD ? count - done : AHEAD;
-        for (uint64_t i = 0; i < now; i++) {
-            drawn[i] = below(rng, used);
-            prefetch(ring, drawn[i]);
-        }
-        for (uint64_t i = 0; i < now; i++) {
-            const uint64_t word = shoal_ring_look(ring, drawn[i]);
-            if (word != 0) {
-                copy_out(ring, columns, drawn[i], out, done);
-                if (shoal_ring_unchanged(ring, drawn[i], word)) {
-                    ids[done++] = shoal_ring_id(ring, drawn[i], word);
-                    continue;
-                }
+    if (used == 0)
+        return 0;
+    uint64_t misses = 0;
+    for (uint64_t done = 0; done < count; done += AHEAD) {
+        uint64_t slots[AHEAD], places[AHEAD], words[AHEAD];
+        uint64_t left = count - done < AHEAD ? count - done : AHEAD;
+        for (uint64_t i = 0; i < left; i++)
+            places[i] = done + i;
+        while (left != 0) { /* being written, or left by a writer that died: another is drawn instead */
+            for (uint64_t i = 0; i < left; i++) {
+                slots[i] = below(rng, used);
+                prefetch(ring, slots[i]);
             }
-            misses++; /* being written, or left by a writer that died: another is drawn instead */
+            copy_rows(ring, columns, slots, places, left, out, words);
+            left = keep_missing(ring, slots, words, places, left, ids);
+            misses += left;
+            if (misses > MISSES && shoal_ring_readable(ring) == 0)
+                return done;
         }
-        if (misses > MISSES && shoal_ring_readable(ring) == 0)
-            break;
     }
-    return done;
+    return count;
 }
 
 uint64_t shoal_ring_sample_weighted(const shoal_ring *ring, const shoal_tree *tree, shoal_rng *rng,
@@ -128,21 +175,24 @@ uint64_t shoal_ring_sample_weighted(const shoal_ring *ring, const shoal_tree *tr
         return 0;
     shoal_tree_draw(tree, rng, ids, weights, count); /* slots, until they are ids */
     uint64_t misses = 0;
-    for (uint64_t i = 0; i < count; i++) {
-        if (i + 16 < count)
-            prefetch(ring, ids[i + 16]);
+    for (uint64_t done = 0; done < count; done += AHEAD) {
+        uint64_t slots[AHEAD], places[AHEAD], words[AHEAD];
+        uint64_t left = count - done < AHEAD ? count - done : AHEAD;
+        for (uint64_t i = 0; i < left; i++) {
+            places[i] = done + i;
+            slots[i] = ids[done + i];
+            prefetch(ring, slots[i]);
+        }
         for (;;) {
-            const uint64_t slot = ids[i], word = shoal_ring_look(ring, slot);
-            if (word != 0) {
-                copy_out(ring, columns, slot, out, i);
-                if (shoal_ring_unchanged(ring, slot, word)) {
-                    ids[i] = shoal_ring_id(ring, slot, word);
-                    break;
-                }
-            }
-            if (++misses > MISSES && shoal_ring_readable(ring) == 0)
+            copy_rows(ring, columns, slots, places, left, out, words);
+            left = keep_missing(ring, slots, words, places, left, ids);
+            if (left == 0)
+                break;
+            misses += left;
+            if (misses > MISSES && shoal_ring_readable(ring) == 0)
                 return 0;
-            shoal_tree_draw(tree, rng, &ids[i], &weights[i], 1);
+            for (uint64_t i = 0; i < left; i++)
+                shoal_tree_draw(tree, rng, &slots[i], &weights[places[i]], 1);
         }
     }
     return count;

@@ -94,6 +94,7 @@ class ReplayBuffer:
         self.fields: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {
             column.name: (column.dtype, column.shape) for column in records.columns.values()
         }
+        self._known_out: tuple[tuple[Any, ...], dict[str, NDArray[Any]]] = (), {}
         self.seed(seed)
 
     def seed(self, seed: int | None = None) -> None:
@@ -236,7 +237,12 @@ class ReplayBuffer:
             raise TypeError(f"n must be an int, got {type(n).__name__}: {n!r}")
         if n < 1:
             raise ValueError(f"n must be at least 1, got {n}")
-        return self._records.empty(int(n)) if out is None else self._checked_out(out, int(n))
+        if out is None:
+            return self._records.empty(int(n))
+        known = (n, *map(id, out.values()))
+        if known != self._known_out[0]:  # the same arrays were looked at before, and are kept
+            self._known_out = known, self._checked_out(out, int(n))
+        return self._known_out[1]
 
     def _prioritized(self, n: int, draw: Callable[[int], PrioritizedBatch]) -> PrioritizedBatch:
         """What a sampler draws, as this buffer gives it."""
