@@ -257,9 +257,11 @@ class Chunk {
         for (int i = 0; i < 5; i++)
             parts[i] = PyTuple_GetItem(result.ptr(), i);
         const double reward = PyFloat_AsDouble(parts[1]);
-        const int terminated = PyObject_IsTrue(parts[2]), truncated = PyObject_IsTrue(parts[3]);
-        if ((reward == -1 || terminated < 0 || truncated < 0) && PyErr_Occurred())
-            throw nb::python_error();
+        if (reward == -1 && PyErr_Occurred()) {
+            PyErr_Clear();
+            hooks_.attr("bad_value")("reward", nb::handle(parts[1]));
+        }
+        const int terminated = flag("terminated", parts[2]), truncated = flag("truncated", parts[3]);
         nb::object observation = nb::borrow(parts[0]), info = nb::borrow(parts[4]);
         const bool done = terminated || truncated;
         if (done && autoreset_ == SHOAL_SAME_STEP) {
@@ -284,6 +286,15 @@ class Chunk {
             reset_[env_id] = autoreset_ == SHOAL_NEXT_STEP;
         }
         add_info(local, info, reports);
+    }
+
+    int flag(const char *name, PyObject *value) const {
+        const int result = PyObject_IsTrue(value);
+        if (result < 0) {
+            PyErr_Clear();
+            hooks_.attr("bad_value")(name, nb::handle(value));
+        }
+        return result;
     }
 
     /* Asynchronous stepping: whatever has a new ticket, until nothing has. Rows go into slot 0. */

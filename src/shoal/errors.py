@@ -26,6 +26,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from gymnasium.error import ClosedEnvironmentError
+
 __all__ = [
     "BuildError",
     "ClosedError",
@@ -75,7 +77,7 @@ class LayoutError(ShoalError, ValueError):
     """Fields that cannot be laid out, or a segment whose layout is not the expected one."""
 
 
-class ClosedError(ShoalError, ValueError):
+class ClosedError(ShoalError, ClosedEnvironmentError, ValueError):
     """The object was closed. Arrays taken from it before stay valid."""
 
 

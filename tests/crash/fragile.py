@@ -93,7 +93,8 @@ class Fragile(gymnasium.Env):
         elif what == SLOW:
             time.sleep(SLOW_S)
         elif what == SAY:
-            print(f"environment {self.tag} speaks", file=sys.stderr, flush=True)
+            print(f"environment {self.tag} speaks", file=sys.stderr)
+            print(f"and {self.tag} prints")
         elif what == STOP:
             os.kill(os.getpid(), signal.SIGSTOP)
         elif what == FORK:
@@ -114,10 +115,20 @@ class Fragile(gymnasium.Env):
             os.write(2, b"again and again\n")
 
 
-def make_fragile(count: int = 4, workers: int = 2, deaths: Path | None = None, **arguments):
+class Wide(Fragile):
+    """Takes large actions, and gives their sum as the reward."""
+
+    action_space = Box(-np.inf, np.inf, (200_000,), np.float32)
+
+    def step(self, action):
+        assert action.dtype == np.float64
+        return self._seen(), float(action.sum()), False, False, {}
+
+
+def make_fragile(count: int = 4, workers: int = 2, deaths: Path | None = None, kind=Fragile, **arguments):
     """`count` of them over some workers: environment i is i."""
     path = None if deaths is None else str(deaths)
-    makers = [partial(Fragile, tag, path) for tag in range(count)]
+    makers = [partial(kind, tag, path) for tag in range(count)]
     return ProcessVectorEnv(makers, num_workers=workers, **arguments)
 
 

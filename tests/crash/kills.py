@@ -69,8 +69,8 @@ class Marked(gymnasium.Env):
     )
     action_space = Discrete(3)
 
-    def __init__(self, env_id: int, die_making: float = 0.0) -> None:
-        self.env_id = env_id
+    def __init__(self, env_id: int, work_us: float = 0.0, die_making: float = 0.0) -> None:
+        self.env_id, self.work_us = env_id, work_us
         self.nonce = int.from_bytes(os.urandom(5), "little")
         self.episode = self.count = 0
         if random.Random(os.urandom(8)).random() < die_making:
@@ -92,6 +92,9 @@ class Marked(gymnasium.Env):
 
     def step(self, action):
         self.count += 1
+        until = time.perf_counter() + random.random() * 2e-6 * self.work_us
+        while time.perf_counter() < until:  # at work, most of the time, when it is killed
+            pass
         done = self.count == episode_length(self.nonce, self.episode)
         reward = reward_of(self.env_id, self.nonce, self.episode, self.count)
         return self._seen(), reward, done, False, self._info()
@@ -298,7 +301,7 @@ def percentiles(values: list[float]) -> str:
 def run_kills(options: argparse.Namespace) -> None:
     mode = AutoresetMode[options.autoreset]
     stop = options.signal == "STOP"
-    makers = [partial(Marked, env, options.die_making) for env in range(options.envs)]
+    makers = [partial(Marked, env, options.work_us, options.die_making) for env in range(options.envs)]
     ProcessVectorEnv(makers[:1], num_workers=1).close()  # the launcher, and all that is kept once
     before = held()
     envs = ProcessVectorEnv(
@@ -405,6 +408,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--context", choices=["fork", "forkserver", "spawn"], default=None)
     parser.add_argument("--pause-ms", type=float, default=20.0, help="mean time between kills")
+    parser.add_argument("--work-us", type=float, default=100.0, help="mean time of a step")
     parser.add_argument("--die-making", type=float, default=0.0, help="chance to die while being made")
     options = parser.parse_args()
     faulthandler.enable()

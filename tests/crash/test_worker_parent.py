@@ -357,6 +357,19 @@ def test_only_workers_that_are_not_daemons_may_start_processes(make):
     assert envs.step(actions(1, GO_ON))[1].tolist()[2:] == [2.0] * 2
 
 
+def test_what_workers_say_reaches_the_users_stderr_and_stdout(run_script):
+    script = run_script(
+        """
+with make_fragile() as envs:
+    envs.reset(seed=0)
+    envs.step(np.full(4, SAY))
+"""
+    )
+    out, err = script.communicate(timeout=60)
+    for env in range(4):  # in what order, and whether line by line, is Python's and the workers' affair
+        assert err.count(f"environment {env} speaks") == 1 and out.count(f"and {env} prints") == 1
+
+
 def test_a_trainer_that_blocks_all_signals_still_learns_how_its_workers_ended(run_script):
     script = run_script(
         """

@@ -359,6 +359,24 @@ def test_what_was_finished_before_the_death_stands_and_the_next_one_is_truncated
     assert reward == 0 and truncated and "SIGKILL" in fault
 
 
+def test_a_result_taken_for_a_batch_stands_though_its_worker_dies_before_the_batch_is_full(make):
+    envs = make(2, 1, batch_size=2, on_fault="restart")
+    envs.async_reset(seed=0)
+    first = envs.recv()[0].copy()
+    for _ in range(3):
+        envs.send([0, KILL], [0, 1])
+        observation, reward, _, truncated, info = envs.recv([0, 1])
+        assert observation[0].tolist() == [0, first[0, 1], 1, first[0, 3]]
+        assert (reward.tolist(), truncated.tolist()) == ([1.0, 0.0], [False, True])
+        assert info["_fault"].tolist() == [False, True] and observation[1, 1] != first[1, 1]
+        envs.send([0, 0], [0, 1])  # of the first, its end; of the second, NEXT_STEP's reset
+        observation, reward, _, truncated, info = envs.recv([0, 1])
+        assert truncated.tolist() == info["_fault"].tolist() == [True, False]
+        assert observation[0, 1] != first[0, 1] and not observation[:, 2].any() and not reward.any()
+        envs.async_reset(seed=0)
+        first = envs.recv([0, 1])[0].copy()
+
+
 def test_a_replacement_does_not_wait_for_workers_that_are_busy(flight):
     envs, _ = flight
     envs.send([LOOP, KILL], [0, 2])
@@ -388,21 +406,3 @@ def test_an_abandoned_step_whose_worker_dies_leaves_the_environments_usable(star
     observation, reward, *_ = envs.step(actions())
     assert (observation[:2, 1] != before[:2, 1]).all()
     assert reward.tolist() == [0, 0, 2, 2]
-
-
-# -- C environments ---------------------------------------------------------------------------------------
-
-
-def test_c_environments_in_a_killed_worker_are_replaced():
-    count = 128
-    options = {"backend": "process", "num_workers": 2, "on_fault": "restart"}
-    with shoal.make_vec("shoal/CartPole-v1", count, **options) as envs:
-        envs.reset(seed=3)
-        os.kill(envs.worker_pids[1], signal.SIGKILL)
-        observation, reward, terminated, truncated, info = envs.step(np.zeros(count, np.int64))
-        assert truncated.tolist() == [False] * 64 + [True] * 64 and not terminated.any()
-        assert reward.tolist() == [1.0] * 64 + [0.0] * 64 and info["_fault"].tolist() == truncated.tolist()
-        assert (np.abs(observation[64:]) <= 0.05).all()  # where an episode begins
-        assert envs.stats["restarts"] == 1
-        for _ in range(3):
-            envs.step(np.zeros(count, np.int64))

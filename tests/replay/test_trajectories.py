@@ -1,5 +1,8 @@
 """Transitions, n-step returns, sequences and stacks against a plain model of what the environments did."""
 
+import functools
+import os
+
 import gymnasium
 import numpy as np
 import pytest
@@ -8,6 +11,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from shoal.errors import ShoalError, SpaceError
 from shoal.replay import PrioritizedSampler, ReplayBuffer
+from shoal.vector import ProcessVectorEnv
 
 GAMMA = 0.9
 
@@ -244,3 +248,50 @@ def test_what_is_missing_is_said():
     with pytest.raises(TypeError, match="stack"):
         buffer.sample(1, stack=1.5)
     envs.close(), buffer.close()
+
+
+class Fragile(Walk):
+    """Ends its whole process, or raises, when told to."""
+
+    action_space = Discrete(7)
+
+    def reset(self, *, seed=None, options=None):
+        seen = super().reset(seed=seed)
+        self.episode = int(self.np_random.integers(1, 10**6))  # known apart from those before a death
+        return self._seen(), seen[1]
+
+    def step(self, action):
+        if action == 5:
+            os._exit(3)
+        if action == 6:
+            raise RuntimeError("broken")
+        return super().step(action)
+
+
+@pytest.mark.parametrize("mode", ["NEXT_STEP", "SAME_STEP", "DISABLED"])
+@pytest.mark.parametrize("fault", [5, 6])
+def test_no_transition_leads_into_the_rows_of_a_replacement(mode, fault):
+    makers = [functools.partial(Fragile, i) for i in range(3)]
+    with ProcessVectorEnv(
+        makers, num_workers=3, autoreset_mode=AutoresetMode[mode], on_fault="restart"
+    ) as envs:
+        buffer = ReplayBuffer.for_env(envs, 10_000, seed=0)
+        buffer.begin(envs.reset(seed=0)[0])
+        rng = np.random.default_rng(0)
+        faults = 0
+        for step in range(60):
+            actions = rng.integers(0, 5, 3)
+            if step % 10 == 5:
+                actions[step // 10 % 3] = fault
+            results = envs.step(actions)
+            faults += int(results[4].get("_fault", np.zeros(3)).sum())
+            buffer.add(actions, *results)
+            over = results[2] | results[3]
+            if mode == "DISABLED" and over.any():
+                buffer.begin(envs.reset(options={"reset_mask": over})[0], over)
+        assert faults >= 4  # the action of a step that only resets is not used
+        batch = buffer.sample(2000)
+        assert (batch["obs"][:, :2] == batch["next_obs"][:, :2]).all()
+        assert (batch["next_obs"][:, 2] == batch["obs"][:, 2] + 1).all()
+        assert not (batch["action"] == fault).any()
+        buffer.close()

@@ -255,6 +255,12 @@ class EnvChunk:
             "Gym interface?"
         )
 
+    def bad_value(self, name: str, value: Any) -> NoReturn:
+        wanted = "a number" if name == "reward" else "a bool"
+        shape = f" of shape {value.shape}" if isinstance(value, np.ndarray) else ""
+        found = f"{type(value).__name__}{shape}: {value!r}"
+        raise TypeError(f"env.step: {name} must be {wanted}, found {found[:200]}")
+
     def bad_info(self, info: Any) -> NoReturn:
         raise TypeError(f"an info must be a dict, found {type(info).__name__}: {info!r}")
 

@@ -87,7 +87,8 @@ class Crew:
         self.gates = _core.Gates(
             self.board["gates"], self.board["bell"], self.size, self._bell_fd, self._yields
         )
-        self.restarts = 0
+        self.made = False
+        """Whether the environments were all made once."""
 
     @property
     def _yields(self) -> bool:
@@ -199,17 +200,18 @@ class Crew:
         running = self._running[worker]
         return None if running is None else running.channel
 
-    def show_stack(self, worker: int) -> str:
+    def show_stack(self, worker: int, patience_s: float = 1.0) -> str:
         """Has a worker write its Python stack, and reads it."""
         running = self._running[worker]
         if running is None:
             return ""
         before = int(self.board["tail"][worker][:8].view(np.uint64)[0])
         running.send_signal(SHOW_STACK)
-        for _ in range(100):
+        deadline = time.monotonic() + patience_s
+        while time.monotonic() < deadline:
             time.sleep(0.01)
             if int(self.board["tail"][worker][:8].view(np.uint64)[0]) > before:
-                time.sleep(0.05)
+                time.sleep(0.03)
                 break
         return _core.read_tail(self.board["tail"][worker]).decode(errors="replace")
 
@@ -224,6 +226,8 @@ class Crew:
         """Ends a worker for certain, reaps it, and returns what there is to say; `late_s`: it was late."""
         running = self._running[worker]
         assert running is not None
+        if late_s is not None and running.alive():
+            self.show_stack(worker, 0.2)  # into its last words; one that is stopped says nothing
         self.end(worker)
         words = running.last_words()
         if words:
@@ -257,7 +261,9 @@ class Crew:
             how += " (the memory cgroup's oom_kill counter rose: likely out of memory)"
         self._kills = kills
         summary = f"{who} {how}"
-        advice = '; on_fault="restart" replaces such workers, reset() this one'
+        advice = ""
+        if self.made and not plan.restarts:
+            advice = '; reset() brings it back, and on_fault="restart" replaces such workers by itself'
         return WorkerDied(summary + advice + _quoted(tail), summary=summary, **facts)
 
     def stop(self, timeout_s: float) -> None:

@@ -54,6 +54,8 @@ class NativeChunk:
         )  # fmt: skip
         self._slots: dict[int, tuple[list[Any], int]] = {}
         self._seeded = False
+        self._marked = board["reset"][plan.first : plan.first + plan.count]
+        self._fresh = True
 
     def facts(self) -> dict[str, Any]:
         return {}
@@ -74,6 +76,9 @@ class NativeChunk:
                 gate.finish(0, 0)
 
     def _step(self, slot: int, row: int) -> None:
+        if self._fresh:  # of a replacement the parent has said whether its first step is to reset
+            self._fresh = False
+            self._state["reset"][: self._plan.count] |= self._marked
         for own, shared in zip(self._actions, self._shared_actions, strict=True):
             own[: len(shared)] = shared
         self._stepper.step_into(None, self._targets(slot, row))
@@ -118,6 +123,7 @@ class NativeChunk:
                 self._state["rng"][local] = rng_words(seed)
         self._seeded = True
         chosen = None if mask is None else np.array(mask, np.bool_)
+        self._marked[slice(None) if chosen is None else chosen] = 0
         self._stepper.reset_into(chosen, self._targets(slot, row))
         return []
 

@@ -95,19 +95,26 @@ class TrajectoryBuffer(ReplayBuffer):
         truncated: Any,
         infos: Mapping[str, Any] | None = None,
     ) -> None:
-        """One step of all environments: the actions, and what `step` returned, as it returned it."""
+        """One step of all environments: the actions, and what `step` returned, as it returned it.
+
+        Rows of a replaced worker (`info["_fault"]`) begin an episode: what led to them is not known.
+        """
         parts, acted = self._parts("obs", next_observations), self._parts("action", actions)
         rewards = np.asarray(rewards, np.float32)
         ended, cut = np.asarray(terminated, np.bool_), np.asarray(truncated, np.bool_)
         every = np.arange(self.num_envs)
+        infos = infos or {}
+        lost = np.asarray(infos.get("_fault", np.zeros(self.num_envs)), np.bool_)
+        if lost.any():
+            ended, cut = ended & ~lost, cut & ~lost
         done = ended | cut
         if done.shape != (self.num_envs,) or rewards.shape != (self.num_envs,):
             raise SpaceError(f"expected rewards and flags of shape ({self.num_envs},), found {rewards.shape}")
         if self.autoreset_mode == AutoresetMode.SAME_STEP:
             if self._over.any():
                 raise ShoalError("call begin(observations) first, with what reset returned")
-            last = self._with_finals(parts, done, infos or {})
-            self._append(last, acted, rewards, ended, cut, every, False)
+            last = self._with_finals(parts, done, infos)
+            self._append(last, acted, rewards, ended, cut, every, lost)
             if done.any():
                 self._append(parts, None, None, None, None, np.flatnonzero(done), True)
             return
@@ -116,8 +123,8 @@ class TrajectoryBuffer(ReplayBuffer):
         if not self._last.any():
             raise ShoalError("call begin(observations) first, with what reset returned")
         # NEXT_STEP: after the end of an episode the next step is a reset, and its action was not used.
-        self._append(parts, acted, rewards, ended, cut, every, self._over.copy())
-        self._over = done
+        self._append(parts, acted, rewards, ended, cut, every, self._over | lost)
+        self._over = done | lost  # which the next step, or the next reset, begins again
 
     def _append(
         self,
@@ -153,7 +160,9 @@ class TrajectoryBuffer(ReplayBuffer):
         parts = [self._converted(name, found[name]) for name in names]
         for name, part in zip(names, parts, strict=True):
             if len(part) != self.num_envs:
-                raise SpaceError(f"{name}: expected {self.num_envs} rows, one per environment: {len(part)}")
+                raise SpaceError(
+                    f"{name}: expected {self.num_envs} rows, one per environment, not {len(part)}"
+                )
         return parts
 
     def _with_finals(

@@ -96,6 +96,8 @@ class LeafMemory(Memory):
 
     def _converted(self, value: Any) -> NDArray[Any]:
         try:
+            if self.dtype.kind != "c" and np.iscomplexobj(value):
+                raise TypeError("complex numbers")
             return np.asarray(value, dtype=self.dtype)
         except (TypeError, ValueError) as error:
             raise SpaceError(

@@ -127,7 +127,7 @@ def _checked_functions(env_fns: Any) -> list[Callable[[], Any]]:
         if not callable(function):
             raise TypeError(
                 f"env_fns[{number}] must be a function that makes an environment, got {function!r}; "
-                "wrap it: lambda: env"
+                "such as lambda: gymnasium.make('CartPole-v1')"
             )
     if not functions:
         raise ValueError("env_fns must have at least one function")

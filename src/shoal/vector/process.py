@@ -20,13 +20,13 @@ from typing import Any, Literal, NoReturn
 import gymnasium.vector
 import numpy as np
 from gymnasium import logger
-from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError
+from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from shoal import _core
-from shoal.errors import ForkedError, ShoalError, WorkerDied
+from shoal.errors import ClosedError, ForkedError, ShoalError, WorkerDied
 from shoal.process.mail import Failure
 from shoal.process.worker import ERROR
 from shoal.spaces import Bounds
@@ -330,6 +330,9 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         begin = time.perf_counter_ns()
         try:
             outcome = self._workers.wait(self._limits[kind], timeout)
+        except KeyboardInterrupt:  # as after a timeout: the next call waits for it
+            self._pending, self._abandoned = None, kind
+            raise
         except TimeoutError:
             self._pending, self._abandoned = None, kind
             raise multiprocessing.TimeoutError(
@@ -607,9 +610,7 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def _require_open(self) -> None:
         if self.closed:
-            raise ClosedEnvironmentError(
-                f"Trying to operate on `{type(self).__name__}`, after a call to `close()`."
-            )
+            raise ClosedError(f"Trying to operate on `{type(self).__name__}`, after a call to `close()`.")
         if self._forks != _core.fork_count():
             raise ForkedError(
                 "these environments belong to the parent process, which is not this one. Make new ones here"

@@ -18,6 +18,8 @@ from shoal.vector.slots import copied
 
 __all__ = ["raise_errors", "require_no_nan", "sort_reports"]
 
+_SHOWN = 4  # a mistake in a call is every environment's
+
 
 def sort_reports(
     reports: Iterable[tuple[int, int, Any]],
@@ -43,7 +45,7 @@ def raise_errors(errors: list[Failure], results: Any) -> None:
     """Raises the last environment's own exception, with the other results of the step beside it."""
     if not errors:
         return
-    for failure in errors:
+    for failure in errors[:_SHOWN]:
         logger.error(f"Received the following error from Worker-{failure.env_id} - Shutting it down")
         logger.error(failure.text)
     logger.error("Raising the last exception back to the main process.")

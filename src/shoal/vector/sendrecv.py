@@ -152,6 +152,8 @@ class SendRecv:
         crew = self._workers.crew
         for w in gone:
             late_s = limit_s if crew.alive(w) else None
+            if late_s is not None:
+                crew.show_stack(w, 0.2)
             crew.end(w)
             self._keep(crew.posted(None))  # what it said before
             self._replace(w, crew.bury(w, late_s))

@@ -83,6 +83,7 @@ class Workers:
         if self._local_plan is not None:
             self.local = EnvChunk(self._local_plan, _Local(self.crew.board))
         outcome = self._checked(self.wait(None))
+        self.crew.made = True
         facts = [outcome.answers[w] for w in sorted(outcome.answers)]
         if self.local is not None:
             facts.append(self.local.facts())
