@@ -183,3 +183,22 @@ def died(envs, chosen) -> WorkerDied:
         except WorkerDied as error:
             return error
     raise AssertionError("nobody died")
+
+
+PRELUDE = """
+import os, signal, sys, time
+from tests.crash.fragile import *
+from shoal.errors import ForkedError
+from shoal.process import launcher
+
+def say(*words):
+    print(*words, flush=True)
+"""
+"""What scripts of these tests begin with."""
+
+
+def read_words(process):
+    """The next line a script says."""
+    line = process.stdout.readline()
+    assert line, process.stderr.read()
+    return line.split()

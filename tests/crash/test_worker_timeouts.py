@@ -85,7 +85,7 @@ def test_a_stopped_worker_without_a_limit_is_only_slow(make):
     os.kill(stopped, signal.SIGSTOP)
     envs.step_async(actions())
     with pytest.raises(multiprocessing.TimeoutError):
-        envs.step_wait(timeout=0.2)
+        envs.step_wait(timeout=0.1)
     assert is_running(stopped)
     os.kill(stopped, signal.SIGCONT)
     assert envs.step(actions())[1].tolist() == [2.0] * 4
@@ -96,7 +96,7 @@ def test_a_stopped_worker_without_a_limit_is_only_slow(make):
 def test_nothing_of_an_abandoned_step_is_ever_delivered(make, buffers):
     envs = make(buffers=buffers)
     envs.reset(seed=0)
-    for turn in range(3):
+    for turn in range(2):
         envs.step_async(actions(0, SLOW, 3, SAY))
         with pytest.raises(multiprocessing.TimeoutError):
             envs.step_wait(timeout=0.01)

@@ -81,7 +81,7 @@ print(late)
 
 
 def test_a_worker_that_finishes_as_the_parent_goes_to_sleep_wakes_it(run_python):
-    assert int(run_python(HAND_OFFS, 20000)) <= 5  # who has finished is not slept through
+    assert int(run_python(HAND_OFFS, 15000)) <= 5  # who has finished is not slept through
 
 
 ONE_OF_TWO = (
@@ -254,7 +254,7 @@ def test_an_action_sent_as_the_worker_goes_idle_is_not_lost():
         envs.async_reset(seed=0)
         envs.recv()
         begin = time.monotonic()
-        for _ in range(40000):
+        for _ in range(30000):
             envs.send([[random.uniform(0, 25e-6)]], [0])
             envs.send([[0.0]], [1])
             envs.recv()  # WorkerTimeout if one was lost

@@ -23,6 +23,11 @@ def own():
     made.close()
 
 
+def close_fd(fd):
+    if fd >= 0:  # there are systems without pidfds
+        os.close(fd)
+
+
 def start_worker(own):
     """A worker that waits for its plan, and the socket it waits at."""
     ours, theirs = socket.socketpair()
@@ -46,7 +51,7 @@ def test_a_worker_whose_socket_closes_before_it_has_its_plan_ends(own):
     ours.close()
     assert own.exit_status(pid, SOON_S) == 0
     assert not is_running(pid)
-    os.close(pidfd)
+    close_fd(pidfd)
 
 
 def test_how_workers_ended_is_told_in_any_order_and_once(own):
@@ -59,7 +64,7 @@ def test_how_workers_ended_is_told_in_any_order_and_once(own):
         assert status is not None and os.WTERMSIG(status) == number
         assert own.exit_status(pid, 0.01) is None
         ours.close()
-        os.close(pidfd)
+        close_fd(pidfd)
 
 
 def test_ends_that_come_between_two_starts_are_kept(own):
@@ -73,7 +78,7 @@ def test_ends_that_come_between_two_starts_are_kept(own):
     assert own.exit_status(two[0], SOON_S) is not None
     for _, pidfd, ours in (one, two):
         ours.close()
-        os.close(pidfd)
+        close_fd(pidfd)
 
 
 def test_a_worker_outlives_its_launcher_and_how_it_ends_is_then_unknown(own):
@@ -85,7 +90,7 @@ def test_a_worker_outlives_its_launcher_and_how_it_ends_is_then_unknown(own):
         assert own.exit_status(pid, 0.5) is None
     ours.close()
     wait_gone([pid], SOON_S)
-    os.close(pidfd)
+    close_fd(pidfd)
 
 
 def test_a_launcher_that_was_killed_is_said_to_have_ended_and_not_used_again(own, monkeypatch):
@@ -125,7 +130,7 @@ def test_a_start_that_was_interrupted_does_not_answer_for_the_next_one(own, monk
     pid, pidfd, ours = start_worker(own)
     ours.close()
     assert own.exit_status(pid, SOON_S) == 0  # it is this one that hung up
-    os.close(pidfd)
+    close_fd(pidfd)
     assert sorted(os.listdir("/proc/self/fd")) == before
 
 
@@ -152,7 +157,7 @@ def test_closing_with_news_unread_is_quiet(own, capfd):
     assert "Traceback" not in capfd.readouterr().err
     for _, pidfd, ours in workers:
         ours.close()
-        os.close(pidfd)
+        close_fd(pidfd)
 
 
 def test_control_c_and_the_childs_own_signals_leave_the_launcher_alone(own):
@@ -166,4 +171,4 @@ def start_worker_and_end(own):
     pid, pidfd, ours = start_worker(own)
     ours.close()
     assert own.exit_status(pid, SOON_S) == 0
-    os.close(pidfd)
+    close_fd(pidfd)

@@ -86,6 +86,27 @@ def test_who_waits_gives_up_when_told_that_the_other_one_is_dead_or_late(ends, s
     assert len(asked) == 3
 
 
+@pytest.mark.parametrize("sending", [True, False])
+def test_an_interrupt_in_the_middle_of_a_message_hangs_up(ends, sending):
+    parent, worker, one, two = ends
+    data = pickle.dumps(bytes(10_000_000))
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        if sending:
+            parent.put(data)
+            parent.send_rest(interrupted)
+        else:
+            two.send(data[:5000])
+            parent.take(len(data), interrupted)
+    with pytest.raises(HungUp):  # or it would take what comes next for the rest
+        worker.take(len(data), always)
+    with pytest.raises(HungUp):
+        parent.take(len(data), always)
+
+
 def test_descriptors_travel_with_a_message_over_the_socket_alone(ends):
     *_, one, two = ends
     read, write = os.pipe()

@@ -30,6 +30,7 @@ from shoal import _core
 from shoal.errors import WorkerDied, WorkerError, WorkerTimeout
 from shoal.memory import Layout, Segment
 from shoal.memory.limits import oom_kills
+from shoal.process.launcher import open_pidfd
 from shoal.process.mail import BOX_BYTES, HungUp, Mail, dumps, receive, transmit
 from shoal.process.start import Running, start
 from shoal.process.worker import MESSAGE, SENT, SHOW_STACK, STEP, STOP, Surroundings
@@ -83,7 +84,7 @@ class Crew:
         self._kills = oom_kills()
         self.board = Segment(_board_layout(self.size, rows))
         self._bell_fd, self._ring_fd = _core.bell_create()
-        self._parent_fd = os.pidfd_open(self._pid) if hasattr(os, "pidfd_open") else -1
+        self._parent_fd = open_pidfd(self._pid)
         self.gates = _core.Gates(
             self.board["gates"], self.board["bell"], self.size, self._bell_fd, self._yields
         )

@@ -28,10 +28,18 @@ from typing import Any, NoReturn
 
 from shoal.errors import WorkerError
 
-__all__ = ["Launcher", "LauncherEnded", "launcher", "main"]
+__all__ = ["Launcher", "LauncherEnded", "launcher", "main", "open_pidfd"]
 
 _FRAME = struct.Struct("=cqq")  # kind, pid or error, exit status or number of the request
 _START, _STARTED, _ENDED, _FAILED = b"s", b"p", b"x", b"f"
+
+
+def open_pidfd(pid: int) -> int:
+    """A descriptor that is readable once a process has ended; -1 where the system has none (Linux < 5.3)."""
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        return -1
 
 
 class LauncherEnded(WorkerError):
@@ -43,7 +51,7 @@ class Launcher:
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
-        parent_fd = os.pidfd_open(os.getpid()) if hasattr(os, "pidfd_open") else -1
+        parent_fd = open_pidfd(os.getpid())
         program = (
             f"import sys; sys.path[:] = {sys.path!r}; "
             f"from shoal.process.launcher import main; main({theirs.fileno()}, {parent_fd})"
@@ -228,7 +236,7 @@ def main(fd: int, parent_fd: int) -> NoReturn:
             worker.run(socket.socket(fileno=fds[0]))
             os._exit(0)
         os.close(fds[0])
-        pidfd = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else -1
+        pidfd = open_pidfd(pid)
         socket.send_fds(channel, [_FRAME.pack(_STARTED, pid, request)], [pidfd] if pidfd >= 0 else [])
         if pidfd >= 0:
             os.close(pidfd)

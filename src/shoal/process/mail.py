@@ -8,6 +8,7 @@ A message is small and rare: actions, observations, rewards and flags never trav
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import select
 import socket
@@ -104,24 +105,34 @@ def _exchange(channel: socket.socket, data: memoryview, alive: Callable[[], bool
     waiter = select.poll()
     waiter.register(channel, select.POLLOUT if sending else select.POLLIN)
     at = 0
-    while at < len(data):
-        if not waiter.poll(50):
-            if not alive():
+    try:
+        while at < len(data):
+            if waiter.poll(50):
+                at += _moved(channel, data[at:], sending)
+            elif not alive():
                 raise HungUp
-            continue
-        try:
-            if sending:
-                moved = channel.send(data[at:], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-            else:
-                moved = channel.recv_into(data[at:], 0, socket.MSG_DONTWAIT)
-                if moved == 0:
-                    raise HungUp
-        except BlockingIOError:
-            time.sleep(0.0001)
-            continue
-        except OSError as error:
-            raise HungUp from error
-        at += moved
+    except HungUp:
+        raise
+    except BaseException:  # Ctrl-C: of half a message neither side could tell where the next begins
+        with contextlib.suppress(OSError):
+            channel.shutdown(socket.SHUT_RDWR)
+        raise
+
+
+def _moved(channel: socket.socket, data: memoryview, sending: bool) -> int:
+    """Moves what there is room for, at once; how much it was."""
+    try:
+        if sending:
+            return channel.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        moved = channel.recv_into(data, 0, socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        time.sleep(0.0001)
+        return 0
+    except OSError as error:
+        raise HungUp from error
+    if moved == 0:
+        raise HungUp
+    return moved
 
 
 class RemoteTraceback(Exception):

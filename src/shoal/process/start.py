@@ -16,7 +16,7 @@ from gymnasium.vector.utils import clear_mpi_env_vars
 
 from shoal.errors import WorkerError
 from shoal.process import worker
-from shoal.process.launcher import Launcher, LauncherEnded, launcher
+from shoal.process.launcher import Launcher, LauncherEnded, launcher, open_pidfd
 
 __all__ = ["Running", "start"]
 
@@ -143,5 +143,4 @@ def _start_process(
     process.start()
     running._process = process
     running.pid = process.pid
-    if hasattr(os, "pidfd_open"):
-        running._pidfd = os.pidfd_open(process.pid)
+    running._pidfd = open_pidfd(process.pid)

@@ -146,7 +146,7 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._pending: str | None = None
         self._abandoned: str | None = None
         """A call that timed out: nobody waits for it any more, but workers may still be busy with it."""
-        self._synchronous = False
+        self._synchronous = self._interrupted = False
         self._vector_steps = self._waited_ns = self._infos_ns = 0
         division = make_plans(
             env_fns,
@@ -330,8 +330,8 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         begin = time.perf_counter_ns()
         try:
             outcome = self._workers.wait(self._limits[kind], timeout)
-        except KeyboardInterrupt:  # as after a timeout: the next call waits for it
-            self._pending, self._abandoned = None, kind
+        except KeyboardInterrupt:  # wait for it again, or begin something else: then as after a timeout
+            self._interrupted = True
             raise
         except TimeoutError:
             self._pending, self._abandoned = None, kind
@@ -623,6 +623,8 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
                 f"{name.removesuffix('_async')} is not for environments made with batch_size=; use "
                 "async_reset, send and recv"
             )
+        if self._interrupted and self._pending is not None:
+            self._pending, self._abandoned = None, self._pending
         if self._pending is not None:
             raise AlreadyPendingCallError(
                 f"Calling `{name}` while waiting for a pending call to `{self._pending}` to complete.",
