@@ -338,7 +338,7 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             raise multiprocessing.TimeoutError(
                 f"The call to `{kind}_wait` has timed out after {timeout} second(s)."
             ) from None
-        self._pending = self._abandoned = None
+        self._pending, self._abandoned, self._interrupted = None, None, False
         if kind != "call":  # the environments are there now, whether or not anybody gets these results
             if self._space is None:
                 into.values = list(self._lender.last[0].values)
@@ -624,7 +624,7 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
                 "async_reset, send and recv"
             )
         if self._interrupted and self._pending is not None:
-            self._pending, self._abandoned = None, self._pending
+            self._pending, self._abandoned, self._interrupted = None, self._pending, False
         if self._pending is not None:
             raise AlreadyPendingCallError(
                 f"Calling `{name}` while waiting for a pending call to `{self._pending}` to complete.",

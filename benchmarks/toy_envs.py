@@ -1,0 +1,86 @@
+"""Environments whose cost is known: they do nothing, show pictures, work for so long, or tell something."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+
+Result = tuple[Any, float, bool, bool, dict[str, Any]]
+
+
+class Still(gymnasium.Env[Any, Any]):
+    """Does nothing: what it takes to step it is the vector environment's."""
+
+    def __init__(self) -> None:
+        self.observation_space = Box(-1, 1, (4,), np.float32)
+        self.action_space = Discrete(2)
+        self.observation = np.zeros(4, np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        return self.observation, {}
+
+    def step(self, action: Any) -> Result:
+        return self.observation, 0.0, False, False, {}
+
+
+class Pixels(Still):
+    """Pictures of 84x84x4 bytes, drawn beforehand, another one each step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = Box(0, 255, (84, 84, 4), np.uint8)
+        self.frames = list(np.random.default_rng(0).integers(0, 256, (8, 84, 84, 4), np.uint8))
+        self.turn = 0
+        self.observation = self.frames[0]
+
+    def step(self, action: Any) -> Result:
+        self.turn += 1
+        return self.frames[self.turn & 7], 0.0, False, False, {}
+
+
+class Busy(Still):
+    """Works for so many microseconds of this thread's own time: waiting for a core is no work."""
+
+    def __init__(self, us: float) -> None:
+        super().__init__()
+        self.work_ns = round(us * 1000)
+
+    def step(self, action: Any) -> Result:
+        end = time.thread_time_ns() + self.work_ns
+        while time.thread_time_ns() < end:
+            pass
+        return self.observation, 0.0, False, False, {}
+
+
+class Varied(Busy):
+    """Works for a different time each step, from `low` to `high` microseconds, short ones more often."""
+
+    def __init__(self, low: float, high: float) -> None:
+        super().__init__(low)
+        self.times = np.geomspace(low * 1000, high * 1000, 256).astype(int).tolist()
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        self.random = np.random.default_rng(seed)
+        return self.observation, {}
+
+    def step(self, action: Any) -> Result:
+        self.work_ns = self.times[self.random.integers(256)]
+        return super().step(action)
+
+
+class Telling(Still):
+    """Returns an info of two numbers each step."""
+
+    def step(self, action: Any) -> Result:
+        return self.observation, 0.0, False, False, {"a": 1.0, "b": 2}
+
+
+def maker(name: str, *arguments: Any) -> Callable[[], gymnasium.Env[Any, Any]]:
+    """A function that makes such an environment, for any process."""
+    return partial({c.__name__: c for c in (Still, Pixels, Busy, Varied, Telling)}[name], *arguments)
