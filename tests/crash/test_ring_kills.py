@@ -81,9 +81,9 @@ def test_a_killed_writer_costs_at_most_the_row_it_was_writing(capacity):
                 check_whole(buffer.latest(capacity))
                 if last is not None:
                     found = buffer.fetch([last[0]])
-                    newest = int(buffer.latest(1).ids[0]) if len(buffer.latest(1).ids) else 0
-                    # there, or overwritten: something so much newer exists
-                    assert len(found.ids) == 1 or newest >= last[0] + capacity - 2
+                    # there, or overwritten: the ticket after it for its slot was taken
+                    taken = int(buffer._records.segment["tail"][0])
+                    assert len(found.ids) == 1 or taken > last[0] + capacity
                     if len(found.ids):
                         assert check_whole(found)[0] == last[1]
                 drain(pipe)
@@ -138,6 +138,6 @@ def test_a_file_of_killed_writers_is_opened_with_what_they_acknowledged(tmp_path
             assert last is not None
             newest = int(again.latest(1).ids[0])
             found = again.fetch([last[0]])
-            assert len(found.ids) == 1 or newest >= last[0] + 4990
+            assert len(found.ids) == 1 or newest >= last[0] + 5000
         first = again.push({"words": np.zeros(WORDS, np.uint64)})
         assert first > newest  # ids go on

@@ -73,7 +73,7 @@ signal.pause()
 
     def is_full():  # nothing comes any more
         waiting.append(struct.unpack("i", fcntl.ioctl(parent.stderr, termios.FIONREAD, bytes(4)))[0])
-        return waiting[-1] > 60000 and len(waiting) > 20 and len(set(waiting[-20:])) == 1
+        return waiting[-1] > 16000 and len(waiting) > 20 and len(set(waiting[-20:])) == 1
 
     wait_until(is_full, 5 * SOON_S)
     parent.kill()
