@@ -27,7 +27,7 @@ GO_ON, KILL, SEGFAULT, ABORT, EXIT, RAISE, LOOP, C_LOOP, DEAF_LOOP = range(9)
 FINISH, BIG, SLOW, SAY, STOP, FORK = range(9, 15)
 """Actions. LOOP is Python's, C_LOOP never gives up the GIL, DEAF_LOOP blocks all signals first."""
 
-SLOW_S = 0.4
+SLOW_S = 1.2
 BIG_BYTES = 10_000_000
 
 SOON_S = 2.0
