@@ -69,7 +69,7 @@ static void gate_round(pingpong *p) {
             shoal_bell_disarm(&p->shared->bell);
             return;
         }
-        shoal_bell_sleep(&p->shared->bell, &polled, 1, SHOAL_GATE_SLICE_NS);
+        shoal_bell_sleep(&p->shared->bell, &polled, 1, SHOAL_GATE_SLICE_NS, &p->patience);
     }
 }
 
@@ -99,7 +99,7 @@ void *pingpong_create(int kind) {
         return NULL;
     p->shared = shared;
     p->kind = kind;
-    p->patience.yields = kind == GATE_YIELDS;
+    p->patience = shoal_patience_new(kind == GATE_YIELDS, 0);
     const pid_t parent = getpid();
     p->child = fork();
     if (p->child == 0)

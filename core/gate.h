@@ -7,7 +7,8 @@
  * 1. go and done are generation numbers: done == go means the worker is idle, and all it wrote is visible
  *    (release by the store of done, acquire by the parent's load; the other way round for go).
  * 2. Who waits looks for a while, yields, then says so (asleep, sequentially consistent) and looks once more
- *    before it sleeps: either the writer sees asleep, or the sleeper sees the new number.
+ *    before it sleeps: either the writer sees asleep, or the sleeper sees the new number. Looking and
+ * yielding are dropped for a while where they did not pay.
  * 3. A sleep is never longer than SHOAL_GATE_SLICE_NS: a wake-up lost to a killed process costs that, not a
  *    hang. Death itself is the kernel's to tell (a descriptor the parent polls). */
 // SPDX-License-Identifier: MIT
@@ -29,11 +30,25 @@ extern "C" {
 
 enum shoal_command { SHOAL_STEP = 1, SHOAL_SENT = 2, SHOAL_MESSAGE = 3, SHOAL_STOP = 4 };
 
-/* Adapts how long a waiter looks before it sleeps to what its recent waits took. Private to one waiter. */
+/* Something that usually helps and sometimes harms: after a disappointment it rests for some waits, twice
+ * as many after each further one, and is then tried again. */
+typedef struct shoal_habit {
+    uint32_t rests, backoff;
+} shoal_habit;
+
+/* What a waiter does before it sleeps, learned from its recent waits. Private to one waiter. */
 typedef struct shoal_patience {
     uint64_t average_ns; /* moving average of waits */
-    uint32_t yields;     /* more runnable processes than cores: yield at once */
+    uint64_t limit_ns;   /* how long it yields at most; not at all while waits average more */
+    uint64_t yielded_ns; /* in vain, before the sleep that follows */
+    shoal_habit look;    /* disappoints when it does not end the wait: the other one may need this core */
+    shoal_habit yield;   /* disappoints when it ends too late: somebody else took the core for a time slice */
 } shoal_patience;
+
+/* `crowded`: there are more processes of ours than cores, so at first one yields at once. Who then waits for
+ * many sleeps early: it is told by the last of them, and each of them should have a core until then. (To the
+ * kernel a process that yields has work to do: two that work may share a core beside it.) */
+shoal_patience shoal_patience_new(int crowded, int waits_for_many);
 
 typedef struct shoal_gate {
     /* Writer: parent, before go. Reader: worker, after it. */
@@ -41,12 +56,15 @@ typedef struct shoal_gate {
     uint32_t command, slot;
     uint64_t row;
     uint64_t mail_bytes; /* of the message that goes with the command */
+    uint64_t posted_ns;
     /* Writer: worker, before done. Reader: parent, after it. */
     SHOAL_ALIGN(64) shoal_word done;
     uint32_t replied;     /* what kind of reply, 0: none */
     uint64_t reply_bytes; /* of the message that goes with it */
     uint64_t busy_ns;     /* between go and done of SHOAL_STEP, summed */
     uint64_t env_ns;      /* part of it spent inside environments, from samples */
+    uint64_t finished_ns;
+    shoal_word core; /* where the worker ran lately, plus one; hints alone, for shoal_gate_spread */
     /* Writer: worker, before it sleeps. Reader: parent, after go. */
     SHOAL_ALIGN(64) shoal_word asleep;
     uint8_t pad[60];
@@ -56,7 +74,8 @@ typedef struct shoal_bell {
     /* 1: the parent sleeps until all workers are idle; 2 + w: until worker w is. Writers: parent, before it
      * sleeps; the worker that wakes it. */
     SHOAL_ALIGN(64) shoal_word asleep;
-    uint8_t pad[60];
+    shoal_word core; /* where the parent waited lately, plus one; written by the parent alone */
+    uint8_t pad[56];
 } shoal_bell;
 
 /* Parent: hands `command` to an idle worker. Set the gate's other words first. */
@@ -71,10 +90,16 @@ void shoal_bell_arm_for(shoal_bell *bell, uint32_t worker);
 void shoal_bell_disarm(shoal_bell *bell);
 /* Parent: sleeps until the bell rings (polled[0] is its descriptor), something else in `polled` is heard, a
  * signal comes, or `timeout_ns` or a slice have passed; then disarms. Whether something else was heard. */
-int shoal_bell_sleep(shoal_bell *bell, struct pollfd *polled, uint32_t count, uint64_t timeout_ns);
+int shoal_bell_sleep(shoal_bell *bell, struct pollfd *polled, uint32_t count, uint64_t timeout_ns,
+                     shoal_patience *patience);
 
 /* Worker: waits for a number other than `seen`, at most one slice; returns the number there is. */
 uint32_t shoal_gate_wait(shoal_gate *gate, uint32_t seen, shoal_patience *patience);
+/* With a worker for every core, the parent needs one of those too, and one that sleeps leaves it to a worker.
+ * Parent: says where it sleeps (0: it does not). Worker, now and then: if it shares its core with a worker
+ * before it and none is at the parent's, moves there. */
+void shoal_bell_here(shoal_bell *bell, int sleeps);
+void shoal_gate_spread(shoal_gate *gates, uint32_t count, uint32_t worker, const shoal_bell *bell);
 /* Worker: gives the number back; rings the bell if the parent sleeps for this worker alone, or for all
  * `count` workers and they are idle. */
 void shoal_gate_finish(shoal_gate *gates, uint32_t count, uint32_t worker, uint32_t seen, shoal_bell *bell,

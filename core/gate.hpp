@@ -37,13 +37,11 @@ class Gates {
   public:
     enum Status { IDLE = 0, TIMEOUT = 1, DIED = 2 };
 
-    Gates(nb::object gates, nb::object bell, uint32_t count, int bell_fd, bool yields)
+    Gates(nb::object gates, nb::object bell, uint32_t count, int bell_fd, bool crowded)
         : gates_array_(gates), bell_array_(bell),
           gates_(static_cast<shoal_gate *>(memory_of(gates, count * sizeof(shoal_gate)))),
           bell_(static_cast<shoal_bell *>(memory_of(bell, sizeof(shoal_bell)))), bell_fd_(bell_fd),
-          workers_(count) {
-        patience_.yields = yields;
-    }
+          workers_(count), crowded_(crowded), patience_(shoal_patience_new(crowded, count > 1)) {}
 
     /* The descriptor that tells of a worker's death: a pidfd (readable) or a socket (hangs up). -1: there is
      * no worker, and it counts as idle. */
@@ -237,20 +235,28 @@ class Gates {
     }
 
     bool sleep(std::vector<pollfd> &polled, uint64_t timeout_ns) {
-        return shoal_bell_sleep(bell_, polled.data(), static_cast<uint32_t>(polled.size()), timeout_ns) != 0;
+        return shoal_bell_sleep(bell_, polled.data(), static_cast<uint32_t>(polled.size()), timeout_ns,
+                                &patience_) != 0;
     }
 
     int wait_unlocked(uint64_t timeout_ns, int64_t only, Unlocked &unlocked) {
         const uint64_t begin = shoal_now_ns();
         std::vector<shoal_gate *> busy;
+        bool slept = false;
         for (;;) {
             if (none_busy(busy, only) ||
-                shoal_gates_look(busy.data(), static_cast<uint32_t>(busy.size()), &patience_))
+                shoal_gates_look(busy.data(), static_cast<uint32_t>(busy.size()), &patience_)) {
+                if (crowded_ && !slept)
+                    shoal_bell_here(bell_, false);
                 return IDLE;
+            }
             const uint64_t waited = shoal_now_ns() - begin;
             if (waited >= timeout_ns)
                 return TIMEOUT;
             std::vector<pollfd> polled = poll_set(false, only);
+            slept = true;
+            if (crowded_)
+                shoal_bell_here(bell_, true);
             if (only < 0) /* partner: shoal_gate_finish */
                 shoal_bell_arm(bell_);
             else
@@ -272,23 +278,25 @@ class Gates {
     shoal_bell *bell_;
     int bell_fd_;
     std::vector<Worker> workers_;
-    shoal_patience patience_ = {};
+    bool crowded_;
+    shoal_patience patience_;
 };
 
 /* A worker's side: its own gate. */
 class Gate {
   public:
-    Gate(nb::object gates, nb::object bell, uint32_t worker, int bell_fd, bool yields)
+    Gate(nb::object gates, nb::object bell, uint32_t worker, int bell_fd, bool crowded)
         : gates_array_(gates), bell_array_(bell), count_(static_cast<uint32_t>(nb::len(gates))),
           worker_(worker),
           gates_(static_cast<shoal_gate *>(memory_of(gates, (worker + 1) * sizeof(shoal_gate)))),
           gate_(gates_ + worker), bell_(static_cast<shoal_bell *>(memory_of(bell, sizeof(shoal_bell)))),
-          bell_fd_(bell_fd), seen_(gate_->done.load()) {
-        patience_.yields = yields;
-    }
+          bell_fd_(bell_fd), seen_(gate_->done.load()), crowded_(crowded),
+          patience_(shoal_patience_new(crowded, false)) {}
 
     uint32_t wait() {
         const uint32_t before = seen_;
+        if (crowded_ && ++waits_ % 64 == 0)
+            shoal_gate_spread(gates_, count_, worker_, bell_);
         {
             Unlocked unlocked;
             while ((seen_ = shoal_gate_wait(gate_, before, &patience_)) == before)
@@ -320,8 +328,9 @@ class Gate {
     shoal_bell *bell_;
     int bell_fd_;
     uint32_t seen_;
-    uint64_t began_ = 0;
-    shoal_patience patience_ = {};
+    uint64_t began_ = 0, waits_ = 0;
+    bool crowded_;
+    shoal_patience patience_;
 };
 
 /* Tells whether anybody refers to some arrays beyond those who did when it was settled: a slot whose memory

@@ -196,7 +196,7 @@ NB_MODULE(_core, m) {
 
     nb::class_<Gates>(m, "Gates")
         .def(nb::init<nb::object, nb::object, uint32_t, int, bool>(), "gates"_a, "bell"_a, "count"_a,
-             "bell_fd"_a, "yields"_a)
+             "bell_fd"_a, "crowded"_a)
         .def("watch", &Gates::watch, "worker"_a, "fd"_a, "is_socket"_a)
         .def("idle", &Gates::idle, "worker"_a)
         .def("post", &Gates::post, "worker"_a, "command"_a, "slot"_a, "row"_a, "mail_bytes"_a)
@@ -212,7 +212,7 @@ NB_MODULE(_core, m) {
 
     nb::class_<Gate>(m, "Gate")
         .def(nb::init<nb::object, nb::object, uint32_t, int, bool>(), "gates"_a, "bell"_a, "worker"_a,
-             "bell_fd"_a, "yields"_a)
+             "bell_fd"_a, "crowded"_a)
         .def("wait", &Gate::wait)
         .def("finish", &Gate::finish, "replied"_a, "reply_bytes"_a)
         .def_prop_ro("slot", &Gate::slot)

@@ -341,6 +341,29 @@ uint32_t shoal_cpu_count(void) {
     return count > 0 ? (uint32_t)count : 1;
 }
 
+int shoal_cpu(void) {
+#ifdef __linux__
+    return sched_getcpu();
+#else
+    return -1;
+#endif
+}
+
+void shoal_move_to_cpu(int cpu) {
+#ifdef __linux__
+    cpu_set_t allowed, one;
+    CPU_ZERO(&one);
+    if (cpu < 0 || cpu >= CPU_SETSIZE || sched_getaffinity(0, sizeof allowed, &allowed) != 0 ||
+        !CPU_ISSET((unsigned)cpu, &allowed))
+        return;
+    CPU_SET((unsigned)cpu, &one);
+    if (sched_setaffinity(0, sizeof one, &one) == 0)
+        (void)sched_setaffinity(0, sizeof allowed, &allowed);
+#else
+    (void)cpu;
+#endif
+}
+
 static uint64_t fork_count;
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 

@@ -73,8 +73,10 @@ static inline void shoal_relax(void) {
  * both non-blocking. They may be the same. 0 or -errno. */
 int shoal_bell_create(int *sleep_fd, int *ring_fd);
 
-uint64_t shoal_now_ns(void);    /* monotonic */
-uint32_t shoal_cpu_count(void); /* that this process may use */
+uint64_t shoal_now_ns(void);     /* monotonic */
+uint32_t shoal_cpu_count(void);  /* that this process may use */
+int shoal_cpu(void);             /* the one this thread runs on, -1: unknown */
+void shoal_move_to_cpu(int cpu); /* moves this thread, if it may run there; it may be moved again */
 
 /* How often this process's line of ancestors forked since the library was loaded: a number that differs from
  * the one remembered means "I am a forked child", without a system call. */

@@ -108,7 +108,7 @@ static int wait_all(world *w, uint32_t count, shoal_patience *patience, const in
             return 1;
         }
         const uint64_t begin = shoal_now_ns();
-        const int heard = shoal_bell_sleep(&w->bell, polled, 1 + count, UINT64_MAX);
+        const int heard = shoal_bell_sleep(&w->bell, polled, 1 + count, UINT64_MAX, patience);
         sum->sleeps++;
         if (shoal_now_ns() - begin >= SHOAL_GATE_SLICE_NS && polled[0].revents == 0 && idle(w, count)) {
             usleep(2000); /* the ring may have been under way as the slice ended */
@@ -145,7 +145,7 @@ static pid_t fork_tied(void) {
 }
 
 static void serve(world *w, uint32_t i) {
-    shoal_patience patience = {.yields = i % 2}; /* both ways of looking */
+    shoal_patience patience = shoal_patience_new(i % 2, 0); /* both ways of looking */
     uint64_t state = 77 + i;
     uint32_t seen = w->first;
     for (uint64_t round = 1;; round++) {
@@ -178,7 +178,7 @@ static void post(world *w, uint32_t i, uint64_t round, uint32_t command) {
 
 /* `rounds` hand-offs to each worker, checked value by value. */
 static waits run_rounds(world *w, uint64_t rounds) {
-    shoal_patience patience = {0};
+    shoal_patience patience = shoal_patience_new(0, 0);
     uint64_t state = 99;
     waits sum = {0, 0};
     for (uint64_t round = 1; round <= rounds; round++) {
@@ -316,26 +316,114 @@ static void a_parent_that_sleeps_for_one_worker_is_rung_by_that_one_alone(void) 
 static void a_ring_left_over_ends_the_next_sleep_and_no_other(void) {
     world *w = open_world(0);
     struct pollfd one = {w->bell_fd, POLLIN, 0};
+    shoal_patience patience = shoal_patience_new(0, 0);
     shoal_bell_arm(&w->bell);
     shoal_bell_ring(&w->bell, w->ring_fd);
     uint64_t begin = shoal_now_ns();
     shoal_bell_arm(&w->bell);
-    CHECK_EQUAL(shoal_bell_sleep(&w->bell, &one, 1, UINT64_MAX), 0);
+    CHECK_EQUAL(shoal_bell_sleep(&w->bell, &one, 1, UINT64_MAX, &patience), 0);
     CHECK(shoal_now_ns() - begin < SHOAL_GATE_SLICE_NS);
     CHECK_EQUAL(atomic_load(&w->bell.asleep), 0);
     begin = shoal_now_ns();
-    CHECK_EQUAL(shoal_bell_sleep(&w->bell, &one, 1, 3000000), 0);
+    CHECK_EQUAL(shoal_bell_sleep(&w->bell, &one, 1, 3000000, &patience), 0);
     CHECK(shoal_now_ns() - begin >= 3000000);
     close_world(w);
 }
 
 static void who_waits_without_being_woken_comes_back_after_a_slice(void) {
     world *w = open_world(8);
-    shoal_patience patience = {0};
+    shoal_patience patience = shoal_patience_new(0, 0);
     const uint64_t begin = shoal_now_ns();
     CHECK_EQUAL(shoal_gate_wait(&w->gates[0], 8, &patience), 8);
     CHECK(shoal_now_ns() - begin >= SHOAL_GATE_SLICE_NS * 9 / 10);
     CHECK_EQUAL(atomic_load(&w->gates[0].asleep), 0);
+    close_world(w);
+}
+
+/* -- patience -------------------------------------------------------------------------------------------- */
+
+static void a_look_that_ends_no_wait_and_a_yield_that_ends_it_late_rest_ever_longer(void) {
+    world *w = open_world(0);
+    shoal_gate *gate = &w->gates[0];
+    shoal_patience patience = shoal_patience_new(0, 0);
+    shoal_gate_post(gate, WORK);
+    for (uint32_t wait = 0, rest = 1; wait < 3; wait++, rest = 2 * rest + 1) { /* nobody ever finishes */
+        patience.look.rests = 0;
+        CHECK(!shoal_gates_look(&gate, 1, &patience));
+        CHECK_EQUAL(patience.look.rests, rest);
+    }
+    CHECK_EQUAL(patience.yield.rests, 0); /* it ended no wait at all, which is no fault of it */
+    CHECK(patience.yielded_ns >= patience.limit_ns);
+
+    for (int late = 1; late >= 0; late--) { /* it is seen a second after it finished, or in time */
+        patience = shoal_patience_new(1, 0);
+        patience.limit_ns = 10000000000ull;
+        const pid_t pid = fork();
+        if (pid == 0) {
+            usleep(3000);
+            gate->finished_ns = shoal_now_ns() + (late ? -1000000000ull : 1000000000ull);
+            atomic_store(&gate->done, atomic_load(&gate->go));
+            _exit(0);
+        }
+        CHECK(shoal_gates_look(&gate, 1, &patience));
+        CHECK_EQUAL(patience.yield.rests, (uint32_t)late);
+        CHECK_EQUAL(waitpid(pid, NULL, 0), pid);
+        shoal_gate_post(gate, WORK);
+    }
+    close_world(w);
+}
+
+static void who_waits_long_sleeps_without_yielding_and_forgets_it_soon(void) {
+    world *w = open_world(0);
+    shoal_gate *gate = &w->gates[0];
+    struct pollfd one = {w->bell_fd, POLLIN, 0};
+    shoal_patience patience = shoal_patience_new(1, 1);
+    CHECK(patience.limit_ns < shoal_patience_new(0, 1).limit_ns && patience.look.rests > 0);
+    shoal_gate_post(gate, WORK);
+    for (int i = 0; i < 20; i++)
+        CHECK_EQUAL(shoal_bell_sleep(&w->bell, &one, 1, 1000000, &patience), 0);
+    CHECK(patience.average_ns > patience.limit_ns);
+    CHECK(!shoal_gates_look(&gate, 1, &patience));
+    CHECK_EQUAL(patience.yielded_ns, 0);
+    for (int i = 0; i < 20; i++) { /* the bell has rung already: sleeps of no length */
+        shoal_bell_arm(&w->bell);
+        shoal_bell_ring(&w->bell, w->ring_fd);
+        (void)shoal_bell_sleep(&w->bell, &one, 1, UINT64_MAX, &patience);
+    }
+    CHECK(patience.average_ns <= patience.limit_ns);
+    close_world(w);
+}
+
+static void a_worker_beside_another_moves_to_the_core_the_parent_left(void) {
+    world *w = open_world(0);
+    const uint32_t mine = (uint32_t)shoal_cpu() + 1;
+    uint32_t moved = 0, other = mine == 1 ? 2 : 1;
+    if (shoal_cpu() < 0 || shoal_cpu_count() < 2) {
+        printf("   skipped: one core, or nobody says which\n");
+        close_world(w);
+        return;
+    }
+    for (int turn = 0; turn < 50; turn++) { /* the kernel may move it back before we look */
+        const uint32_t here = (uint32_t)shoal_cpu() + 1;
+        other = here == 1 ? 2 : 1;
+        atomic_store(&w->bell.core, other);
+        atomic_store(&w->gates[0].core, here);
+        shoal_gate_spread(w->gates, 2, 1, &w->bell);
+        CHECK_EQUAL(atomic_load(&w->gates[1].core), here);
+        moved += (uint32_t)shoal_cpu() + 1 == other;
+    }
+    CHECK(moved > 25);
+    CHECK(shoal_cpu_count() >= 2); /* it may still run anywhere */
+    uint32_t stayed = 0;
+    for (int turn = 0; turn < 50; turn++) {
+        const uint32_t here = (uint32_t)shoal_cpu() + 1;
+        other = here == 1 ? 2 : 1;
+        atomic_store(&w->bell.core, turn % 2 ? other : 0);        /* 0: the parent does not sleep */
+        atomic_store(&w->gates[0].core, turn % 2 ? other : here); /* it is there already */
+        shoal_gate_spread(w->gates, 2, 1, &w->bell);
+        stayed += (uint32_t)shoal_cpu() + 1 == here;
+    }
+    CHECK(stayed > 25);
     close_world(w);
 }
 
@@ -369,8 +457,9 @@ static void a_worker_killed_just_before_it_rings_costs_the_parent_a_slice(void) 
         }
         bury(pid);
         struct pollfd one = {w->bell_fd, POLLIN, 0};
+        shoal_patience patience = shoal_patience_new(0, 0);
         const uint64_t begin = shoal_now_ns();
-        CHECK_EQUAL(shoal_bell_sleep(&w->bell, &one, 1, UINT64_MAX), 0);
+        CHECK_EQUAL(shoal_bell_sleep(&w->bell, &one, 1, UINT64_MAX, &patience), 0);
         const uint64_t slept = shoal_now_ns() - begin;
         CHECK(slept >= SHOAL_GATE_SLICE_NS && slept < 10ull * SHOAL_GATE_SLICE_NS);
         CHECK(idle(w, 1));
@@ -399,7 +488,7 @@ static void a_worker_killed_at_any_moment_never_hangs_the_parent(void) {
         }
         const uint64_t moment = shoal_now_ns() + drawn(&state) % 3000000;
         const uint32_t victim = (uint32_t)drawn(&state) % 2;
-        shoal_patience patience = {0};
+        shoal_patience patience = shoal_patience_new(0, 0);
         waits sum = {0, 0};
         uint64_t killed = 0;
         for (uint64_t round = 1;; round++) {
@@ -433,6 +522,9 @@ int main(void) {
     RUN(a_parent_that_sleeps_for_one_worker_is_rung_by_that_one_alone);
     RUN(a_ring_left_over_ends_the_next_sleep_and_no_other);
     RUN(who_waits_without_being_woken_comes_back_after_a_slice);
+    RUN(a_look_that_ends_no_wait_and_a_yield_that_ends_it_late_rest_ever_longer);
+    RUN(who_waits_long_sleeps_without_yielding_and_forgets_it_soon);
+    RUN(a_worker_beside_another_moves_to_the_core_the_parent_left);
     RUN(a_worker_killed_just_before_it_rings_costs_the_parent_a_slice);
     RUN(a_worker_killed_at_any_moment_never_hangs_the_parent);
     RUN(processes_lose_no_wake_up_and_no_value_in_a_hundred_thousand_hand_offs);

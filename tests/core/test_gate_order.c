@@ -18,6 +18,9 @@ static void note_wake(const shoal_word *word);
 /* A second copy of the gates, under other names, with our own futex. */
 #define shoal_futex_wait note_wait
 #define shoal_futex_wake note_wake
+#define shoal_patience_new order_patience_new
+#define shoal_bell_here order_bell_here
+#define shoal_gate_spread order_gate_spread
 #define shoal_gate_post order_gate_post
 #define shoal_gate_idle order_gate_idle
 #define shoal_gates_look order_gates_look
@@ -221,7 +224,7 @@ static void *post_again_and_again(void *argument) {
 static void wait_again_and_again(meeting *m) {
     uint32_t sleeps = 0;
     for (uint32_t turn = 1; goes_on(m, turn); turn++) {
-        shoal_patience patience = {.average_ns = 1u << 30, .yields = 1}; /* soon asleep */
+        shoal_patience patience = {.look = {1, 1}, .yield = {1, 1}}; /* asleep at once */
         begin_round(m, turn);
         atomic_store(&woken, 0);
         atomic_store(&slept, 0);

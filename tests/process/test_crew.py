@@ -42,7 +42,7 @@ def plan_of(worker, workers=2):
         all_spaces=False,
         restarts=False,
         daemon=True,
-        yields=True,
+        crowded=True,
         seeds=[None],
     )
 

@@ -61,7 +61,7 @@ class Plan:
     all_spaces: bool
     restarts: bool
     daemon: bool
-    yields: bool
+    crowded: bool
     seeds: list[int | None]
     agents: int = 1
     """Rows per environment."""
@@ -86,13 +86,13 @@ class Crew:
         self._bell_fd, self._ring_fd = _core.bell_create()
         self._parent_fd = open_pidfd(self._pid)
         self.gates = _core.Gates(
-            self.board["gates"], self.board["bell"], self.size, self._bell_fd, self._yields
+            self.board["gates"], self.board["bell"], self.size, self._bell_fd, self._crowded
         )
         self.made = False
         """Whether the environments were all made once."""
 
     @property
-    def _yields(self) -> bool:
+    def _crowded(self) -> bool:
         return self.size + 1 > _core.cpu_count()
 
     # -- starting -------------------------------------------------------------------------------------

@@ -125,7 +125,7 @@ class _Worker:
         process.name = f"ShoalWorker-{w}"
         process._config["daemon"] = plan.daemon  # type: ignore[attr-defined]
         self.mail = Mail(channel, board["reply"][w], board["request"][w])
-        self.gate = _core.Gate(board["gates"], board["bell"], w, bell_fd, plan.yields)
+        self.gate = _core.Gate(board["gates"], board["bell"], w, bell_fd, plan.crowded)
 
     def answer_start(self, facts: Any) -> None:
         command = self.gate.wait()  # not inside the assert, which python -O leaves out

@@ -99,7 +99,7 @@ def make_plans(
             all_spaces=observation_mode == "different",
             restarts=restarts,
             daemon=daemon,
-            yields=parts > _core.cpu_count() - (not caller_steps),
+            crowded=parts > _core.cpu_count() - (not caller_steps),
             seeds=[None] * (end - first),
             agents=agents,
         )
