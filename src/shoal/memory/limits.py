@@ -10,6 +10,7 @@ import os
 import resource
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from shoal.errors import NoRoomError
@@ -141,7 +142,12 @@ def _memory_cgroups(root: Path) -> list[tuple[int, Path, Path]]:
             paths[2] = path
         elif "memory" in controllers.split(","):
             paths[1] = path
-    found = []
+    return _mounted(root, tuple(paths.items()))
+
+
+@lru_cache(maxsize=4)  # the table of mounts is long in a container, and changes there never
+def _mounted(root: Path, paths_of: tuple[tuple[int, str], ...]) -> list[tuple[int, Path, Path]]:
+    paths, found = dict(paths_of), []
     for line in _read_lines(root / "proc/self/mountinfo"):
         mount, _, system = line.partition(" - ")
         kind, _, options = system.partition(" ")

@@ -136,6 +136,8 @@ def _start_process(
 ) -> None:
     chosen = multiprocessing.get_context(context)
     forked = context == "fork"
+    if forked:  # what a worker imports: once here, not in each child
+        from shoal.process import chunks, native_chunk  # noqa: F401
     arguments = (theirs, running.channel.fileno() if forked else -1, inherited if forked else None)
     process = chosen.Process(  # type: ignore[attr-defined]
         target=worker.run, args=arguments, name=name, daemon=daemon
