@@ -52,8 +52,11 @@ class Launcher:
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
         parent_fd = open_pidfd(os.getpid())
+        # Ctrl-C is the trainer's, so another process group; but not another session, or a kernel that shares
+        # cores fairly between sessions (autogroup) makes the trainer and its workers wait for each other.
         program = (
-            f"import sys; sys.path[:] = {sys.path!r}; "
+            "import os, signal, sys; os.setpgid(0, 0); signal.signal(signal.SIGTTOU, signal.SIG_IGN); "
+            f"sys.path[:] = {sys.path!r}; "
             f"from shoal.process.launcher import main; main({theirs.fileno()}, {parent_fd})"
         )
         environment = dict(os.environ)
@@ -64,7 +67,6 @@ class Launcher:
                 [_executable(), *util._args_from_interpreter_flags(), "-c", program],  # type: ignore[attr-defined]
                 stdin=subprocess.DEVNULL,
                 pass_fds=[fd for fd in (theirs.fileno(), parent_fd) if fd >= 0],
-                start_new_session=True,  # Ctrl-C is the trainer's
                 env=environment,
             )
         except BaseException:
