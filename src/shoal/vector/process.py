@@ -41,7 +41,7 @@ from shoal.vector.reports import raise_errors, require_no_nan, sort_reports
 from shoal.vector.rollout import Rollout
 from shoal.vector.sendrecv import SendRecv
 from shoal.vector.slots import Infos
-from shoal.vector.workers import Workers
+from shoal.vector.workers import NOTHING, Workers
 
 __all__ = ["ProcessVectorEnv"]
 
@@ -277,12 +277,13 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def step(self, actions: Any = _IN_PLACE) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """`step(actions)` steps every environment; `step()` with what was written into `self.actions`."""
         self.step_async(actions)
-        return self.step_wait()
+        return self._step_results(*self._collected("step", None))
 
     def step_async(self, actions: Any = _IN_PLACE) -> None:
         """Begins a step; `step_wait` gives its results."""
         self._require_ready("step_async")
-        self._catch_up()
+        if self._abandoned is not None:
+            self._catch_up()
         items = self._taken(actions)
         self._post_step(items, self._lender.take(), 0)
 
@@ -300,12 +301,15 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def step_wait(self, timeout: float | None = None) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """The results of `step_async`; multiprocessing.TimeoutError after `timeout` seconds."""
-        reports, slot = self._finish("step", timeout)
+        return self._step_results(*self._finish("step", timeout))
+
+    def _step_results(self, reports: list[Any], slot: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         infos, errors = self._sorted(reports, slot) if reports else ({}, [])
         results = (slot.observation(self.single_observation_space), *slot.flags(), infos)
         if self._infos is not None:
             self._add_episodes(slot, results)
-        raise_errors(errors, results)
+        if errors:
+            raise_errors(errors, results)
         if self._check_nan:
             require_no_nan(self.single_observation_space, *results[:2])
         return self._lender.lent(slot, results)  # type: ignore[no-any-return]
@@ -338,7 +342,8 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             raise multiprocessing.TimeoutError(
                 f"The call to `{kind}_wait` has timed out after {timeout} second(s)."
             ) from None
-        self._pending, self._abandoned, self._interrupted = None, None, False
+        self._pending = self._abandoned = None
+        self._interrupted = False
         if kind != "call":  # the environments are there now, whether or not anybody gets these results
             if self._space is None:
                 into.values = list(self._lender.last[0].values)
@@ -347,6 +352,8 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             self._vector_steps += 1
             self._waited_ns += time.perf_counter_ns() - begin
         reports: list[Any] = []
+        if outcome is NOTHING:
+            return reports, into
         for w in sorted(outcome.answers):
             answer = outcome.answers[w]
             if isinstance(answer, Failure):
@@ -493,7 +500,8 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         slot = self._lender.take_batch(flight.batch)
         infos, errors = flight.deliver(taken, reports, slot)
         results = (slot.observation(self.single_observation_space), *slot.flags(), infos)
-        raise_errors(errors, results)
+        if errors:
+            raise_errors(errors, results)
         if self._check_nan:
             require_no_nan(self.single_observation_space, *results[:2], taken)
         return results

@@ -27,9 +27,11 @@ from shoal.vector.exchange import Actions, Rows
 from shoal.vector.plans import Division
 from shoal.vector.plugin_actions import PluginActions
 
-__all__ = ["TRIES", "Outcome", "Workers"]
+__all__ = ["NOTHING", "TRIES", "Outcome", "Workers"]
 
 _SLOW_S = 60.0
+_QUICK_NS = 1_000_000
+"""What is done within this takes no other care: far less than any limit, far more than a light step."""
 TRIES = 3
 """How many replacements in a row may die."""
 
@@ -42,6 +44,10 @@ class Outcome:
     """Worker to the message it finished with, if any."""
     faults: dict[int, WorkerDied] = field(default_factory=dict)
     """Workers that are gone, with what is known."""
+
+
+NOTHING = Outcome()
+"""All has gone well, and nobody has anything to say."""
 
 
 class _Local:
@@ -75,6 +81,7 @@ class Workers:
         self._restarted: dict[int, int] = {}
         self._slow_warned = False
         self._local_call: Callable[[], list[Any]] | None = None
+        self._local_reports: list[Any] = []
         self.local_ns = 0
 
     def start(self) -> dict[str, Any]:
@@ -183,15 +190,13 @@ class Workers:
             method = getattr(self.local, f"on_{kind}")
             self._local_call = lambda: method(*arguments_of[-1])
 
-    def run_local(self) -> list[Any]:
-        """The caller's own share of what was posted."""
+    def _run_local(self) -> None:
+        """The caller's own share of what was posted. Its reports stay until a wait has ended well."""
         call, self._local_call = self._local_call, None
-        if call is None:
-            return []
+        assert call is not None
         begin = time.perf_counter_ns()
-        reports = call()
+        self._local_reports = call()
         self.local_ns += time.perf_counter_ns() - begin
-        return reports
 
     def ask_owner(self, env_id: int, name: str, method: str, *rest: Any) -> Any:
         """Asks the worker of one environment, and gives its answer."""
@@ -224,21 +229,29 @@ class Workers:
 
     def wait(self, limit_s: float | None, timeout_s: float | None = None) -> Outcome:
         """Until all have finished. Who needs over `limit_s` is killed; TimeoutError after `timeout_s`."""
+        begin = time.monotonic()
+        if self._local_call is not None:
+            self._run_local()
+        gates = self.crew.gates
+        if timeout_s is None and gates.wait(_QUICK_NS, -1) == IDLE and not gates.replied:
+            if not self._local_reports and not self._found:
+                return NOTHING
         outcome = Outcome(faults=self._found)
         self._found = {}
         try:
-            self._wait(outcome, limit_s, timeout_s, None)
+            self._wait(outcome, limit_s, timeout_s, None, begin)
         except BaseException:
             self._found = outcome.faults
             raise
+        if self._local_reports:
+            outcome.answers[self.crew.size] = self._local_reports
+            self._local_reports = []
         return outcome
 
     def _wait(
-        self, outcome: Outcome, limit_s: float | None, timeout_s: float | None, only: int | None
+        self, outcome: Outcome, limit_s: float | None, timeout_s: float | None, only: int | None, begin: float
     ) -> None:
         crew = self.crew
-        begin = time.monotonic()
-        local = self.run_local()
         while True:
             waited = time.monotonic() - begin
             limits = [_SLOW_S if not self._slow_warned else 3600.0]
@@ -268,8 +281,6 @@ class Workers:
                     continue
                 if answer is not None:
                     outcome.answers[w] = answer
-        if local:
-            outcome.answers[crew.size] = local
 
     def _warn_slow(self, waited: float) -> None:
         self._slow_warned = True
@@ -355,7 +366,7 @@ class Workers:
             act()
             outcome = Outcome()
             # For this worker alone: asynchronous stepping keeps the others busy, or they are dead themselves.
-            self._wait(outcome, limit_s, None, w)
+            self._wait(outcome, limit_s, None, w, time.monotonic())
             if w in outcome.faults:
                 return [], outcome.faults[w]
             answer = outcome.answers.get(w)
