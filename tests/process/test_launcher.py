@@ -54,6 +54,16 @@ def test_a_worker_whose_socket_closes_before_it_has_its_plan_ends(own):
     close_fd(pidfd)
 
 
+def test_workers_are_of_the_trainers_session_but_not_of_its_process_group(own):
+    """Ctrl-C is for the group; some kernels share cores fairly between sessions."""
+    pid, pidfd, ours = start_worker(own)
+    assert os.getsid(pid) == os.getsid(0)
+    assert os.getpgid(pid) == os.getpgid(own._process.pid) == own._process.pid != os.getpgrp()
+    ours.close()
+    own.exit_status(pid, SOON_S)
+    close_fd(pidfd)
+
+
 def test_how_workers_ended_is_told_in_any_order_and_once(own):
     workers = [start_worker(own) for _ in range(3)]
     signals = [signal.SIGKILL, signal.SIGTERM, signal.SIGABRT]

@@ -65,6 +65,28 @@ def test_after_a_timeout_observation_reward_and_info_belong_to_the_same_step(tmp
             assert_of_step(envs.step([0, 0, 0]), [count] * 3)
 
 
+def test_a_wait_cut_short_loses_nothing_of_what_the_caller_stepped_itself(gate):
+    class Cut(Exception):
+        pass
+
+    def cut(number, frame):
+        raise Cut
+
+    with ProcessVectorEnv(counters(3, gate=gate), num_workers=1, caller_steps=True) as envs:
+        envs.reset(seed=0)
+        before = signal.signal(signal.SIGALRM, cut)
+        try:
+            envs.step_async([SLOW, 0, 0])
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            with pytest.raises(Cut):
+                envs.step_wait()
+        finally:
+            signal.signal(signal.SIGALRM, before)
+        gate.touch()
+        assert_of_step(envs.step_wait(), [1, 1, 1])  # the infos of the caller's own, too
+        assert_of_step(envs.step([0, 0, 0]), [2, 2, 2])
+
+
 def test_after_a_timeout_of_a_reset_or_a_call_nothing_is_stale(gate):
     class SlowReset(Counter):
         def reset(self, *, seed=None, options=None):
