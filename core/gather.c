@@ -2,115 +2,122 @@
 // SPDX-License-Identifier: MIT
 #include "gather.h"
 
-enum { AHEAD = 64, MISSES = 4096 };
+enum { AHEAD = 16, MISSES = 4096 };
 
-/* Sizes that records are made of are copied by single instructions. */
-static inline void copy_bytes(char *to, const char *from, uint64_t bytes) {
-    switch (bytes) {
-    case 1:
-        shoal_racy_copy(to, from, 1);
-        return;
-    case 4:
-        shoal_racy_copy(to, from, 4);
-        return;
-    case 8:
-        shoal_racy_copy(to, from, 8);
-        return;
-    case 16:
-        shoal_racy_copy(to, from, 16);
-        return;
-    case 32:
-        shoal_racy_copy(to, from, 32);
-        return;
-    default:
-        shoal_racy_copy(to, from, bytes);
+/* Calls `copy(size)` with a size that the compiler knows where it is one that records are made of. */
+#define BY_SIZE(bytes, copy)                                                                                 \
+    switch (bytes) {                                                                                         \
+    case 1:                                                                                                  \
+        copy(1);                                                                                             \
+        break;                                                                                               \
+    case 4:                                                                                                  \
+        copy(4);                                                                                             \
+        break;                                                                                               \
+    case 8:                                                                                                  \
+        copy(8);                                                                                             \
+        break;                                                                                               \
+    case 16:                                                                                                 \
+        copy(16);                                                                                            \
+        break;                                                                                               \
+    case 32:                                                                                                 \
+        copy(32);                                                                                            \
+        break;                                                                                               \
+    default:                                                                                                 \
+        copy(bytes);                                                                                         \
+    }
+
+/* Rows from the caller's arrays, from the `first` one on, into records at `records[i]`. */
+static void scatter(shoal_columns columns, char *const *records, uint64_t count, const void *const *in,
+                    uint64_t first) {
+    for (uint64_t c = 0; c < columns.count; c++) {
+        const uint64_t bytes = columns.items[c].bytes, offset = columns.items[c].offset;
+        const char *from = (const char *)in[c] + first * bytes;
+#define SCATTER(size)                                                                                        \
+    for (uint64_t i = 0; i < count; i++)                                                                     \
+    shoal_racy_copy(records[i] + offset, from + i * (size), (size))
+        BY_SIZE(bytes, SCATTER)
     }
 }
 
 void shoal_ring_push(shoal_ring *ring, shoal_columns columns, const void *const *in, uint64_t count,
                      uint64_t *ids) {
-    uint64_t ticket = 0, left = 0;
-    for (uint64_t i = 0; i < count; i++) {
-        char *row = NULL;
-        while (row == NULL) {
-            if (left == 0) {
-                left = count - i;
-                ticket = shoal_ring_tickets(ring, left);
+    const uint64_t most = ring->capacity < AHEAD ? ring->capacity : AHEAD; /* no slot twice */
+    for (uint64_t done = 0; done < count;) { /* more than once: some were lost */
+        uint64_t left = count - done, ticket = shoal_ring_tickets(ring, left);
+        shoal_turn turn = shoal_ring_turn(ring, ticket);
+        while (left != 0) {
+            char *records[AHEAD];
+            shoal_turn turns[AHEAD];
+            const uint64_t now = left < most ? left : most;
+            uint64_t held = 0;
+            for (uint64_t i = 0; i < now; i++, ticket++) {
+                records[held] = shoal_ring_claim(ring, turn);
+                turns[held] = turn;
+                ids[done + held] = ticket;
+                held += records[held] != NULL;
+                if (++turn.slot == ring->capacity)
+                    turn = (shoal_turn){0, turn.lap + 1};
             }
-            left--;
-            row = shoal_ring_claim(ring, ticket++);
+            scatter(columns, records, held, in, done);
+            for (uint64_t i = 0; i < held; i++)
+                shoal_ring_commit(ring, turns[i]);
+            done += held;
+            left -= now;
         }
-        for (uint64_t c = 0; c < columns.count; c++)
-            copy_bytes(row + columns.items[c].offset, (const char *)in[c] + i * columns.items[c].bytes,
-                       columns.items[c].bytes);
-        ids[i] = ticket - 1;
-        shoal_ring_commit(ring, ticket - 1);
     }
     shoal_ring_count(ring, count);
 }
 
-/* One column of several rows; the size is known to the compiler where it is a common one. */
-#define COPY_COLUMN(size)                                                                                    \
-    for (uint64_t i = 0; i < count; i++)                                                                     \
-    shoal_racy_copy(to + places[i] * (size), from + slots[i] * ring->stride, (size))
-
-static void copy_column(const shoal_ring *ring, shoal_column column, const uint64_t *slots,
-                        const uint64_t *places, uint64_t count, char *to) {
-    const char *from = ring->rows + column.offset;
-    switch (column.bytes) {
-    case 1:
-        COPY_COLUMN(1);
-        return;
-    case 4:
-        COPY_COLUMN(4);
-        return;
-    case 8:
-        COPY_COLUMN(8);
-        return;
-    case 16:
-        COPY_COLUMN(16);
-        return;
-    case 32:
-        COPY_COLUMN(32);
-        return;
-    default:
-        COPY_COLUMN(column.bytes);
-    }
-}
-
-/* Copies rows, those in `slots` to the places `places` of the columns' arrays; `words[i]` is the word a row
- * was found with, or 0 if what was copied is not to be used. At most AHEAD. */
+/* Copies rows, those in `slots`, to the places `places` (NULL: from `first` on) of the columns' arrays;
+ * `words[i]` is the word a row was found with, or 0 if what was copied is not to be used. At most AHEAD. */
 static void copy_rows(const shoal_ring *ring, shoal_columns columns, const uint64_t *slots,
-                      const uint64_t *places, uint64_t count, void *const *out, uint64_t *words) {
-    for (uint64_t i = 0; i < count; i++)
+                      const uint64_t *places, uint64_t first, uint64_t count, void *const *out,
+                      uint64_t *words) {
+    const char *records[AHEAD];
+    for (uint64_t i = 0; i < count; i++) {
         words[i] = shoal_ring_look(ring, slots[i]);
-    for (uint64_t c = 0; c < columns.count; c++)
-        copy_column(ring, columns.items[c], slots, places, count, out[c]);
+        records[i] = ring->rows + slots[i] * ring->stride;
+    }
+    for (uint64_t c = 0; c < columns.count; c++) {
+        const uint64_t bytes = columns.items[c].bytes, offset = columns.items[c].offset;
+        char *to = (char *)out[c] + first * bytes;
+#define IN_ORDER(size)                                                                                       \
+    for (uint64_t i = 0; i < count; i++)                                                                     \
+    shoal_racy_copy(to + i * (size), records[i] + offset, (size))
+#define TO_PLACES(size)                                                                                      \
+    for (uint64_t i = 0; i < count; i++)                                                                     \
+    shoal_racy_copy(to + places[i] * (size), records[i] + offset, (size))
+        if (places == NULL) {
+            BY_SIZE(bytes, IN_ORDER)
+        } else {
+            BY_SIZE(bytes, TO_PLACES)
+        }
+    }
     for (uint64_t i = 0; i < count; i++)
-        if (words[i] != 0 && !shoal_ring_unchanged(ring, slots[i], words[i]))
+        if (!shoal_ring_unchanged(ring, slots[i], words[i]))
             words[i] = 0;
 }
 
-static void prefetch(const shoal_ring *ring, uint64_t slot) {
-    __builtin_prefetch((const void *)&ring->words[slot]);
-    const char *row = ring->rows + slot * ring->stride;
+static void prefetch(const shoal_ring *ring, const uint64_t *slots, uint64_t count) {
     const uint64_t bytes = ring->stride < 512 ? ring->stride : 512; /* then the hardware goes on */
-    for (uint64_t at = 0; at < bytes; at += 64)
-        __builtin_prefetch(row + at);
+    for (uint64_t i = 0; i < count; i++) {
+        const char *row = ring->rows + slots[i] * ring->stride;
+        __builtin_prefetch(row);
+        for (uint64_t at = 64; at < bytes; at += 64)
+            __builtin_prefetch(row + at);
+    }
 }
 
 uint64_t shoal_ring_fetch(const shoal_ring *ring, shoal_columns columns, const uint64_t *ids, uint64_t count,
                           void *const *out, uint8_t *found) {
     uint64_t number = 0;
     for (uint64_t done = 0; done < count; done += AHEAD) {
-        uint64_t slots[AHEAD], places[AHEAD], words[AHEAD];
+        uint64_t slots[AHEAD], words[AHEAD];
         const uint64_t now = count - done < AHEAD ? count - done : AHEAD;
-        for (uint64_t i = 0; i < now; i++) {
+        for (uint64_t i = 0; i < now; i++)
             slots[i] = ids[done + i] % ring->capacity;
-            places[i] = done + i;
-            prefetch(ring, slots[i]);
-        }
-        copy_rows(ring, columns, slots, places, now, out, words);
+        prefetch(ring, slots, now);
+        copy_rows(ring, columns, slots, NULL, done, now, out, words);
         for (uint64_t i = 0; i < now; i++) {
             found[done + i] = words[i] != 0 && shoal_ring_id(ring, slots[i], words[i]) == ids[done + i];
             number += found[done + i];
@@ -119,27 +126,52 @@ uint64_t shoal_ring_fetch(const shoal_ring *ring, shoal_columns columns, const u
     return number;
 }
 
-/* A number below `range`, each with the same chance. */
-static uint64_t below(shoal_rng *rng, uint64_t range) {
-    shoal_u128 product = (shoal_u128)shoal_random64(rng) * range;
-    if ((uint64_t)product < range) {
-        const uint64_t threshold = -range % range;
-        while ((uint64_t)product < threshold)
-            product = (shoal_u128)shoal_random64(rng) * range;
+/* Numbers below `range`, each with the same chance: the high part of a product, drawn again where its low
+ * part says that this one would come too often. Short ranges have two numbers from one draw. */
+static void draw(shoal_rng *rng, uint64_t range, uint64_t *out, uint64_t count) {
+    uint64_t i = 0;
+    if (range <= UINT32_MAX) {
+        const uint32_t short_range = (uint32_t)range, threshold = -short_range % short_range;
+        while (i < count) {
+            const uint64_t drawn = shoal_random64(rng);
+            const uint64_t high = (drawn >> 32) * range, low = (drawn & UINT32_MAX) * range;
+            out[i] = high >> 32;
+            i += (uint32_t)high >= threshold;
+            if (i < count) {
+                out[i] = low >> 32;
+                i += (uint32_t)low >= threshold;
+            }
+        }
+        return;
     }
-    return (uint64_t)(product >> 64);
+    const uint64_t threshold = -range % range;
+    while (i < count) {
+        const shoal_u128 product = (shoal_u128)shoal_random64(rng) * range;
+        out[i] = (uint64_t)(product >> 64);
+        i += (uint64_t)product >= threshold;
+    }
 }
 
-/* The places whose rows cannot be used; the others get their ids. */
-static uint64_t keep_missing(const shoal_ring *ring, const uint64_t *slots, const uint64_t *words,
-                             uint64_t *places, uint64_t count, uint64_t *ids) {
-    uint64_t missing = 0;
-    for (uint64_t i = 0; i < count; i++)
-        if (words[i] != 0)
-            ids[places[i]] = shoal_ring_id(ring, slots[i], words[i]);
-        else
-            places[missing++] = places[i];
-    return missing;
+/* The ids of the rows that can be used, in their places; the places of the others into `missing`. */
+static uint64_t note_ids(const shoal_ring *ring, const uint64_t *slots, const uint64_t *words,
+                         const uint64_t *places, uint64_t first, uint64_t count, uint64_t *ids,
+                         uint64_t *missing) {
+    uint64_t number = 0;
+    for (uint64_t i = 0; i < count; i++) {
+        const uint64_t place = places == NULL ? first + i : places[i];
+        ids[place] = shoal_ring_id(ring, slots[i], words[i]);
+        missing[number] = place;
+        number += words[i] == 0;
+    }
+    return number;
+}
+
+static uint64_t draw_ahead(const shoal_ring *ring, shoal_rng *rng, uint64_t used, uint64_t count,
+                           uint64_t *slots) {
+    const uint64_t now = count < AHEAD ? count : AHEAD;
+    draw(rng, used, slots, now);
+    prefetch(ring, slots, now);
+    return now;
 }
 
 uint64_t shoal_ring_sample(const shoal_ring *ring, shoal_rng *rng, shoal_columns columns, uint64_t count,
@@ -147,23 +179,23 @@ uint64_t shoal_ring_sample(const shoal_ring *ring, shoal_rng *rng, shoal_columns
     const uint64_t used = shoal_ring_length(ring);
     if (used == 0)
         return 0;
-    uint64_t misses = 0;
-    for (uint64_t done = 0; done < count; done += AHEAD) {
-        uint64_t slots[AHEAD], places[AHEAD], words[AHEAD];
-        uint64_t left = count - done < AHEAD ? count - done : AHEAD;
-        for (uint64_t i = 0; i < left; i++)
-            places[i] = done + i;
+    uint64_t slots[2][AHEAD], again[AHEAD], words[AHEAD], places[AHEAD];
+    uint64_t misses = 0, now = draw_ahead(ring, rng, used, count, slots[0]);
+    for (uint64_t done = 0, turn = 0; done < count;
+         turn ^= 1) { /* one block is on its way while one is copied */
+        const uint64_t next = draw_ahead(ring, rng, used, count - done - now, slots[!turn]);
+        copy_rows(ring, columns, slots[turn], NULL, done, now, out, words);
+        uint64_t left = note_ids(ring, slots[turn], words, NULL, done, now, ids, places);
         while (left != 0) { /* being written, or left by a writer that died: another is drawn instead */
-            for (uint64_t i = 0; i < left; i++) {
-                slots[i] = below(rng, used);
-                prefetch(ring, slots[i]);
-            }
-            copy_rows(ring, columns, slots, places, left, out, words);
-            left = keep_missing(ring, slots, words, places, left, ids);
             misses += left;
             if (misses > MISSES && shoal_ring_readable(ring) == 0)
                 return done;
+            draw(rng, used, again, left);
+            copy_rows(ring, columns, again, places, 0, left, out, words);
+            left = note_ids(ring, again, words, places, 0, left, ids, places);
         }
+        done += now;
+        now = next;
     }
     return count;
 }
@@ -178,21 +210,19 @@ uint64_t shoal_ring_sample_weighted(const shoal_ring *ring, const shoal_tree *tr
     for (uint64_t done = 0; done < count; done += AHEAD) {
         uint64_t slots[AHEAD], places[AHEAD], words[AHEAD];
         uint64_t left = count - done < AHEAD ? count - done : AHEAD;
-        for (uint64_t i = 0; i < left; i++) {
-            places[i] = done + i;
+        for (uint64_t i = 0; i < left; i++)
             slots[i] = ids[done + i];
-            prefetch(ring, slots[i]);
-        }
-        for (;;) {
-            copy_rows(ring, columns, slots, places, left, out, words);
-            left = keep_missing(ring, slots, words, places, left, ids);
-            if (left == 0)
-                break;
+        prefetch(ring, slots, left);
+        copy_rows(ring, columns, slots, NULL, done, left, out, words);
+        left = note_ids(ring, slots, words, NULL, done, left, ids, places);
+        while (left != 0) {
             misses += left;
             if (misses > MISSES && shoal_ring_readable(ring) == 0)
                 return 0;
             for (uint64_t i = 0; i < left; i++)
                 shoal_tree_draw(tree, rng, &slots[i], &weights[places[i]], 1);
+            copy_rows(ring, columns, slots, places, 0, left, out, words);
+            left = note_ids(ring, slots, words, places, 0, left, ids, places);
         }
     }
     return count;

@@ -120,7 +120,7 @@ struct ArrayHead {
     PyObject *base, *dtype;
     int flags;
 
-    enum { C_CONTIGUOUS = 1, ALIGNED = 0x100 };
+    enum { C_CONTIGUOUS = 1, ALIGNED = 0x100, WRITEABLE = 0x400 };
 
     /* NULL if the object is not of exactly this type. */
     static const ArrayHead *of(nb::handle object, nb::handle type) {

@@ -9,46 +9,9 @@
 #include <unistd.h>
 
 _Static_assert(sizeof(shoal_ring_writer) == 64, "a cache line");
+_Static_assert(SHOAL_RING_STATE_BITS + SHOAL_RING_OWNER_BITS == SHOAL_RING_LAP_SHIFT, "a word's three parts");
 
-/* lap:50 | owner:12 | state:2. A word of zeros is an empty slot. */
-enum { STATE_BITS = 2, OWNER_BITS = 12, LAP_SHIFT = STATE_BITS + OWNER_BITS };
-enum { EMPTY = 0, OPEN = 1, FULL = 2 };
 #define LOCK_BASE ((off_t)1 << 40) /* locks lie behind any data */
-
-/* Named protocol steps, for tests that stop or kill a process in between. */
-#ifdef SHOAL_RING_STEP
-void SHOAL_RING_STEP(const char *name);
-#else
-#define SHOAL_RING_STEP(name) ((void)0)
-#endif
-
-/* Before any store into a record; partner: the fence of a read that the claim overtakes. The thread sanitizer
- * knows no fences: for it, both sides touch the word itself. */
-static void fence_of_claim(shoal_word64 *word) {
-#ifdef __SANITIZE_THREAD__
-    (void)atomic_fetch_add_explicit(word, 0, memory_order_acq_rel);
-#else
-    (void)word;
-    atomic_thread_fence(memory_order_release);
-#endif
-}
-
-/* After the copy of a record; the word as it is then. */
-static uint64_t word_after_copy(shoal_word64 *word) {
-#ifdef __SANITIZE_THREAD__
-    return atomic_fetch_add_explicit(word, 0, memory_order_acq_rel);
-#else
-    atomic_thread_fence(memory_order_acquire);
-    return atomic_load_explicit(word, memory_order_relaxed);
-#endif
-}
-
-static uint64_t pack(uint64_t lap, uint64_t owner, uint64_t state) {
-    return lap << LAP_SHIFT | owner << STATE_BITS | state;
-}
-static uint64_t lap_of(uint64_t word) { return word >> LAP_SHIFT; }
-static uint32_t owner_of(uint64_t word) { return (uint32_t)(word >> STATE_BITS & ((1u << OWNER_BITS) - 1)); }
-static unsigned state_of(uint64_t word) { return (unsigned)(word & ((1u << STATE_BITS) - 1)); }
 
 #ifdef F_OFD_SETLK
 enum { SET_LOCK = F_OFD_SETLK, GET_LOCK = F_OFD_GETLK };
@@ -65,7 +28,7 @@ static int lock_number(int fd, uint32_t writer, int command, struct flock *lock)
 int shoal_ring_is_alive(const shoal_ring *ring, uint32_t writer) {
     struct flock lock;
     if (writer == ring->writer)
-        return 0; /* one row at a time: what this handle left open, a predecessor of its number did */
+        return 0; /* it claims no slot twice: what is open under its number, a predecessor left */
     return lock_number(ring->lock_fd, writer, GET_LOCK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 
@@ -86,46 +49,9 @@ uint64_t shoal_ring_tickets(shoal_ring *ring, uint64_t count) {
     return atomic_fetch_add_explicit(ring->tail, count, memory_order_relaxed);
 }
 
-char *shoal_ring_claim(shoal_ring *ring, uint64_t ticket) {
-    const uint64_t slot = ticket % ring->capacity, lap = ticket / ring->capacity + 1;
-    SHOAL_RING_STEP("ticket");
-    uint64_t word = atomic_load_explicit(&ring->words[slot], memory_order_acquire);
-    do {
-        if (lap_of(word) >= lap)
-            return NULL; /* we slept a whole lap */
-        if (state_of(word) == OPEN && shoal_ring_is_alive(ring, owner_of(word)))
-            return NULL; /* never a living writer's */
-    } while (!atomic_compare_exchange_weak_explicit(&ring->words[slot], &word, pack(lap, ring->writer, OPEN),
-                                                    memory_order_acq_rel, memory_order_acquire));
-    SHOAL_RING_STEP("claimed");
-    fence_of_claim(&ring->words[slot]);
-    return ring->rows + slot * ring->stride;
-}
-
-void shoal_ring_commit(shoal_ring *ring, uint64_t ticket) {
-    const uint64_t slot = ticket % ring->capacity, lap = ticket / ring->capacity + 1;
-    SHOAL_RING_STEP("written");
-    /* Nobody takes the slot of a living owner, so this is a plain store. Partner: shoal_ring_look. */
-    atomic_store_explicit(&ring->words[slot], pack(lap, ring->writer, FULL), memory_order_release);
-    SHOAL_RING_STEP("committed");
-}
-
 void shoal_ring_count(shoal_ring *ring, uint64_t rows) {
     shoal_word64 *own = &ring->writers[ring->writer].committed;
     atomic_store_explicit(own, atomic_load_explicit(own, memory_order_relaxed) + rows, memory_order_relaxed);
-}
-
-uint64_t shoal_ring_look(const shoal_ring *ring, uint64_t slot) {
-    const uint64_t word = atomic_load_explicit(&ring->words[slot], memory_order_acquire);
-    return state_of(word) == FULL ? word : 0;
-}
-
-uint64_t shoal_ring_id(const shoal_ring *ring, uint64_t slot, uint64_t word) {
-    return (lap_of(word) - 1) * ring->capacity + slot;
-}
-
-int shoal_ring_unchanged(const shoal_ring *ring, uint64_t slot, uint64_t word) {
-    return word_after_copy(&ring->words[slot]) == word;
 }
 
 uint64_t shoal_ring_length(const shoal_ring *ring) {
@@ -136,7 +62,7 @@ uint64_t shoal_ring_length(const shoal_ring *ring) {
 uint64_t shoal_ring_readable(const shoal_ring *ring) {
     uint64_t rows = 0;
     for (uint64_t s = 0; s < ring->capacity; s++)
-        rows += state_of(atomic_load_explicit(&ring->words[s], memory_order_relaxed)) == FULL;
+        rows += shoal_ring_look(ring, s) != 0;
     return rows;
 }
 
@@ -150,8 +76,8 @@ uint64_t shoal_ring_total(const shoal_ring *ring) {
 static uint64_t newest(const shoal_ring *ring) {
     uint64_t tail = 0;
     for (uint64_t s = 0; s < ring->capacity; s++) {
-        const uint64_t word = atomic_load_explicit(&ring->words[s], memory_order_relaxed);
-        if (state_of(word) != EMPTY && shoal_ring_id(ring, s, word) >= tail)
+        const uint64_t word = atomic_load_explicit(shoal_ring_at(ring, s), memory_order_relaxed);
+        if (shoal_ring_state(word) != SHOAL_RING_EMPTY && shoal_ring_id(ring, s, word) >= tail)
             tail = shoal_ring_id(ring, s, word) + 1;
     }
     return tail;
@@ -165,6 +91,7 @@ void shoal_ring_recover(shoal_ring *ring) {
 }
 
 uint64_t shoal_ring_copy(const shoal_ring *ring, shoal_ring *to) {
+    const uint64_t head = sizeof(shoal_word64);
     uint64_t rows = 0;
     for (uint64_t s = 0; s < ring->capacity; s++) {
         uint64_t word = 0;
@@ -173,12 +100,13 @@ uint64_t shoal_ring_copy(const shoal_ring *ring, shoal_ring *to) {
             word = shoal_ring_look(ring, s);
             if (word == 0)
                 break;
-            shoal_racy_copy(to->rows + s * ring->stride, ring->rows + s * ring->stride, ring->stride);
+            shoal_racy_copy(to->rows + s * to->stride + head, ring->rows + s * ring->stride + head,
+                            ring->stride - head);
             if (shoal_ring_unchanged(ring, s, word))
                 break;
             word = 0;
         }
-        atomic_store_explicit(&to->words[s], word, memory_order_relaxed);
+        atomic_store_explicit(shoal_ring_at(to, s), word, memory_order_relaxed);
         rows += word != 0;
     }
     atomic_store(to->tail, newest(to));

@@ -1,6 +1,6 @@
 /* The ring: experience replay in shared memory, many writers, many readers, no lock on the data path.
  *
- *    tail, the next ticket        word[s] = { lap | owner | state }        row s, one record
+ *    tail, the next ticket        record s: word = { lap | owner | state }, then the row
  *    ticket t -> slot s = t % capacity, lap = t / capacity + 1             a row's id is its ticket
  *
  * 1. Write: take a ticket, then the slot by a compare-and-swap of its word to OPEN, never from a living
@@ -40,8 +40,7 @@ typedef struct shoal_ring_writer {
 typedef struct shoal_ring {
     shoal_word64 *tail;
     shoal_ring_writer *writers; /* SHOAL_RING_WRITERS */
-    shoal_word64 *words;        /* `capacity`. Writers of one: who claims its slot. Readers: all */
-    char *rows;                 /* capacity * stride */
+    char *rows;                 /* `capacity` records. Writers of one: who claims its slot. Readers: all */
     uint64_t capacity, stride;
     int lock_fd;     /* an open file description of this handle's own: holds its number, asks for others' */
     uint32_t writer; /* this handle's number; SHOAL_RING_WRITERS: it only reads */
@@ -62,20 +61,102 @@ static inline void shoal_racy_copy(char *to, const char *from, uint64_t bytes) {
 #endif
 }
 
+/* lap:50 | owner:12 | state:2. A word of zeros is an empty slot. */
+enum { SHOAL_RING_STATE_BITS = 2, SHOAL_RING_OWNER_BITS = 12, SHOAL_RING_LAP_SHIFT = 14 };
+enum { SHOAL_RING_EMPTY = 0, SHOAL_RING_OPEN = 1, SHOAL_RING_FULL = 2 };
+
+static inline uint64_t shoal_ring_word(uint64_t lap, uint64_t owner, uint64_t state) {
+    return lap << SHOAL_RING_LAP_SHIFT | owner << SHOAL_RING_STATE_BITS | state;
+}
+static inline uint64_t shoal_ring_lap(uint64_t word) { return word >> SHOAL_RING_LAP_SHIFT; }
+static inline unsigned shoal_ring_state(uint64_t word) { return (unsigned)(word & 3); }
+
+static inline uint32_t shoal_ring_owner(uint64_t word) {
+    return (uint32_t)(word >> SHOAL_RING_STATE_BITS & ((1u << SHOAL_RING_OWNER_BITS) - 1));
+}
+
+/* The word of a slot, at the head of its record: one miss for both. */
+static inline shoal_word64 *shoal_ring_at(const shoal_ring *ring, uint64_t slot) {
+    return (shoal_word64 *)(void *)(ring->rows + slot * ring->stride);
+}
+
+/* A ticket as the slot and the lap it stands for. */
+typedef struct shoal_turn {
+    uint64_t slot, lap;
+} shoal_turn;
+
+static inline shoal_turn shoal_ring_turn(const shoal_ring *ring, uint64_t ticket) {
+    shoal_turn turn = {ticket % ring->capacity, ticket / ring->capacity + 1};
+    return turn;
+}
+
 /* `count` tickets in a row; each must then be claimed, and may be lost. */
 uint64_t shoal_ring_tickets(shoal_ring *ring, uint64_t count);
-/* The record of the ticket's slot, to be written; NULL if the ticket is lost: take another. */
-char *shoal_ring_claim(shoal_ring *ring, uint64_t ticket);
-/* Makes the record visible. */
-void shoal_ring_commit(shoal_ring *ring, uint64_t ticket);
 void shoal_ring_count(shoal_ring *ring, uint64_t rows); /* so many were committed by this writer */
 
-/* The word of a slot, for shoal_ring_unchanged, if there is a row; else 0. */
-uint64_t shoal_ring_look(const shoal_ring *ring, uint64_t slot);
+#ifndef __cplusplus
+/* Named protocol steps, for tests that stop or kill a process in between. */
+#ifdef SHOAL_RING_STEP
+void SHOAL_RING_STEP(const char *name);
+#else
+#define SHOAL_RING_STEP(name) ((void)0)
+#endif
+
+/* The record of the turn's slot, to be written behind its word; NULL if the turn is lost: take another
+ * ticket. A writer may hold several slots, each once. */
+static inline char *shoal_ring_claim(shoal_ring *ring, shoal_turn turn) {
+    shoal_word64 *at = shoal_ring_at(ring, turn.slot);
+    const uint64_t mine = shoal_ring_word(turn.lap, ring->writer, SHOAL_RING_OPEN);
+    SHOAL_RING_STEP("ticket");
+    uint64_t word = atomic_load_explicit(at, memory_order_acquire);
+    do {
+        if (shoal_ring_lap(word) >= turn.lap)
+            return NULL; /* we slept a whole lap */
+        if (shoal_ring_state(word) == SHOAL_RING_OPEN && shoal_ring_is_alive(ring, shoal_ring_owner(word)))
+            return NULL; /* never a living writer's */
+    } while (
+        !atomic_compare_exchange_weak_explicit(at, &word, mine, memory_order_acq_rel, memory_order_acquire));
+    SHOAL_RING_STEP("claimed");
+    /* Before any store into the record; partner: shoal_ring_unchanged of a read that the claim overtakes. The
+     * thread sanitizer knows no fences: for it, both sides touch the word itself. */
+#ifdef __SANITIZE_THREAD__
+    (void)atomic_fetch_add_explicit(at, 0, memory_order_acq_rel);
+#else
+    atomic_thread_fence(memory_order_release);
+#endif
+    return (char *)at;
+}
+
+/* Makes the record visible. Nobody takes the slot of a living owner, so this is a plain store; partner:
+ * shoal_ring_look. */
+static inline void shoal_ring_commit(shoal_ring *ring, shoal_turn turn) {
+    SHOAL_RING_STEP("written");
+    atomic_store_explicit(shoal_ring_at(ring, turn.slot),
+                          shoal_ring_word(turn.lap, ring->writer, SHOAL_RING_FULL), memory_order_release);
+    SHOAL_RING_STEP("committed");
+}
+
+/* The word of a slot, for shoal_ring_unchanged, if there is a row; else 0. Partner: shoal_ring_commit. */
+static inline uint64_t shoal_ring_look(const shoal_ring *ring, uint64_t slot) {
+    const uint64_t word = atomic_load_explicit(shoal_ring_at(ring, slot), memory_order_acquire);
+    return shoal_ring_state(word) == SHOAL_RING_FULL ? word : 0;
+}
+
 /* The id of the row that a word of shoal_ring_look stands for. */
-uint64_t shoal_ring_id(const shoal_ring *ring, uint64_t slot, uint64_t word);
-/* Whether what was copied since shoal_ring_look gave `word` is that row. */
-int shoal_ring_unchanged(const shoal_ring *ring, uint64_t slot, uint64_t word);
+static inline uint64_t shoal_ring_id(const shoal_ring *ring, uint64_t slot, uint64_t word) {
+    return (shoal_ring_lap(word) - 1) * ring->capacity + slot;
+}
+
+/* Whether what was copied since shoal_ring_look gave `word` is that row. Partner: the fence of a claim. */
+static inline int shoal_ring_unchanged(const shoal_ring *ring, uint64_t slot, uint64_t word) {
+#ifdef __SANITIZE_THREAD__
+    return atomic_fetch_add_explicit(shoal_ring_at(ring, slot), 0, memory_order_acq_rel) == word;
+#else
+    atomic_thread_fence(memory_order_acquire);
+    return atomic_load_explicit(shoal_ring_at(ring, slot), memory_order_relaxed) == word;
+#endif
+}
+#endif
 
 uint64_t
 shoal_ring_length(const shoal_ring *ring); /* rows there, or being written: never more than capacity */

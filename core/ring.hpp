@@ -25,28 +25,31 @@ namespace nb = nanobind;
 
 class Ring {
   public:
-    /* `arrays`: tail, writers, words, rows. `columns`: (offset, bytes) of every field. `lock_fd`: an open
-     * file description of its own, which it closes. */
+    /* `arrays`: tail, writers, rows. `columns`: (name, dtype, format, shape, offset, bytes) of every
+     * field. `lock_fd`: an open file description of its own, which it closes. */
     Ring(nb::tuple arrays, uint64_t capacity, uint64_t stride, nb::list columns, int lock_fd) {
         for (nb::handle array : arrays)
             kept_.push_back(nb::borrow(array));
         ring_.tail = static_cast<shoal_word64 *>(memory_of(kept_.at(0), 8));
         ring_.writers = static_cast<shoal_ring_writer *>(
             memory_of(kept_.at(1), SHOAL_RING_WRITERS * sizeof(shoal_ring_writer)));
-        ring_.words = static_cast<shoal_word64 *>(memory_of(kept_.at(2), capacity * 8));
-        ring_.rows = static_cast<char *>(memory_of(kept_.at(3), capacity * stride));
+        ring_.rows = static_cast<char *>(memory_of(kept_.at(2), capacity * stride));
+        if (stride < sizeof(shoal_word64) || stride % sizeof(shoal_word64) != 0)
+            throw nb::value_error("a record begins with a word");
         ring_.capacity = capacity;
         ring_.stride = stride;
         ring_.writer = SHOAL_RING_WRITERS;
         for (nb::handle column : columns) {
             Field field;
             field.name = nb::borrow(column[0]);
-            field.format = nb::cast<std::string>(column[1]);
-            for (nb::handle size : nb::borrow<nb::tuple>(column[2]))
+            field.dtype = nb::borrow(column[1]);
+            field.format = nb::cast<std::string>(column[2]);
+            for (nb::handle size : nb::borrow<nb::tuple>(column[3]))
                 field.shape.push_back(nb::cast<Py_ssize_t>(size));
             fields_.push_back(field);
-            columns_.push_back({nb::cast<uint64_t>(column[3]), nb::cast<uint64_t>(column[4])});
-            if (columns_.back().offset + columns_.back().bytes > stride)
+            columns_.push_back({nb::cast<uint64_t>(column[4]), nb::cast<uint64_t>(column[5])});
+            if (columns_.back().offset < sizeof(shoal_word64) ||
+                columns_.back().offset + columns_.back().bytes > stride)
                 throw nb::value_error("a column lies outside the record");
         }
         ring_.lock_fd = lock_fd;
@@ -68,44 +71,68 @@ class Ring {
         ring_.writer = SHOAL_RING_WRITERS;
     }
 
-    /* One row (`batched` false) or rows [n, ...] from a dict whose values fit exactly: the fields' types and
-     * shapes, contiguous, or numbers of Python's. Gives (first id, rows, whether the ids are consecutive), or
-     * None if anything else is found: then nothing was stored, and Python converts or explains. */
-    nb::object push(nb::handle given, bool batched) {
-        require_open();
-        if (!PyDict_CheckExact(given.ptr()) ||
-            static_cast<size_t>(PyDict_Size(given.ptr())) != columns_.size())
-            return nb::none();
-        std::unique_ptr<Buffer[]> buffers(new Buffer[columns_.size()]);
-        std::vector<const void *> in(columns_.size());
-        std::vector<std::array<char, 8>> numbers(columns_.size());
-        uint64_t count = batched ? UINT64_MAX : 1;
+    /* One row from a dict whose values fit exactly: the fields' types and shapes, contiguous, or numbers of
+     * Python's. Its id, or None if anything else is found: then nothing was stored, and Python converts or
+     * explains. */
+    nb::object push(nb::handle given) {
+        Given taken(*this, given);
         for (size_t c = 0; c < columns_.size(); c++) {
-            nb::object item = nb::borrow(PyDict_GetItemWithError(given.ptr(), fields_[c].name.ptr()));
-            if (!item.is_valid()) {
-                PyErr_Clear();
+            const Field &field = fields_[c];
+            if (!taken.next(field))
                 return nb::none();
-            }
-            if (buffers[c].try_take(item)) {
-                if (!fits(fields_[c], buffers[c], batched, count))
-                    return nb::none();
-                in[c] = buffers[c]->buf;
-            } else if (!batched && as_number(fields_[c], item.ptr(), numbers[c].data())) {
-                in[c] = numbers[c].data();
-            } else {
+            char *number = taken.number();
+            void *data = taken.array(field, nullptr);
+            if (data == nullptr && as_number(field, taken.item.ptr(), number))
+                data = number;
+            if (data == nullptr)
                 return nb::none();
-            }
+            taken.add(data);
         }
-        if (count == 0 || count == UINT64_MAX)
-            return nb::none();
+        require_writer();
+        uint64_t id;
+        shoal_ring_push(&ring_, {columns_.data(), columns_.size()}, taken.pointers(), 1, &id);
+        return nb::cast(id);
+    }
+
+    /* Rows [n, ...], likewise: the range of their ids, or how many if they are not consecutive, or None. */
+    nb::object extend(nb::handle given) {
+        Given taken(*this, given);
+        uint64_t count = 0;
+        for (size_t c = 0; c < columns_.size(); c++) {
+            uint64_t rows = 0;
+            void *data = taken.next(fields_[c]) ? taken.array(fields_[c], &rows) : nullptr;
+            if (data == nullptr || rows == 0 || (c > 0 && rows != count))
+                return nb::none();
+            count = rows;
+            taken.add(data);
+        }
         require_writer();
         ids_.resize(count);
-        shoal_ring_push(&ring_, {columns_.data(), columns_.size()}, in.data(), count, ids_.data());
-        return nb::make_tuple(ids_[0], count, ids_[count - 1] - ids_[0] == count - 1);
+        shoal_ring_push(&ring_, {columns_.data(), columns_.size()}, taken.pointers(), count, ids_.data());
+        if (ids_[count - 1] - ids_[0] != count - 1)
+            return nb::cast(count);
+        return nb::borrow(reinterpret_cast<PyObject *>(&PyRange_Type))(ids_[0], ids_[count - 1] + 1);
     }
-    /* The ids of the last push. */
+    /* The ids of the last extend. */
     void last_ids(nb::object out) const {
         memcpy(memory_of(out, ids_.size() * 8), ids_.data(), ids_.size() * 8);
+    }
+
+    /* Draws as many rows as the arrays of the dict `out` have, into them, which must fit exactly and be
+     * writable; how many were drawn, or None if they do not fit. */
+    nb::object sample_into(nb::object rng, uint64_t count, nb::handle out, nb::object ids) {
+        Given taken(*this, out);
+        for (size_t c = 0; c < columns_.size(); c++) {
+            uint64_t rows = 0;
+            void *data = taken.next(fields_[c]) ? taken.array(fields_[c], &rows, true) : nullptr;
+            if (data == nullptr || rows != count)
+                return nb::none();
+            taken.add(data);
+        }
+        auto *generator = static_cast<shoal_rng *>(memory_of(rng, sizeof(shoal_rng)));
+        auto *drawn = static_cast<uint64_t *>(memory_of(ids, count * 8));
+        return nb::cast(
+            gather(generator, count, {columns_.data(), columns_.size()}, taken.pointers(), drawn));
     }
 
     /* `out`: an array per column, or None for a column that is not wanted. */
@@ -114,10 +141,7 @@ class Ring {
         const Wanted wanted(*this, out, count);
         auto *generator = static_cast<shoal_rng *>(memory_of(rng, sizeof(shoal_rng)));
         auto *drawn = static_cast<uint64_t *>(memory_of(ids, count * 8));
-        if (count * ring_.stride < 65536)
-            return shoal_ring_sample(&ring_, generator, wanted.columns(), count, wanted.to.data(), drawn);
-        Unlocked unlocked;
-        return shoal_ring_sample(&ring_, generator, wanted.columns(), count, wanted.to.data(), drawn);
+        return gather(generator, count, wanted.columns(), wanted.to.data(), drawn);
     }
 
     uint64_t fetch(nb::object ids, nb::tuple out, nb::object found) {
@@ -185,22 +209,100 @@ class Ring {
 
   private:
     struct Field {
-        nb::object name;
+        nb::object name, dtype;
         std::string format;
         std::vector<Py_ssize_t> shape;
+
+        /* `ahead`: dimensions before those of one row. */
+        bool fits(int ndim, const Py_ssize_t *given, size_t ahead) const {
+            if (static_cast<size_t>(ndim) != shape.size() + ahead)
+                return false;
+            for (size_t i = 0; i < shape.size(); i++)
+                if (given[ahead + i] != shape[i])
+                    return false;
+            return true;
+        }
     };
 
-    static bool fits(const Field &field, const Buffer &view, bool batched, uint64_t &count) {
-        if (view->format == nullptr || field.format != view->format ||
-            view->ndim != static_cast<int>(field.shape.size()) + (batched ? 1 : 0))
-            return false;
-        const Py_ssize_t *shape = view->shape + (batched ? 1 : 0);
-        for (size_t i = 0; i < field.shape.size(); i++)
-            if (shape[i] != field.shape[i])
+    /* The values of a dict that has exactly the fields' names, as addresses. */
+    class Given {
+      public:
+        nb::object item;
+
+        Given(const Ring &ring, nb::handle given) : ring_(ring), given_(given) {
+            ring.require_open();
+            const size_t number = ring.columns_.size();
+            is_dict_ = PyDict_Check(given.ptr()) && static_cast<size_t>(PyDict_Size(given.ptr())) == number;
+            if (number > FEW) {
+                more_.reset(new One[number]);
+                more_pointers_.reset(new void *[number]);
+                ones_ = more_.get();
+                pointers_ = more_pointers_.get();
+            }
+        }
+        bool next(const Field &field) {
+            if (!is_dict_)
                 return false;
-        if (batched && count == UINT64_MAX)
-            count = static_cast<uint64_t>(view->shape[0]);
-        return !batched || count == static_cast<uint64_t>(view->shape[0]);
+            item = nb::borrow(PyDict_GetItemWithError(given_.ptr(), field.name.ptr()));
+            PyErr_Clear();
+            return item.is_valid();
+        }
+        /* The memory of an array that fits: of one value, or of `rows` of them. Else NULL. */
+        void *array(const Field &field, uint64_t *rows, bool writable = false) {
+            const size_t ahead = rows != nullptr;
+            const ArrayHead *head = ArrayHead::of(item, ring_.array_type_);
+            if (head != nullptr && head->dtype == field.dtype.ptr()) {
+                const int needed = ArrayHead::C_CONTIGUOUS | (writable ? ArrayHead::WRITEABLE : 0);
+                if ((head->flags & needed) != needed || !field.fits(head->ndim, head->shape, ahead))
+                    return nullptr;
+                ones_[at_].buffer.hold(item);
+                if (rows != nullptr)
+                    *rows = static_cast<uint64_t>(head->shape[0]);
+                return head->data;
+            }
+            Buffer &buffer = ones_[at_].buffer;
+            if (!buffer.try_take(item) || (writable && buffer->readonly) || buffer->format == nullptr ||
+                field.format != buffer->format || !field.fits(buffer->ndim, buffer->shape, ahead))
+                return nullptr;
+            if (rows != nullptr)
+                *rows = static_cast<uint64_t>(buffer->shape[0]);
+            return buffer->buf;
+        }
+        char *number() { return ones_[at_].number; }
+        void add(void *pointer) { pointers_[at_++] = pointer; }
+        void *const *pointers() const { return pointers_; }
+
+      private:
+        enum { FEW = 8 };
+        struct One {
+            Buffer buffer;
+            char number[8];
+        };
+        const Ring &ring_;
+        nb::handle given_;
+        size_t at_ = 0;
+        bool is_dict_;
+        One few_[FEW], *ones_ = few_;
+        void *few_pointers_[FEW], **pointers_ = few_pointers_;
+        std::unique_ptr<One[]> more_;
+        std::unique_ptr<void *[]> more_pointers_;
+    };
+
+    /* Of one of our own arrays. */
+    void *plain_memory(nb::handle array, uint64_t bytes) const {
+        const ArrayHead *head = ArrayHead::of(array, array_type_);
+        if (head == nullptr || head->ndim != 1 || !head->plain() ||
+            static_cast<uint64_t>(head->shape[0]) * 8 < bytes)
+            throw nb::value_error("expected an array of 64-bit words");
+        return head->data;
+    }
+
+    uint64_t gather(shoal_rng *rng, uint64_t count, shoal_columns columns, void *const *to,
+                    uint64_t *ids) const {
+        if (count * ring_.stride < 65536)
+            return shoal_ring_sample(&ring_, rng, columns, count, to, ids);
+        Unlocked unlocked;
+        return shoal_ring_sample(&ring_, rng, columns, count, to, ids);
     }
 
     static bool as_number(const Field &field, PyObject *value, char *out) {
@@ -244,6 +346,7 @@ class Ring {
             throw nb::python_error();
         }
     }
+    nb::object array_type_ = nb::module_::import_("numpy").attr("ndarray");
     std::vector<nb::object> kept_;
     std::vector<Field> fields_;
     std::vector<shoal_column> columns_;

@@ -14,25 +14,23 @@
 #include <unistd.h>
 
 /* A row is its number in every word; long, so that copies are often overtaken. */
-enum { WORDS = 512, STRIDE = 8 * WORDS, WRITERS = 3, READERS = 2 };
+enum { WORDS = 512, STRIDE = 8 * WORDS + 64, WRITERS = 3, READERS = 2 };
 
 typedef struct memory {
     shoal_word64 tail;
     shoal_ring_writer writers[SHOAL_RING_WRITERS];
-    shoal_word64 words[8];
     _Alignas(64) char rows[8 * STRIDE];
 } memory;
 
 static memory *shared;
 static int shared_fd;
-static const shoal_column column = {0, WORDS * 8};
+static const shoal_column column = {8, WORDS * 8};
 static const shoal_columns columns = {&column, 1};
 static shoal_word stop;
 
 static shoal_ring handle(uint64_t capacity) {
     return (shoal_ring){.tail = &shared->tail,
                         .writers = shared->writers,
-                        .words = shared->words,
                         .rows = shared->rows,
                         .capacity = capacity,
                         .stride = STRIDE,
@@ -135,7 +133,7 @@ static void test_a_living_writers_slot_is_skipped_and_a_dead_ones_is_taken(void)
     CHECK(slow.writer != quick.writer);
     CHECK(shoal_ring_is_alive(&quick, slow.writer) && !shoal_ring_is_alive(&quick, 77));
     const uint64_t held = shoal_ring_tickets(&slow, 1);
-    CHECK(shoal_ring_claim(&slow, held) != NULL); /* and stays there */
+    CHECK(shoal_ring_claim(&slow, shoal_ring_turn(&slow, held)) != NULL); /* and stays there */
     uint64_t row[WORDS] = {0}, id;
     const void *in[] = {row};
     for (int i = 0; i < 6; i++) {
@@ -164,7 +162,7 @@ static void test_a_ticket_slept_through_is_lost(void) {
     const void *in[] = {row};
     for (int i = 0; i < 4; i++)
         shoal_ring_push(&quick, columns, in, 1, &id);
-    CHECK(shoal_ring_claim(&slow, early) == NULL);
+    CHECK(shoal_ring_claim(&slow, shoal_ring_turn(&slow, early)) == NULL);
     close(slow.lock_fd);
     close(quick.lock_fd);
     close(shared_fd);
@@ -183,7 +181,7 @@ static void test_a_copy_has_the_rows_and_a_tail_behind_is_mended(void) {
     memory *other = aligned_alloc(64, sizeof *other);
     memset(other, 0, sizeof *other);
     shoal_ring to = ring;
-    to.tail = &other->tail, to.words = other->words, to.rows = other->rows, to.writers = other->writers;
+    to.tail = &other->tail, to.rows = other->rows, to.writers = other->writers;
     CHECK(shoal_ring_copy(&ring, &to) == 4 && atomic_load(to.tail) == 7);
     uint64_t out[WORDS], ids[4];
     void *outs[] = {out};

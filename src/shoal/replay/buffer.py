@@ -20,18 +20,22 @@ from shoal.replay.records import Records
 if TYPE_CHECKING:
     from shoal.replay.trajectories import TrajectoryBuffer
 
+_empty, _ID = np.empty, np.dtype(np.uint64)
+
 __all__ = ["Batch", "PrioritizedBatch", "ReplayBuffer", "made"]
 
 
 class Batch(dict[str, NDArray[Any]]):
     """Rows as arrays by field, and their ids, which are never used again."""
 
+    __slots__ = ("ids",)
     ids: NDArray[np.uint64]
 
 
 class PrioritizedBatch(Batch):
     """Rows, their ids, and the weights that undo the bias of how they were drawn."""
 
+    __slots__ = ("weights",)
     weights: NDArray[np.float32]
 
 
@@ -89,12 +93,11 @@ class ReplayBuffer:
         return made(Records.open(path), seed)
 
     def _begin(self, records: Records, seed: int | None) -> None:
-        self._records = records
+        self._records, self._ring = records, records.ring
         self.capacity = records.capacity
         self.fields: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {
             column.name: (column.dtype, column.shape) for column in records.columns.values()
         }
-        self._known_out: tuple[tuple[Any, ...], dict[str, NDArray[Any]]] = (), {}
         self.seed(seed)
 
     def seed(self, seed: int | None = None) -> None:
@@ -103,21 +106,30 @@ class ReplayBuffer:
 
     def push(self, row: Mapping[str, Any]) -> int:
         """Stores one row whole, or raises and stores nothing; its id."""
-        ids = self._records.push(row, batched=False)
-        if ids is None:
-            ids = self._store({name: [row[name]] for name in self._named(row)})
-        return int(ids[0])
+        number = self._ring.push(row)
+        if number is None:
+            number = int(self._store({name: [row[name]] for name in self._named(row)})[0])
+        return number
 
     def extend(self, batch: Mapping[str, Any]) -> range | NDArray[np.uint64]:
         """Stores rows from arrays [n, ...], each whole, or raises and stores nothing; their ids."""
-        ids = self._records.push(batch, batched=True)
-        return self._store({name: batch[name] for name in self._named(batch)}) if ids is None else ids
+        ids = self._ring.extend(batch)
+        if type(ids) is range:
+            return ids
+        if ids is None:
+            return self._store({name: batch[name] for name in self._named(batch)})
+        return self._records.last_ids(ids)
 
     def sample(self, n: int, out: Mapping[str, NDArray[Any]] | None = None) -> Batch:
         """`n` rows, each drawn with the same chance; into the arrays of `out` if given."""
-        batch = Batch(self._arrays(n, out))
-        batch.ids = np.empty(n, np.uint64)
-        if self._records.ring.sample(self._rng, n, tuple(batch.values()), batch.ids) < n:
+        if out is not None and type(n) is int and n > 0:
+            batch = Batch(out)
+            batch.ids = ids = _empty(n, _ID)
+            if self._ring.sample_into(self._rng, n, batch, ids) == n:
+                return batch
+        batch = Batch(self._arrays(n, out))  # says what does not fit
+        batch.ids = np.empty(n, _ID)
+        if self._ring.sample(self._rng, n, tuple(batch.values()), batch.ids) < n:
             raise ValueError("cannot sample from an empty buffer; push something first")
         return batch
 
@@ -214,9 +226,9 @@ class ReplayBuffer:
             raise SpaceError(f"every field must have as many rows as the others, found {lengths}")
         if not next(iter(lengths.values())):
             return range(0)
-        stored = self._records.push(arrays, batched=True)
+        stored = self._ring.extend(arrays)
         assert stored is not None, "every array is of its field's own type"
-        return stored
+        return self._records.last_ids(stored) if isinstance(stored, int) else stored
 
     def _converted(self, name: str, value: Any) -> NDArray[Any]:
         column = self._records.columns[name]
@@ -237,12 +249,7 @@ class ReplayBuffer:
             raise TypeError(f"n must be an int, got {type(n).__name__}: {n!r}")
         if n < 1:
             raise ValueError(f"n must be at least 1, got {n}")
-        if out is None:
-            return self._records.empty(int(n))
-        known = (n, *map(id, out.values()))
-        if known != self._known_out[0]:  # the same arrays were looked at before, and are kept
-            self._known_out = known, self._checked_out(out, int(n))
-        return self._known_out[1]
+        return self._records.empty(int(n)) if out is None else self._checked_out(out, int(n))
 
     def _prioritized(self, n: int, draw: Callable[[int], PrioritizedBatch]) -> PrioritizedBatch:
         """What a sampler draws, as this buffer gives it."""

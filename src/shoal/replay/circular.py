@@ -68,7 +68,7 @@ class SharedCircularBuffer:
             "next_states": self._state("next_state", next_state),
             "dones": _flag(done),
         }
-        stored = self._records.push(row, batched=False)
+        stored = self._records.ring.push(row)
         assert stored is not None, "every value is of its field's own type"
 
     def sample(self, batch_size: int, seed: int | None = None) -> dict[str, list[Any]]:

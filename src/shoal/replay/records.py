@@ -1,7 +1,7 @@
 """The ring in a segment: rows as records of named fields, handles that cross to other processes.
 
-tail | writers [1024] | words [capacity] | rows [capacity, stride] | schema (JSON: the fields)
-                                             `- reward | action | done | obs   small fields first
+tail | writers [1024] | rows [capacity, stride] | schema (JSON: the fields)
+                        `- word | done | reward | action | obs   small fields first
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ __all__ = ["Column", "Records", "sync_directory"]
 
 _WRITERS = 1024
 _LINE = 64
+_WORD = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,6 @@ class Records:
             "schema": (np.uint8, (len(schema),)),
             "tail": (np.uint64, (8,)),
             "writers": (np.uint64, (_WRITERS, 8)),
-            "words": (np.uint64, (capacity,)),
             "rows": (np.uint8, (capacity, stride)),
         }
         if links:
@@ -109,9 +109,10 @@ class Records:
     ) -> None:
         self.segment, self.capacity, self.stride, self.facts = segment, capacity, stride, facts
         self.columns = {column.name: column for column in columns}
-        arrays = tuple(segment[name] for name in ("tail", "writers", "words", "rows"))
+        arrays = tuple(segment[name] for name in ("tail", "writers", "rows"))
         places = [
-            (c.name, np.empty(1, c.dtype).data.format, c.shape, c.offset, c.size_bytes) for c in columns
+            (c.name, c.dtype, np.empty(1, c.dtype).data.format, c.shape, c.offset, c.size_bytes)
+            for c in columns
         ]
         self.ring = _core.Ring(arrays, capacity, stride, places, _core.reopen(segment.fileno(), True))
         _handles.add(self)
@@ -134,14 +135,8 @@ class Records:
             column.name: np.empty((count, *column.shape), column.dtype) for column in self.columns.values()
         }
 
-    def push(self, row: Any, *, batched: bool) -> range | NDArray[np.uint64] | None:
-        """Stores what fits exactly; the ids, or None if Python must look at it first."""
-        stored = self.ring.push(row, batched)
-        if stored is None:
-            return None
-        first, count, consecutive = stored
-        if consecutive:
-            return range(first, first + count)
+    def last_ids(self, count: int) -> NDArray[np.uint64]:
+        """Those of the last extend."""
         ids = np.empty(count, np.uint64)
         self.ring.last_ids(ids)
         return ids
@@ -177,18 +172,23 @@ class Records:
 
 
 def _columns(fields: Mapping[str, FieldSpec]) -> tuple[list[Column], int]:
-    """Fields placed in a record, small ones first, each aligned to its items; and the record's size."""
+    """Fields placed in a record, small ones first, each aligned to its items; and the record's size.
+
+    Records are whole cache lines, unless that wastes a quarter of them.
+    """
     checked = Layout(fields)  # the same rules as everywhere: names, dtypes, shapes
     if not checked:
         raise LayoutError("a row needs at least one field")
     placed: dict[str, Column] = {}
-    end = 0
+    end = _WORD
     for field in sorted(checked.values(), key=lambda field: field.size_bytes):
         alignment = min(8, field.dtype.itemsize & -field.dtype.itemsize)
         end = -(-end // alignment) * alignment
         placed[field.name] = Column(field.name, field.dtype, field.shape, end)
         end += field.size_bytes
-    return [placed[name] for name in checked], max(_LINE, -(-end // _LINE) * _LINE)
+    whole_lines = -(-end // _LINE) * _LINE
+    stride = whole_lines if whole_lines == _LINE or 4 * end >= 3 * whole_lines else -(-end // 16) * 16
+    return [placed[name] for name in checked], stride
 
 
 def sync_directory(directory: Path) -> None:

@@ -263,7 +263,9 @@ class TrajectoryBuffer(ReplayBuffer):
         else:
             raise ValueError("there is no whole transition in the buffer; add some steps first")
         batch = type(rows)(whole)
-        batch.__dict__.update(rows.__dict__)
+        batch.ids = rows.ids
+        if isinstance(rows, PrioritizedBatch) and isinstance(batch, PrioritizedBatch):
+            batch.weights = rows.weights
         return batch
 
     def _transitions(self, rows: Batch, stack: int) -> tuple[dict[str, NDArray[Any]], NDArray[np.bool_]]:
