@@ -68,11 +68,10 @@ void shoal_ring_push(shoal_ring *ring, shoal_columns columns, const void *const 
     shoal_ring_count(ring, count);
 }
 
-/* Copies rows, those in `slots`, to the places `places` (NULL: from `first` on) of the columns' arrays;
- * `words[i]` is the word a row was found with, or 0 if what was copied is not to be used. At most AHEAD. */
-static void copy_rows(const shoal_ring *ring, shoal_columns columns, const uint64_t *slots,
-                      const uint64_t *places, uint64_t first, uint64_t count, void *const *out,
-                      uint64_t *words) {
+/* Copies the rows in `slots` to the columns' arrays, from place `first` on; `words[i]` is the word a row was
+ * found with, or 0 if what was copied is not to be used. At most AHEAD. */
+static void copy_rows(const shoal_ring *ring, shoal_columns columns, const uint64_t *slots, uint64_t first,
+                      uint64_t count, void *const *out, uint64_t *words) {
     const char *records[AHEAD];
     for (uint64_t i = 0; i < count; i++) {
         words[i] = shoal_ring_look(ring, slots[i]);
@@ -81,22 +80,20 @@ static void copy_rows(const shoal_ring *ring, shoal_columns columns, const uint6
     for (uint64_t c = 0; c < columns.count; c++) {
         const uint64_t bytes = columns.items[c].bytes, offset = columns.items[c].offset;
         char *to = (char *)out[c] + first * bytes;
-#define IN_ORDER(size)                                                                                       \
+#define GATHER(size)                                                                                         \
     for (uint64_t i = 0; i < count; i++)                                                                     \
     shoal_racy_copy(to + i * (size), records[i] + offset, (size))
-#define TO_PLACES(size)                                                                                      \
-    for (uint64_t i = 0; i < count; i++)                                                                     \
-    shoal_racy_copy(to + places[i] * (size), records[i] + offset, (size))
-        if (places == NULL) {
-            BY_SIZE(bytes, IN_ORDER)
-        } else {
-            BY_SIZE(bytes, TO_PLACES)
-        }
+        BY_SIZE(bytes, GATHER)
     }
     for (uint64_t i = 0; i < count; i++)
         if (!shoal_ring_unchanged(ring, slots[i], words[i]))
             words[i] = 0;
 }
+
+/* How many rows are copied at once. Long ones singly: the longer it takes, the likelier one is overtaken. */
+static uint64_t block_of(const shoal_ring *ring) { return ring->stride < 4096 ? AHEAD : 1; }
+
+static inline uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
 static void prefetch(const shoal_ring *ring, const uint64_t *slots, uint64_t count) {
     const uint64_t bytes = ring->stride < 512 ? ring->stride : 512; /* then the hardware goes on */
@@ -110,14 +107,15 @@ static void prefetch(const shoal_ring *ring, const uint64_t *slots, uint64_t cou
 
 uint64_t shoal_ring_fetch(const shoal_ring *ring, shoal_columns columns, const uint64_t *ids, uint64_t count,
                           void *const *out, uint8_t *found) {
+    const uint64_t block = block_of(ring);
     uint64_t number = 0;
-    for (uint64_t done = 0; done < count; done += AHEAD) {
+    for (uint64_t done = 0; done < count; done += block) {
         uint64_t slots[AHEAD], words[AHEAD];
-        const uint64_t now = count - done < AHEAD ? count - done : AHEAD;
+        const uint64_t now = least(count - done, block);
         for (uint64_t i = 0; i < now; i++)
             slots[i] = ids[done + i] % ring->capacity;
         prefetch(ring, slots, now);
-        copy_rows(ring, columns, slots, NULL, done, now, out, words);
+        copy_rows(ring, columns, slots, done, now, out, words);
         for (uint64_t i = 0; i < now; i++) {
             found[done + i] = words[i] != 0 && shoal_ring_id(ring, slots[i], words[i]) == ids[done + i];
             number += found[done + i];
@@ -152,79 +150,111 @@ static void draw(shoal_rng *rng, uint64_t range, uint64_t *out, uint64_t count) 
     }
 }
 
-/* The ids of the rows that can be used, in their places; the places of the others into `missing`. */
-static uint64_t note_ids(const shoal_ring *ring, const uint64_t *slots, const uint64_t *words,
-                         const uint64_t *places, uint64_t first, uint64_t count, uint64_t *ids,
-                         uint64_t *missing) {
-    uint64_t number = 0;
-    for (uint64_t i = 0; i < count; i++) {
-        const uint64_t place = places == NULL ? first + i : places[i];
-        ids[place] = shoal_ring_id(ring, slots[i], words[i]);
-        missing[number] = place;
-        number += words[i] == 0;
+#define MISSING UINT64_MAX
+
+/* Copies the rows in the slots that ids[begin .. end - 1] name, and puts their ids there; MISSING where the
+ * row is being written, or was left by a writer that died. Returns how many those are. */
+static uint64_t gather(const shoal_ring *ring, shoal_columns columns, uint64_t begin, uint64_t end,
+                       void *const *out, uint64_t *ids) {
+    const uint64_t block = block_of(ring);
+    uint64_t missing = 0;
+    prefetch(ring, ids + begin, least(block, end - begin));
+    for (uint64_t at = begin, now; at < end; at += now) {
+        uint64_t words[AHEAD];
+        now = least(block, end - at);
+        prefetch(ring, ids + at + now,
+                 least(block, end - at - now)); /* on their way while these are copied */
+        copy_rows(ring, columns, ids + at, at, now, out, words);
+        for (uint64_t i = 0; i < now; i++) {
+            missing += words[i] == 0;
+            ids[at + i] = words[i] == 0 ? MISSING : shoal_ring_id(ring, ids[at + i], words[i]);
+        }
     }
-    return number;
+    return missing;
 }
 
-static uint64_t draw_ahead(const shoal_ring *ring, shoal_rng *rng, uint64_t used, uint64_t count,
-                           uint64_t *slots) {
-    const uint64_t now = count < AHEAD ? count : AHEAD;
-    draw(rng, used, slots, now);
-    prefetch(ring, slots, now);
-    return now;
+typedef struct job {
+    const shoal_ring *ring;
+    shoal_columns columns;
+    uint64_t count;
+    void *const *out;
+    uint64_t *ids;
+    uint32_t parts;
+    _Atomic uint64_t missing;
+} job;
+
+static void gather_part(void *context, uint32_t part) {
+    job *j = context;
+    const uint64_t begin = j->count * part / j->parts, end = j->count * (part + 1) / j->parts;
+    atomic_fetch_add(&j->missing, gather(j->ring, j->columns, begin, end, j->out, j->ids));
+}
+
+static uint64_t gather_all(const shoal_ring *ring, shoal_columns columns, uint64_t count, void *const *out,
+                           uint64_t *ids, shoal_hands hands) {
+    if (hands.pool == NULL)
+        return gather(ring, columns, 0, count, out, ids);
+    job j = {ring, columns, count, out, ids, hands.count, 0};
+    shoal_pool_run(hands.pool, gather_part, &j);
+    return atomic_load(&j.missing);
+}
+
+/* Draws others in place of rows that are missing; 0 if there is nothing to be read. */
+static int draw_missing(const shoal_ring *ring, shoal_columns columns, uint64_t count, void *const *out,
+                        uint64_t *ids, void (*redraw)(void *, uint64_t *, uint64_t), void *drawer) {
+    uint64_t misses = 0;
+    for (uint64_t place = 0; place < count; place++)
+        while (ids[place] == MISSING) {
+            if (++misses > MISSES && shoal_ring_readable(ring) == 0)
+                return 0;
+            redraw(drawer, &ids[place], place);
+            (void)gather(ring, columns, place, place + 1, out, ids);
+        }
+    return 1;
+}
+
+typedef struct even {
+    shoal_rng *rng;
+    uint64_t used;
+} even;
+
+static void draw_even(void *drawer, uint64_t *slot, uint64_t place) {
+    (void)place;
+    draw(((even *)drawer)->rng, ((even *)drawer)->used, slot, 1);
 }
 
 uint64_t shoal_ring_sample(const shoal_ring *ring, shoal_rng *rng, shoal_columns columns, uint64_t count,
-                           void *const *out, uint64_t *ids) {
-    const uint64_t used = shoal_ring_length(ring);
-    if (used == 0)
+                           void *const *out, uint64_t *ids, shoal_hands hands) {
+    even drawer = {rng, shoal_ring_length(ring)};
+    if (drawer.used == 0)
         return 0;
-    uint64_t slots[2][AHEAD], again[AHEAD], words[AHEAD], places[AHEAD];
-    uint64_t misses = 0, now = draw_ahead(ring, rng, used, count, slots[0]);
-    for (uint64_t done = 0, turn = 0; done < count;
-         turn ^= 1) { /* one block is on its way while one is copied */
-        const uint64_t next = draw_ahead(ring, rng, used, count - done - now, slots[!turn]);
-        copy_rows(ring, columns, slots[turn], NULL, done, now, out, words);
-        uint64_t left = note_ids(ring, slots[turn], words, NULL, done, now, ids, places);
-        while (left != 0) { /* being written, or left by a writer that died: another is drawn instead */
-            misses += left;
-            if (misses > MISSES && shoal_ring_readable(ring) == 0)
-                return done;
-            draw(rng, used, again, left);
-            copy_rows(ring, columns, again, places, 0, left, out, words);
-            left = note_ids(ring, again, words, places, 0, left, ids, places);
-        }
-        done += now;
-        now = next;
-    }
+    draw(rng, drawer.used, ids, count);
+    if (gather_all(ring, columns, count, out, ids, hands) != 0 &&
+        !draw_missing(ring, columns, count, out, ids, draw_even, &drawer))
+        return 0;
     return count;
+}
+
+typedef struct weighted {
+    const shoal_tree *tree;
+    shoal_rng *rng;
+    float *weights;
+} weighted;
+
+static void draw_weighted(void *drawer, uint64_t *slot, uint64_t place) {
+    weighted *w = drawer;
+    shoal_tree_draw(w->tree, w->rng, slot, &w->weights[place], 1);
 }
 
 uint64_t shoal_ring_sample_weighted(const shoal_ring *ring, const shoal_tree *tree, shoal_rng *rng,
                                     shoal_columns columns, uint64_t count, void *const *out, uint64_t *ids,
-                                    float *weights) {
+                                    float *weights, shoal_hands hands) {
+    weighted drawer = {tree, rng, weights};
     if (!(shoal_tree_total(tree) > 0))
         return 0;
-    shoal_tree_draw(tree, rng, ids, weights, count); /* slots, until they are ids */
-    uint64_t misses = 0;
-    for (uint64_t done = 0; done < count; done += AHEAD) {
-        uint64_t slots[AHEAD], places[AHEAD], words[AHEAD];
-        uint64_t left = count - done < AHEAD ? count - done : AHEAD;
-        for (uint64_t i = 0; i < left; i++)
-            slots[i] = ids[done + i];
-        prefetch(ring, slots, left);
-        copy_rows(ring, columns, slots, NULL, done, left, out, words);
-        left = note_ids(ring, slots, words, NULL, done, left, ids, places);
-        while (left != 0) {
-            misses += left;
-            if (misses > MISSES && shoal_ring_readable(ring) == 0)
-                return 0;
-            for (uint64_t i = 0; i < left; i++)
-                shoal_tree_draw(tree, rng, &slots[i], &weights[places[i]], 1);
-            copy_rows(ring, columns, slots, places, 0, left, out, words);
-            left = note_ids(ring, slots, words, places, 0, left, ids, places);
-        }
-    }
+    shoal_tree_draw(tree, rng, ids, weights, count);
+    if (gather_all(ring, columns, count, out, ids, hands) != 0 &&
+        !draw_missing(ring, columns, count, out, ids, draw_weighted, &drawer))
+        return 0;
     return count;
 }
 

@@ -3,6 +3,7 @@
 #ifndef SHOAL_GATHER_H
 #define SHOAL_GATHER_H
 
+#include "pool.h"
 #include "ring.h"
 #include "tree.h"
 
@@ -30,15 +31,21 @@ void shoal_ring_push(shoal_ring *ring, shoal_columns columns, const void *const 
 uint64_t shoal_ring_fetch(const shoal_ring *ring, shoal_columns columns, const uint64_t *ids, uint64_t count,
                           void *const *out, uint8_t *found);
 
+/* Threads that copy long rows together; pool NULL: the caller alone. */
+typedef struct shoal_hands {
+    shoal_pool *pool;
+    uint32_t count;
+} shoal_hands;
+
 /* Draws `count` rows, each of those that can be read with the same chance, and copies them; their ids into
  * `ids`. Returns how many: fewer only if there is nothing to be read. */
 uint64_t shoal_ring_sample(const shoal_ring *ring, shoal_rng *rng, shoal_columns columns, uint64_t count,
-                           void *const *out, uint64_t *ids);
+                           void *const *out, uint64_t *ids, shoal_hands hands);
 
 /* Likewise in proportion to the weights of a tree over the slots; the weights too. */
 uint64_t shoal_ring_sample_weighted(const shoal_ring *ring, const shoal_tree *tree, shoal_rng *rng,
                                     shoal_columns columns, uint64_t count, void *const *out, uint64_t *ids,
-                                    float *weights);
+                                    float *weights, shoal_hands hands);
 /* Gives the rows pushed since ticket `seen` a weight; returns the ticket up to which they have one. */
 uint64_t shoal_ring_weigh_new(const shoal_ring *ring, shoal_tree *tree, uint64_t seen, float weight);
 /* Gives the rows `ids` new weights; those that are gone are left out. Returns how many were given. `slots`

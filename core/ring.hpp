@@ -12,7 +12,7 @@
 
 #include <unistd.h>
 
-#include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -62,6 +62,11 @@ class Ring {
         if (ring_.lock_fd >= 0)
             ::close(ring_.lock_fd);
         ring_.lock_fd = -1;
+        if (pool_taken_.exchange(true)) /* another thread is copying with it, or was when this child forked */
+            return;
+        shoal_pool_destroy(pool_);
+        pool_ = nullptr;
+        pool_taken_.store(false);
     }
 
     /* In a forked child, whose number and lock are its parent's: begins again with a lock of its own. */
@@ -184,6 +189,38 @@ class Ring {
         shoal_ring_recover(&ring_);
     }
 
+    /* Worth the GIL's release and threads. */
+    static bool is_long(shoal_columns columns, uint64_t count) {
+        uint64_t bytes = 0;
+        for (uint64_t c = 0; c < columns.count; c++)
+            bytes += columns.items[c].bytes;
+        return bytes * count >= LONG_BYTES;
+    }
+    /* The ring's threads, for as long as nobody else has them. */
+    class Hands {
+      public:
+        shoal_hands given = {};
+
+        explicit Hands(Ring &ring) : ring_(ring), mine_(!ring.pool_taken_.exchange(true)) {
+            const uint32_t cores = shoal_cpu_count(), count = cores < MOST_HANDS ? cores : MOST_HANDS;
+            if (!mine_ || count < 2)
+                return;
+            if (ring.pool_ == nullptr && shoal_pool_create(count, &ring.pool_) != 0)
+                return; /* no threads to be had: alone, then */
+            given = {ring.pool_, count};
+        }
+        ~Hands() {
+            if (mine_)
+                ring_.pool_taken_.store(false);
+        }
+        Hands(const Hands &) = delete;
+        Hands &operator=(const Hands &) = delete;
+
+      private:
+        Ring &ring_;
+        bool mine_;
+    };
+
     const shoal_ring *ring() const {
         require_open();
         return &ring_;
@@ -297,12 +334,12 @@ class Ring {
         return head->data;
     }
 
-    uint64_t gather(shoal_rng *rng, uint64_t count, shoal_columns columns, void *const *to,
-                    uint64_t *ids) const {
-        if (count * ring_.stride < 65536)
-            return shoal_ring_sample(&ring_, rng, columns, count, to, ids);
+    uint64_t gather(shoal_rng *rng, uint64_t count, shoal_columns columns, void *const *to, uint64_t *ids) {
+        if (!is_long(columns, count))
+            return shoal_ring_sample(&ring_, rng, columns, count, to, ids, {});
         Unlocked unlocked;
-        return shoal_ring_sample(&ring_, rng, columns, count, to, ids);
+        const Hands hands(*this);
+        return shoal_ring_sample(&ring_, rng, columns, count, to, ids, hands.given);
     }
 
     static bool as_number(const Field &field, PyObject *value, char *out) {
@@ -351,13 +388,17 @@ class Ring {
     std::vector<Field> fields_;
     std::vector<shoal_column> columns_;
     std::vector<uint64_t> ids_;
+    static constexpr uint64_t LONG_BYTES = 1 << 20;
+    static constexpr uint32_t MOST_HANDS = 4;
+    shoal_pool *pool_ = nullptr; /* made when first needed */
+    std::atomic<bool> pool_taken_ = false;
     shoal_ring ring_ = {};
 };
 
 /* Weights over a ring's rows, of one process's own: what prioritized draws are made from. */
 class Weights {
   public:
-    explicit Weights(nb::object ring) : kept_(ring), ring_(nb::cast<const Ring &>(ring)) {
+    explicit Weights(nb::object ring) : kept_(ring), ring_(nb::cast<Ring &>(ring)) {
         const uint64_t capacity = ring_.ring()->capacity;
         const size_t bytes = (shoal_tree_floats(capacity) * sizeof(float) + 63) / 64 * 64;
         memory_.reset(static_cast<float *>(std::aligned_alloc(64, bytes)));
@@ -383,10 +424,15 @@ class Weights {
 
     uint64_t sample(nb::object rng, uint64_t count, nb::tuple out, nb::object ids, nb::object weights) {
         const Ring::Wanted wanted(ring_, out, count);
-        return shoal_ring_sample_weighted(
-            ring_.ring(), &tree_, static_cast<shoal_rng *>(memory_of(rng, sizeof(shoal_rng))),
-            wanted.columns(), count, wanted.to.data(), static_cast<uint64_t *>(memory_of(ids, count * 8)),
-            static_cast<float *>(memory_of(weights, count * sizeof(float))));
+        auto *generator = static_cast<shoal_rng *>(memory_of(rng, sizeof(shoal_rng)));
+        auto *drawn = static_cast<uint64_t *>(memory_of(ids, count * 8));
+        auto *drawn_weights = static_cast<float *>(memory_of(weights, count * sizeof(float)));
+        const auto draw = [&](shoal_hands hands) { /* the GIL guards the tree */
+                                                   return shoal_ring_sample_weighted(
+                                                       ring_.ring(), &tree_, generator, wanted.columns(),
+                                                       count, wanted.to.data(), drawn, drawn_weights, hands);
+        };
+        return Ring::is_long(wanted.columns(), count) ? draw(Ring::Hands(ring_).given) : draw({});
     }
     float total() const { return shoal_tree_total(&tree_); }
 
@@ -395,7 +441,7 @@ class Weights {
         void operator()(float *memory) const { std::free(memory); }
     };
     nb::object kept_;
-    const Ring &ring_;
+    Ring &ring_;
     std::unique_ptr<float, Free> memory_;
     shoal_tree tree_ = {};
     uint64_t seen_ = 0;

@@ -76,8 +76,10 @@ static void *read_rows(void *argument) {
     shoal_rng_seed(&rng, capacity);
     uint64_t rows[16][WORDS], ids[16], read = 0;
     void *out[] = {rows};
+    shoal_hands hands = {.count = 2};
+    CHECK(shoal_pool_create(hands.count, &hands.pool) == 0);
     while (!atomic_load(&stop) || read == 0) {
-        const uint64_t count = shoal_ring_sample(&ring, &rng, columns, 16, out, ids);
+        const uint64_t count = shoal_ring_sample(&ring, &rng, columns, 16, out, ids, hands);
         for (uint64_t i = 0; i < count; i++) {
             for (int w = 1; w < WORDS; w++)
                 CHECK(rows[i][w] == rows[i][0]); /* whole */
@@ -86,6 +88,7 @@ static void *read_rows(void *argument) {
         read += count;
         sched_yield();
     }
+    shoal_pool_destroy(hands.pool);
     close(ring.lock_fd);
     return NULL;
 }
