@@ -5,10 +5,10 @@
 #include "flow.hpp"
 #include "gate.hpp"
 #include "platform.h"
-#include "ring.hpp"
 #include "row_writer.hpp"
 #include "segment.h"
 #include "stepper.hpp"
+#include "weights.hpp"
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/pair.h>

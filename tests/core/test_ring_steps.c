@@ -1,0 +1,143 @@
+/* A writer killed at each named step of the protocol: nothing acknowledged is lost, nothing torn is read, and
+ * the others go on at once. */
+// SPDX-License-Identifier: MIT
+#define _GNU_SOURCE
+#define SHOAL_RING_STEP die_at
+/* A second copy of the pushes and reads, under other names, with the steps called. */
+#define shoal_ring_push steps_push
+#define shoal_ring_fetch steps_fetch
+#define shoal_ring_sample steps_sample
+#define shoal_ring_sample_weighted steps_sample_weighted
+#define shoal_ring_weigh_new steps_weigh_new
+#define shoal_ring_weigh steps_weigh
+#define shoal_ring_latest steps_latest
+#include "../../core/gather.c"
+
+#include "check.h"
+#include "seed.h"
+
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { WORDS = 100, STRIDE = 8 * WORDS + 64, CAPACITY = 5, BATCH = 3, BATCHES = 6 };
+
+typedef struct memory {
+    shoal_word64 tail;
+    shoal_ring_writer writers[SHOAL_RING_WRITERS];
+    _Alignas(64) char rows[CAPACITY * STRIDE];
+    uint64_t acknowledged[BATCH * BATCHES]; /* the child's ids */
+    shoal_word64 number;                    /* how many of them */
+} memory;
+
+static memory *shared;
+static int shared_fd;
+static const shoal_column column = {8, WORDS * 8};
+static const shoal_columns columns = {&column, 1};
+static const char *fatal;
+static int turns_left;
+
+void die_at(const char *name) {
+    if (fatal != NULL && strcmp(name, fatal) == 0 && turns_left-- == 0)
+        kill(getpid(), SIGKILL);
+}
+
+static shoal_ring handle(void) {
+    return (shoal_ring){.tail = &shared->tail,
+                        .writers = shared->writers,
+                        .rows = shared->rows,
+                        .capacity = CAPACITY,
+                        .stride = STRIDE,
+                        .lock_fd = shoal_reopen(shared_fd, 1),
+                        .writer = SHOAL_RING_WRITERS};
+}
+
+/* A row is its writer's number and its own in every word. */
+static void push(shoal_ring *ring, uint64_t name, uint64_t first, uint64_t *ids) {
+    uint64_t rows[BATCH][WORDS];
+    for (uint64_t i = 0; i < BATCH; i++)
+        for (int w = 0; w < WORDS; w++)
+            rows[i][w] = name << 32 | (first + i);
+    const void *in[] = {rows};
+    shoal_ring_push(ring, columns, in, BATCH, ids);
+}
+
+static void write_and_die(const char *name, int turn) {
+    fatal = name;
+    turns_left = turn;
+    shoal_ring ring = handle();
+    CHECK(shoal_ring_register(&ring) == 0);
+    for (uint64_t batch = 0; batch < BATCHES; batch++) {
+        push(&ring, 1, batch * BATCH, &shared->acknowledged[batch * BATCH]);
+        atomic_store(&shared->number, (batch + 1) * BATCH);
+    }
+    _exit(0);
+}
+
+/* Whether the row is there; if so it is whole, and the one that was pushed. */
+static int there(const shoal_ring *ring, uint64_t id, uint64_t expected) {
+    uint64_t row[WORDS];
+    void *out[] = {row};
+    uint8_t found;
+    if (shoal_ring_fetch(ring, columns, &id, 1, out, &found) == 0)
+        return 0;
+    for (int w = 0; w < WORDS; w++)
+        CHECK_EQUAL(row[w], expected);
+    return 1;
+}
+
+static int died_at(const char *name, int turn) {
+    memset(shared, 0, sizeof *shared);
+    shared_fd = shoal_memory_create();
+    CHECK(shared_fd >= 0);
+    const pid_t pid = fork();
+    if (pid == 0)
+        write_and_die(name, turn);
+    int status;
+    CHECK_EQUAL(waitpid(pid, &status, 0), pid);
+    shoal_ring ring = handle();
+    const uint64_t tail = atomic_load(&shared->tail), number = atomic_load(&shared->number);
+    for (uint64_t i = 0; i < number; i++) { /* overwritten by capacity alone, if at all */
+        const uint64_t id = shared->acknowledged[i];
+        CHECK(there(&ring, id, 1ull << 32 | i) || id + CAPACITY < tail);
+    }
+    CHECK(shoal_ring_register(&ring) == 0);
+    uint64_t ids[BATCH], before = tail, full = 0;
+    for (uint64_t batch = 0; batch < 2 * CAPACITY; batch++) { /* it neither waits nor loses a turn */
+        push(&ring, 2, batch * BATCH, ids);
+        for (uint64_t i = 0; i < BATCH; i++) {
+            CHECK_EQUAL(ids[i], before + batch * BATCH + i);
+            CHECK(there(&ring, ids[i], 2ull << 32 | (batch * BATCH + i)));
+        }
+    }
+    for (uint64_t slot = 0; slot < CAPACITY; slot++)
+        full += shoal_ring_look(&ring, slot) != 0;
+    CHECK_EQUAL(full, CAPACITY);
+    close(ring.lock_fd);
+    close(shared_fd);
+    return WIFSIGNALED(status);
+}
+
+static void a_writer_killed_at_any_step_loses_nothing_acknowledged_and_stops_nobody(void) {
+    const char *names[] = {"ticket", "claimed", "written", "committed"};
+    int deaths = 0;
+    for (size_t n = 0; n < sizeof names / sizeof *names; n++) {
+        int turn = 0;
+        while (died_at(names[n], turn))
+            turn++;
+        CHECK_EQUAL(turn, BATCH * BATCHES); /* every time that it is passed */
+        deaths += turn;
+    }
+    printf("   %d deaths\n", deaths);
+}
+
+int main(void) {
+    setvbuf(stdout, NULL, _IONBF, 0); /* children are forked */
+    alarm(300);
+    shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(shared != MAP_FAILED);
+    RUN(a_writer_killed_at_any_step_loses_nothing_acknowledged_and_stops_nobody);
+    return 0;
+}
