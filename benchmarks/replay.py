@@ -49,7 +49,7 @@ class Shoal:
             "done": (np.bool_, ()),
         }
         self.buffer = ReplayBuffer(capacity, fields, seed=0)
-        self.out = self.buffer._records.empty(BATCH)
+        self.out: Any = None  # the first batch, filled again each time
         self.sampler: PrioritizedSampler | None = None
 
     def add(self, rows: dict[str, np.ndarray]) -> None:
@@ -60,13 +60,14 @@ class Shoal:
         return lambda: self.buffer.push(one)
 
     def sample(self) -> None:
-        self.buffer.sample(BATCH, self.out)
+        self.out = self.buffer.sample(BATCH, self.out)
 
     def prioritized(self) -> Call:
         sampler, priorities = PrioritizedSampler(self.buffer, seed=0), np.random.rand(BATCH) + 0.1
+        out = self.buffer._records.empty(BATCH)
 
         def call() -> None:
-            sampler.update_priorities(sampler.sample(BATCH, 0.4, self.out).ids, priorities)
+            sampler.update_priorities(sampler.sample(BATCH, 0.4, out).ids, priorities)
 
         return call
 
@@ -251,6 +252,7 @@ def bare_gather(shoal_rival: Shoal, capacity: int, directory: Path) -> Burst | N
     number = len(columns)
     offsets = (ctypes.c_uint64 * number)(*(c.offset for c in columns))
     sizes = (ctypes.c_uint64 * number)(*(c.size_bytes for c in columns))
+    shoal_rival.sample()
     out = (ctypes.c_void_p * number)(*(a.ctypes.data for a in shoal_rival.out.values()))
     rows = ctypes.c_void_p(records.segment["rows"].ctypes.data)
     u64 = ctypes.c_uint64

@@ -26,6 +26,11 @@ enum { AHEAD = 16, MISSES = 4096 };
         copy(bytes);                                                                                         \
     }
 
+/* How many rows are copied at once. Long ones singly: the longer it takes, the likelier one is overtaken. */
+static uint64_t block_of(const shoal_ring *ring) { return ring->stride < 1024 ? AHEAD : 1; }
+
+static inline uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
 /* Rows from the caller's arrays, from the `first` one on, into records at `records[i]`. */
 static void scatter(shoal_columns columns, char *const *records, uint64_t count, const void *const *in,
                     uint64_t first) {
@@ -41,14 +46,14 @@ static void scatter(shoal_columns columns, char *const *records, uint64_t count,
 
 void shoal_ring_push(shoal_ring *ring, shoal_columns columns, const void *const *in, uint64_t count,
                      uint64_t *ids) {
-    const uint64_t most = ring->capacity < AHEAD ? ring->capacity : AHEAD; /* no slot twice */
-    for (uint64_t done = 0; done < count;) { /* more than once: some were lost */
+    const uint64_t most = least(ring->capacity, block_of(ring)); /* no slot twice */
+    for (uint64_t done = 0; done < count;) {                     /* more than once: some were lost */
         uint64_t left = count - done, ticket = shoal_ring_tickets(ring, left);
         shoal_turn turn = shoal_ring_turn(ring, ticket);
         while (left != 0) {
             char *records[AHEAD];
             shoal_turn turns[AHEAD];
-            const uint64_t now = left < most ? left : most;
+            const uint64_t now = least(left, most);
             uint64_t held = 0;
             for (uint64_t i = 0; i < now; i++, ticket++) {
                 records[held] = shoal_ring_claim(ring, turn);
@@ -89,11 +94,6 @@ static void copy_rows(const shoal_ring *ring, shoal_columns columns, const uint6
         if (!shoal_ring_unchanged(ring, slots[i], words[i]))
             words[i] = 0;
 }
-
-/* How many rows are copied at once. Long ones singly: the longer it takes, the likelier one is overtaken. */
-static uint64_t block_of(const shoal_ring *ring) { return ring->stride < 4096 ? AHEAD : 1; }
-
-static inline uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
 static void prefetch(const shoal_ring *ring, const uint64_t *slots, uint64_t count) {
     const uint64_t bytes = ring->stride < 512 ? ring->stride : 512; /* then the hardware goes on */

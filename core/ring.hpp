@@ -388,7 +388,7 @@ class Ring {
     std::vector<Field> fields_;
     std::vector<shoal_column> columns_;
     std::vector<uint64_t> ids_;
-    static constexpr uint64_t LONG_BYTES = 1 << 20;
+    static constexpr uint64_t LONG_BYTES = 1 << 18;
     static constexpr uint32_t MOST_HANDS = 4;
     shoal_pool *pool_ = nullptr; /* made when first needed */
     std::atomic<bool> pool_taken_ = false;

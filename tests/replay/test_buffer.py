@@ -97,6 +97,26 @@ def test_draws_are_uniform():
         assert ((counts - expected) ** 2 / expected).sum() < 100  # 49 degrees of freedom: 1e-5
 
 
+def test_a_batch_given_again_is_filled_anew_ids_and_all():
+    with ReplayBuffer(100, FIELDS, seed=0) as buffer, ReplayBuffer(100, FIELDS, seed=0) as other:
+        for one in (buffer, other):
+            one.extend(rows(np.arange(60)))
+        batch = buffer.sample(8)
+        first, memory = batch.ids.copy(), {name: array.ctypes.data for name, array in batch.items()}
+        assert first.tolist() == other.sample(8).ids.tolist()
+        assert buffer.sample(8, batch) is batch
+        assert batch.ids.tolist() == other.sample(8).ids.tolist() != first.tolist()
+        assert {name: array.ctypes.data for name, array in batch.items()} == memory
+        whole = buffer.fetch(batch.ids)
+        assert all((whole[name] == batch[name]).all() for name in FIELDS)
+        with pytest.raises(SpaceError, match="out\\['"):  # of another size: refused, and not changed
+            buffer.sample(9, batch)
+        assert len(batch.ids) == 8
+        batch["obs"].flags.writeable = False
+        with pytest.raises(SpaceError, match="out\\['obs'\\] must be a writable"):
+            buffer.sample(8, batch)
+
+
 def test_out_is_filled_and_returned():
     with ReplayBuffer(50, FIELDS, seed=1) as buffer:
         buffer.extend(rows(range(20)))

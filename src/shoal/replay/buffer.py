@@ -6,7 +6,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from shoal.replay.records import Records
 if TYPE_CHECKING:
     from shoal.replay.trajectories import TrajectoryBuffer
 
-_empty, _ID = np.empty, np.dtype(np.uint64)
+_ID = np.dtype(np.uint64)
 
 __all__ = ["Batch", "PrioritizedBatch", "ReplayBuffer", "made"]
 
@@ -121,11 +121,16 @@ class ReplayBuffer:
         return self._records.last_ids(ids)
 
     def sample(self, n: int, out: Mapping[str, NDArray[Any]] | None = None) -> Batch:
-        """`n` rows, each drawn with the same chance; into the arrays of `out` if given."""
+        """`n` rows, each drawn with the same chance; into the arrays of `out` if given.
+
+        An `out` that is a batch of an earlier call is filled anew, its ids too, and given back.
+        """
         if out is not None and type(n) is int and n > 0:
-            batch = Batch(out)
-            batch.ids = ids = _empty(n, _ID)
-            if self._ring.sample_into(self._rng, n, batch, ids) == n:
+            again = type(out) is Batch and len(out.ids) == n
+            batch = cast(Batch, out) if again else Batch(out)
+            if not again:
+                batch.ids = np.empty(n, _ID)
+            if self._ring.sample_into(self._rng, n, batch, batch.ids) == n:
                 return batch
         batch = Batch(self._arrays(n, out))  # says what does not fit
         batch.ids = np.empty(n, _ID)
