@@ -1,10 +1,10 @@
-/* The engine: partition, settle, and the choice between one thread and many. */
+/* The engine: partition and settle. */
 // SPDX-License-Identifier: MIT
 #define _GNU_SOURCE
 #include "engine.h"
 
+#include "choice.h"
 #include "platform.h"
-#include "pool.h"
 #include "seed.h"
 #include "settle.h"
 
@@ -18,19 +18,6 @@ typedef struct part {
     uint64_t begin, end, finished;
     shoal_due *due; /* one for each SHOAL_SETTLED environments */
 } part;
-
-/* Which way of stepping is cheaper, on one thread or on the pool, as measured. The other way is tried again
- * now and then, a few steps in a row (the first wakes the threads up), so seldom that trials cost a percent
- * at most. */
-typedef struct choice {
-    double cost_ns[2]; /* moving averages: alone, pooled */
-    int preferred;     /* 0 alone, 1 pooled */
-    uint32_t trial;    /* steps left of a trial */
-    double trial_ns;   /* what it took so far */
-    uint64_t next_trial_ns;
-    uint32_t
-        unmeasured; /* steps left before the clock is read again: where the pool cannot pay, it would cost */
-} choice;
 
 struct shoal_engine {
     const shoal_entry_v1 *entry;
@@ -46,7 +33,7 @@ struct shoal_engine {
     part *parts;
     shoal_due *due; /* of all parts */
     uint32_t num_parts;
-    choice choice;
+    shoal_choice choice;
 };
 
 static uint64_t *row_bytes(const shoal_fields *fields) {
@@ -278,67 +265,10 @@ static void part_step(void *context, uint32_t index) {
     own->finished = step_some(engine, &engine->envs, own->begin, own->end, own->due, &own->statistics);
 }
 
-enum { TRIAL_STEPS = 8, TRIAL_WARM_UP = 2, TRIAL_PAUSE_NS = 10000000, HAND_OFF_NS = 3000 };
-
-static int choose(choice *choice, uint64_t now) {
-    int worth_it = choice->preferred == 1 || choice->cost_ns[0] > HAND_OFF_NS;
-    if (choice->trial == 0 && now >= choice->next_trial_ns && worth_it) {
-        choice->trial = TRIAL_STEPS;
-        choice->trial_ns = 0;
-        choice->cost_ns[!choice->preferred] = 0;
-    }
-    return choice->trial != 0 ? !choice->preferred : choice->preferred;
-}
-
-static void learn(choice *choice, double took, uint64_t now) {
-    double *usual = &choice->cost_ns[choice->preferred], *other = &choice->cost_ns[!choice->preferred];
-    if (choice->trial == 0) {
-        *usual += *usual == 0 ? took : (took - *usual) * 0.1;
-        return;
-    }
-    choice->trial--;
-    choice->trial_ns += took;
-    if (choice->trial < TRIAL_STEPS - TRIAL_WARM_UP)
-        *other += took / (TRIAL_STEPS - TRIAL_WARM_UP);
-    if (choice->trial != 0 && choice->trial_ns < 20 * TRIAL_STEPS * *usual)
-        return;
-    /* Over, or hopeless. */
-    double loss = choice->trial_ns - TRIAL_STEPS * *usual;
-    double pause = loss > 0 ? 100 * loss : 0;
-    choice->next_trial_ns = now + (uint64_t)(pause > TRIAL_PAUSE_NS ? pause : TRIAL_PAUSE_NS);
-    if (choice->trial == 0 && *other < 0.95 * *usual)
-        choice->preferred = !choice->preferred;
-    choice->trial = 0;
-}
-
-static void run_parts(shoal_engine *engine) {
-    if (engine->num_parts == 1) {
-        part_step(engine, 0);
-        return;
-    }
-    choice *choice = &engine->choice;
-    if (choice->unmeasured != 0) {
-        choice->unmeasured--;
-        for (uint32_t i = 0; i < engine->num_parts; i++)
-            part_step(engine, i);
-        return;
-    }
-    uint64_t begin = shoal_now_ns();
-    if (choose(choice, begin))
-        shoal_pool_run(engine->pool, part_step, engine);
-    else
-        for (uint32_t i = 0; i < engine->num_parts; i++)
-            part_step(engine, i);
-    uint64_t end = shoal_now_ns();
-    learn(choice, (double)(end - begin), end);
-    if (choice->preferred == 0 && choice->trial == 0 && choice->cost_ns[0] < HAND_OFF_NS)
-        choice->unmeasured = 64;
-}
-
 uint64_t shoal_engine_step(shoal_engine *engine, const void *const *actions, const shoal_targets *targets) {
     aim(engine, targets);
     engine->envs.actions = actions;
-    run_parts(engine);
+    shoal_choice_run(&engine->choice, engine->pool, engine->num_parts, part_step, engine, 1);
     uint64_t finished = 0;
     for (uint32_t i = 0; i < engine->num_parts; i++)
         finished += engine->parts[i].finished;

@@ -194,7 +194,10 @@ static uint64_t gather_all(const shoal_ring *ring, shoal_columns columns, uint64
     if (hands.pool == NULL)
         return gather(ring, columns, 0, count, out, ids);
     job j = {ring, columns, count, out, ids, hands.count, 0};
-    shoal_pool_run(hands.pool, gather_part, &j);
+    uint64_t bytes = 1;
+    for (uint64_t c = 0; c < columns.count; c++)
+        bytes += count * columns.items[c].bytes;
+    shoal_choice_run(hands.choice, hands.pool, hands.count, gather_part, &j, 1e6 / (double)bytes);
     return atomic_load(&j.missing);
 }
 

@@ -3,7 +3,7 @@
 #ifndef SHOAL_GATHER_H
 #define SHOAL_GATHER_H
 
-#include "pool.h"
+#include "choice.h"
 #include "ring.h"
 #include "tree.h"
 
@@ -31,10 +31,11 @@ void shoal_ring_push(shoal_ring *ring, shoal_columns columns, const void *const 
 uint64_t shoal_ring_fetch(const shoal_ring *ring, shoal_columns columns, const uint64_t *ids, uint64_t count,
                           void *const *out, uint8_t *found);
 
-/* Threads that copy long rows together; pool NULL: the caller alone. */
+/* Threads that copy long rows together, where that is quicker; pool NULL: the caller alone. */
 typedef struct shoal_hands {
     shoal_pool *pool;
     uint32_t count;
+    shoal_choice *choice;
 } shoal_hands;
 
 /* Draws `count` rows, each of those that can be read with the same chance, and copies them; their ids into

@@ -207,7 +207,7 @@ class Ring {
                 return;
             if (ring.pool_ == nullptr && shoal_pool_create(count, &ring.pool_) != 0)
                 return; /* no threads to be had: alone, then */
-            given = {ring.pool_, count};
+            given = {ring.pool_, count, &ring.choice_};
         }
         ~Hands() {
             if (mine_)
@@ -391,6 +391,7 @@ class Ring {
     static constexpr uint64_t LONG_BYTES = 1 << 18;
     static constexpr uint32_t MOST_HANDS = 4;
     shoal_pool *pool_ = nullptr; /* made when first needed */
+    shoal_choice choice_ = {};
     std::atomic<bool> pool_taken_ = false;
     shoal_ring ring_ = {};
 };

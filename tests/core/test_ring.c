@@ -76,7 +76,8 @@ static void *read_rows(void *argument) {
     shoal_rng_seed(&rng, capacity);
     uint64_t rows[16][WORDS], ids[16], read = 0;
     void *out[] = {rows};
-    shoal_hands hands = {.count = 2};
+    shoal_choice choice = {0};
+    shoal_hands hands = {.count = 2, .choice = &choice};
     CHECK(shoal_pool_create(hands.count, &hands.pool) == 0);
     while (!atomic_load(&stop) || read == 0) {
         const uint64_t count = shoal_ring_sample(&ring, &rng, columns, 16, out, ids, hands);

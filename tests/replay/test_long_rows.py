@@ -1,4 +1,4 @@
-"""Rows so long that several threads copy a batch: the same draws, whole rows, and nothing in anybody's way."""
+"""Rows so long that several threads copy a batch: the same draws, whole rows, nothing in anybody's way."""
 
 import os
 import threading
