@@ -209,7 +209,7 @@ def test_a_layout_crosses_pickle():
         ({"a": ([("x", "f4")], ())}, r"field 'a': dtype \[\('x', '<f4'\)\] cannot live in shared memory"),
         ({"a": (("f4", (3,)), ())}, r"field 'a': dtype \('<f4', \(3,\)\) cannot live in shared memory"),
         ({"a": (np.dtype("i4").newbyteorder("S"), ())}, "is not in this machine's byte order; use .i4"),
-        ({"a": ("f4", 3)}, "field 'a': a shape is a sequence of ints, got 3"),
+        ({"a": ("f4", 3)}, "field 'a': a shape must be a tuple of ints, got 3"),
         ({"a": ("f4", (-1,))}, "field 'a': every dimension must be an int of at least 0, got -1"),
         ({"a": ("f4", (True,))}, "field 'a': every dimension must be an int of at least 0, got True"),
         ({"a": ("f4", (2.0,))}, "field 'a': every dimension must be an int of at least 0, got 2.0"),

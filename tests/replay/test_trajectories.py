@@ -118,6 +118,25 @@ def test_an_n_step_return_ends_with_the_episode(mode, steps):
     buffer.close()
 
 
+def test_an_n_step_return_ends_where_an_early_reset_or_a_replacement_began_again():
+    envs = SyncVectorEnv([lambda: Walk(0)])
+    for fault in (False, True):
+        buffer = ReplayBuffer.for_env(envs, 100, seed=0)
+        none = np.zeros(1, bool)
+        buffer.begin(np.array([[0, 0, 0]], np.float32))
+        for t in (1, 2):
+            buffer.add(np.ones(1, np.int64), np.array([[0, 0, t]], np.float32), np.ones(1), none, none)
+        if fault:
+            again = np.array([[0, 1, 0]], np.float32)
+            buffer.add(np.ones(1, np.int64), again, np.full(1, 50.0), none, none, {"_fault": ~none})
+        else:
+            buffer.begin(np.array([[0, 1, 0]], np.float32))
+        batch = buffer.sample_n_step(50, 3, GAMMA)
+        assert (batch["next_obs"] == [0, 0, 2]).all() and batch["reward"].max() == np.float32(1 + GAMMA)
+        buffer.close()
+    envs.close()
+
+
 @pytest.mark.parametrize("mode", ["NEXT_STEP", "SAME_STEP", "DISABLED"])
 def test_a_sequence_stays_in_its_episode_unless_asked(mode):
     buffer, model = run(mode, 10_000, 200)

@@ -77,7 +77,8 @@ def _checked_shape(name: str, shape: Sequence[int]) -> tuple[int, ...]:
     try:
         checked = tuple(shape)
     except TypeError:
-        raise LayoutError(f"field {name!r}: a shape is a sequence of ints, got {shape!r}") from None
+        hint = f"; write ({shape},)" if isinstance(shape, (int, np.integer)) else ""
+        raise LayoutError(f"field {name!r}: a shape must be a tuple of ints, got {shape!r}{hint}") from None
     if len(checked) > _MAX_NDIM:
         raise LayoutError(f"field {name!r}: at most {_MAX_NDIM} dimensions, got {len(checked)}")
     for size in checked:

@@ -1,6 +1,7 @@
 """Experience replay in shared memory: what users hold."""
 
-from shoal.replay.buffer import Batch, PrioritizedBatch, ReplayBuffer
+from shoal.replay.batches import Batch, PrioritizedBatch
+from shoal.replay.buffer import ReplayBuffer
 from shoal.replay.circular import SharedCircularBuffer
 from shoal.replay.prioritized import PrioritizedSampler
 from shoal.replay.trajectories import TrajectoryBuffer

@@ -6,37 +6,28 @@ import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
+from gymnasium.spaces import Space
 from numpy.typing import NDArray
 
 from shoal.errors import SpaceError, SpaceKeyError
 from shoal.memory import Segment
 from shoal.memory.layout import FieldSpec
 from shoal.native.plugin import rng_words
+from shoal.replay.arguments import checked_capacity, checked_count, checked_ids
+from shoal.replay.batches import Batch, Outputs, Specs, begun
+from shoal.replay.fields import by_field, fields_of
 from shoal.replay.records import Records
 
 if TYPE_CHECKING:
     from shoal.replay.trajectories import TrajectoryBuffer
 
-_ID = np.dtype(np.uint64)
+__all__ = ["Draw", "ReplayBuffer", "made"]
 
-__all__ = ["Batch", "PrioritizedBatch", "ReplayBuffer", "made"]
-
-
-class Batch(dict[str, NDArray[Any]]):
-    """Rows as arrays by field, and their ids, which are never used again."""
-
-    __slots__ = ("ids",)
-    ids: NDArray[np.uint64]
-
-
-class PrioritizedBatch(Batch):
-    """Rows, their ids, and the weights that undo the bias of how they were drawn."""
-
-    __slots__ = ("weights",)
-    weights: NDArray[np.float32]
+Draw: TypeAlias = Callable[[Any, "tuple[NDArray[Any] | None, ...]"], None]
+"""Draws rows for a batch: its ids, and the fields that there is an array for."""
 
 
 class ReplayBuffer:
@@ -51,7 +42,7 @@ class ReplayBuffer:
 
     Args:
         capacity: How many rows; the oldest are overwritten.
-        fields: Name to (dtype, shape) of one row's value.
+        fields: Name to (dtype, shape) of one row's value, or to a space; or a space of whole rows.
         path: A new file to keep it in; None: anonymous memory.
         seed: Of the draws of this handle; None: its own.
     """
@@ -59,16 +50,12 @@ class ReplayBuffer:
     def __init__(
         self,
         capacity: int,
-        fields: Mapping[str, FieldSpec],
+        fields: Mapping[str, FieldSpec | Space[Any]] | Space[Any],
         *,
         path: str | os.PathLike[str] | None = None,
         seed: int | None = None,
     ) -> None:
-        if isinstance(capacity, bool) or not isinstance(capacity, (int, np.integer)):
-            raise TypeError(f"capacity must be an int, got {type(capacity).__name__}: {capacity!r}")
-        if not 1 <= capacity < 2**40:
-            raise ValueError(f"capacity must be at least 1, got {capacity}")
-        self._begin(Records(int(capacity), fields, path), seed)
+        self._begin(Records(checked_capacity(capacity), fields_of(fields), path), seed)
 
     @staticmethod
     def for_env(
@@ -77,6 +64,11 @@ class ReplayBuffer:
         """A buffer for what `envs`, a vector environment, does: transitions, n-step returns, sequences."""
         from shoal.replay.trajectories import TrajectoryBuffer  # it builds on this class
 
+        if not hasattr(envs, "single_observation_space"):
+            raise TypeError(
+                f"for_env takes a vector environment, got {type(envs).__name__}; make one with "
+                "shoal.make_vec(id, num_envs) or gymnasium.vector.SyncVectorEnv([function, ...])"
+            )
         return TrajectoryBuffer(
             capacity,
             envs.single_observation_space,
@@ -98,59 +90,54 @@ class ReplayBuffer:
         self.fields: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {
             column.name: (column.dtype, column.shape) for column in records.columns.values()
         }
+        self._outputs = Outputs()
+        self._sampled: Specs = self.fields  # what `sample` gives
         self.seed(seed)
 
     def seed(self, seed: int | None = None) -> None:
         """Begins the stream of draws anew."""
         self._rng = np.array(rng_words(secrets.randbits(64) if seed is None else seed), np.uint64)
 
-    def push(self, row: Mapping[str, Any]) -> int:
-        """Stores one row whole, or raises and stores nothing; its id."""
+    def push(self, row: Any) -> int:
+        """Stores one row whole, or raises and stores nothing; its id. A dict, flat or nested as a space."""
         number = self._ring.push(row)
         if number is None:
-            number = int(self._store({name: [row[name]] for name in self._named(row)})[0])
+            ids = self._store({name: [value] for name, value in self._by_field(row).items()})
+            number = int(ids[0])
         return number
 
-    def extend(self, batch: Mapping[str, Any]) -> range | NDArray[np.uint64]:
+    def extend(self, batch: Any) -> range | NDArray[np.uint64]:
         """Stores rows from arrays [n, ...], each whole, or raises and stores nothing; their ids."""
         ids = self._ring.extend(batch)
         if type(ids) is range:
             return ids
-        if ids is None:
-            return self._store({name: batch[name] for name in self._named(batch)})
-        return self._records.last_ids(ids)
+        return self._store(self._by_field(batch)) if ids is None else self._records.last_ids(ids)
 
-    def sample(self, n: int, out: Mapping[str, NDArray[Any]] | None = None) -> Batch:
+    def sample(self, n: int, out: Mapping[str, NDArray[Any]] | None = None, *, device: Any = None) -> Batch:
         """`n` rows, each drawn with the same chance; into the arrays of `out` if given.
 
-        An `out` that is a batch of an earlier call is filled anew, its ids too, and given back.
+        An `out` that is a batch of an earlier call is filled anew, its ids too, and given back. With `device`
+        ("cpu", "cuda:0", a torch.device) the batch holds torch tensors.
         """
-        if out is not None and type(n) is int and n > 0:
-            again = type(out) is Batch and len(out.ids) == n
-            batch = cast(Batch, out) if again else Batch(out)
-            if not again:
-                batch.ids = np.empty(n, _ID)
+        plain = isinstance(out, dict) and device is None and self._sampled is self.fields
+        if plain and type(n) is int and n > 0:
+            if type(out) is Batch and len(out.ids) == n:
+                batch = out
+            else:
+                batch = begun(Batch, n, cast("dict[str, NDArray[Any]]", out))
             if self._ring.sample_into(self._rng, n, batch, batch.ids) == n:
                 return batch
-        batch = Batch(self._arrays(n, out))  # says what does not fit
-        batch.ids = np.empty(n, _ID)
-        if self._ring.sample(self._rng, n, tuple(batch.values()), batch.ids) < n:
-            raise ValueError("cannot sample from an empty buffer; push something first")
-        return batch
+        return self._outputs.filled(Batch, n, self._sampled, out, device, self._fill)
 
     def latest(self, n: int) -> Batch:
         """The `n` most recent rows, oldest first; all if there are fewer."""
-        if isinstance(n, bool) or not isinstance(n, (int, np.integer)):
-            raise TypeError(f"n must be an int, got {type(n).__name__}: {n!r}")
-        if n < 0:
-            raise ValueError(f"n must be at least 0, got {n}")
-        count = min(int(n), self.capacity)
+        count = min(checked_count("n", n, 0), self.capacity)
         ids = np.empty(count, np.uint64)
         return self.fetch(ids[: self._records.ring.latest(count, ids)] if count else ids)
 
     def fetch(self, ids: Any) -> Batch:
         """The rows with these ids that are still there."""
-        wanted = np.ascontiguousarray(ids, np.uint64)
+        wanted = checked_ids(ids)
         found = np.empty(len(wanted), np.bool_)
         arrays = self._records.empty(len(wanted))
         count = self._records.ring.fetch(wanted, tuple(arrays.values()), found.view(np.uint8))
@@ -217,12 +204,27 @@ class ReplayBuffer:
 
     # -- inside ---------------------------------------------------------------------------------------
 
-    def _named(self, given: Mapping[str, Any]) -> list[str]:
-        if not isinstance(given, Mapping):
-            raise TypeError(f"expected a dict with the keys {list(self.fields)}, got {type(given).__name__}")
-        if given.keys() != self.fields.keys():
-            raise SpaceKeyError(f"expected the keys {list(self.fields)}, found {list(given)}; nothing stored")
-        return list(self.fields)
+    def _draw(self, batch: Batch, columns: tuple[NDArray[Any] | None, ...]) -> None:
+        n = len(batch.ids)
+        if self._records.ring.sample(self._rng, n, columns, batch.ids) < n:
+            raise ValueError("cannot sample from an empty buffer; push something first")
+
+    def _fill(self, batch: Batch, draw: Draw | None = None) -> None:
+        """Fills a batch of what `sample` gives with rows that are drawn."""
+        (draw or self._draw)(batch, tuple(batch.values()))
+
+    def _by_field(self, given: Any) -> dict[str, Any]:
+        """A row, or rows, by field or nested as a space is: the fields' values in their order."""
+        names = list(self.fields)
+        if isinstance(given, Mapping) and given.keys() == self.fields.keys():
+            return {name: given[name] for name in names}
+        parts = list(by_field("", given, names))
+        found = dict(parts)
+        if found.keys() == self.fields.keys() and len(found) == len(parts):
+            return {name: found[name] for name in names}
+        if not isinstance(given, (Mapping, tuple)):
+            raise TypeError(f"expected a dict with the keys {names}, got {type(given).__name__}")
+        raise SpaceKeyError(f"expected the keys {names}, found {[name for name, _ in parts]}; nothing stored")
 
     def _store(self, batch: dict[str, Any]) -> range | NDArray[np.uint64]:
         arrays = {name: self._converted(name, value) for name, value in batch.items()}
@@ -247,28 +249,6 @@ class ReplayBuffer:
                 f"field {name!r}: expected rows of shape {column.shape}, found {array.shape} in all"
             )
         return np.ascontiguousarray(array)
-
-    def _arrays(self, n: Any, out: Mapping[str, NDArray[Any]] | None) -> dict[str, NDArray[Any]]:
-        """Arrays for a batch: new ones, or those given, checked."""
-        if isinstance(n, bool) or not isinstance(n, (int, np.integer)):
-            raise TypeError(f"n must be an int, got {type(n).__name__}: {n!r}")
-        if n < 1:
-            raise ValueError(f"n must be at least 1, got {n}")
-        return self._records.empty(int(n)) if out is None else self._checked_out(out, int(n))
-
-    def _prioritized(self, n: int, draw: Callable[[int], PrioritizedBatch]) -> PrioritizedBatch:
-        """What a sampler draws, as this buffer gives it."""
-        return draw(n)
-
-    def _checked_out(self, out: Mapping[str, NDArray[Any]], n: int) -> dict[str, NDArray[Any]]:
-        for name in self._named(out):
-            column, array = self._records.columns[name], out[name]
-            fits = isinstance(array, np.ndarray) and array.flags.c_contiguous and array.flags.writeable
-            if not fits or array.dtype != column.dtype or array.shape != (n, *column.shape):
-                raise SpaceError(
-                    f"out[{name!r}] must be a writable C-contiguous array {column.dtype}{[n, *column.shape]}"
-                )
-        return {name: out[name] for name in self.fields}
 
 
 def made(records: Records, seed: int | None) -> ReplayBuffer:

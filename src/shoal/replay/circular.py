@@ -8,11 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.memory import Segment
+from shoal.replay.arguments import checked_capacity, checked_count
 from shoal.replay.records import Records
 
 __all__ = ["SharedCircularBuffer"]
-
-_MOST = 2**40
 
 
 class SharedCircularBuffer:
@@ -30,15 +29,10 @@ class SharedCircularBuffer:
     """
 
     def __init__(self, capacity: int, state_dim: int) -> None:
-        for name, value in (("capacity", capacity), ("state_dim", state_dim)):
-            if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-                raise TypeError(f"{name} must be an int, got {type(value).__name__}: {value!r}")
-            if not 1 <= value <= _MOST:
-                raise ValueError(f"{name} must be at least 1, got {value}")
-        state = (np.float64, (int(state_dim),))
+        capacity, state = checked_capacity(capacity), (np.float64, (checked_count("state_dim", state_dim),))
         self._begin(
             Records(
-                int(capacity),
+                capacity,
                 {
                     "states": state,
                     "actions": (np.int64, ()),
@@ -73,7 +67,7 @@ class SharedCircularBuffer:
 
     def sample(self, batch_size: int, seed: int | None = None) -> dict[str, list[Any]]:
         """Transitions drawn with replacement, as lists."""
-        count = _count("batch_size", batch_size, 1)
+        count = checked_count("batch_size", batch_size)
         used = len(self)
         if used == 0:
             raise ValueError("cannot sample from an empty buffer; push something first")
@@ -91,7 +85,7 @@ class SharedCircularBuffer:
 
     def latest(self, n: int) -> dict[str, list[Any]]:
         """The `n` most recent transitions, oldest first; all if there are fewer."""
-        count = min(_count("n", n, 0), self.capacity)
+        count = min(checked_count("n", n, 0), self.capacity)
         ids = np.empty(count, np.uint64)
         ids = ids[: self._records.ring.latest(count, ids)] if count else ids
         out, found = self._records.empty(len(ids)), np.empty(len(ids), np.bool_)
@@ -138,14 +132,6 @@ def _rebuild(segment: Segment) -> SharedCircularBuffer:
     self = SharedCircularBuffer.__new__(SharedCircularBuffer)
     self._begin(Records.of(segment))
     return self
-
-
-def _count(name: str, value: Any, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise TypeError(f"{name} must be an int, got {type(value).__name__}: {value!r}")
-    if value < least:
-        raise ValueError(f"{name} must be at least {least}, got {value}")
-    return int(value)
 
 
 def _integer(value: Any) -> int:

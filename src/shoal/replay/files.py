@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 
 from shoal.errors import CorruptFileError, VersionError
 from shoal.replay.buffer import ReplayBuffer, made
+from shoal.replay.links import PREVIOUS, Links
 from shoal.replay.records import Records, sync_directory
 
 __all__ = ["load", "save"]
 
 _FORMAT = 1
-_PREVIOUS = "previous"
 
 
 def save(buffer: ReplayBuffer, directory: Path) -> int:
@@ -61,7 +61,14 @@ def save(buffer: ReplayBuffer, directory: Path) -> int:
 def load(directory: Path, seed: int | None) -> ReplayBuffer:
     """A buffer with the rows of a directory."""
     try:
-        manifest = json.loads((directory / "manifest.json").read_text())
+        written = (directory / "manifest.json").read_text()
+    except (FileNotFoundError, NotADirectoryError):
+        raise FileNotFoundError(
+            f"expected a directory that save wrote, with a manifest.json in it, at {str(directory)!r}, found "
+            f"{'something else' if directory.exists() else 'nothing'}; open a snapshot with ReplayBuffer.open"
+        ) from None
+    try:
+        manifest = json.loads(written)
         if manifest["format"] != _FORMAT:
             raise VersionError(
                 f"{str(directory)!r} is in format {manifest['format']}; this version reads {_FORMAT}",
@@ -79,18 +86,17 @@ def load(directory: Path, seed: int | None) -> ReplayBuffer:
         }
         ids = _read(directory / "ids.npy", np.dtype(np.uint64), (count,))
         facts = dict(manifest["facts"])
-    except (KeyError, TypeError, ValueError, AttributeError, EOFError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, EOFError, FileNotFoundError) as error:
         raise CorruptFileError(f"{str(directory)!r} does not hold a saved replay buffer: {error}") from error
     if not 0 <= count <= capacity or not (np.diff(ids.astype(np.int64)) > 0).all():
         raise CorruptFileError(f"{str(directory)!r}: its rows are not in order")
     links = "num_envs" in facts
     if links:
-        rows[_PREVIOUS] = _renumbered(rows[_PREVIOUS], ids)
+        rows[PREVIOUS] = _renumbered(rows[PREVIOUS], ids)
     buffer = made(Records(capacity, fields, links=links, facts=facts), seed)
     buffer.extend(rows)
     if links:
-        after = np.flatnonzero(rows[_PREVIOUS])
-        buffer._records.segment["next"][rows[_PREVIOUS][after] - 1] = after.astype(np.uint64) + 1
+        Links(buffer._records).set(rows[PREVIOUS], np.arange(count, dtype=np.uint64))
     return buffer
 
 

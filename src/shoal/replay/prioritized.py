@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 
 from shoal import _core
 from shoal.native.plugin import rng_words
-from shoal.replay.buffer import PrioritizedBatch, ReplayBuffer
+from shoal.replay.arguments import checked_ids
+from shoal.replay.batches import PrioritizedBatch
+from shoal.replay.buffer import ReplayBuffer
 
 __all__ = ["PrioritizedSampler"]
 
@@ -47,28 +49,37 @@ class PrioritizedSampler:
         self._rng = np.array(rng_words(secrets.randbits(64) if seed is None else seed), np.uint64)
 
     def sample(
-        self, n: int, beta: float | None = None, out: Mapping[str, NDArray[Any]] | None = None
+        self,
+        n: int,
+        beta: float | None = None,
+        out: Mapping[str, NDArray[Any]] | None = None,
+        *,
+        device: Any = None,
     ) -> PrioritizedBatch:
-        """`n` rows, with replacement, one from each of `n` equal parts of the priorities' sum."""
+        """`n` rows, with replacement, one from each of `n` equal parts of the priorities' sum.
+
+        `out` and `device` are those of the buffer's own `sample`; the ids stay an array.
+        """
         strength = self.beta if beta is None else _beta(beta)
         self._weights.weigh_new(self._highest)
-        batch = self.buffer._prioritized(n, lambda count: self._drawn(count, out))
-        batch.weights **= -strength
-        batch.weights /= batch.weights.max()
-        return batch
 
-    def _drawn(self, n: int, out: Mapping[str, NDArray[Any]] | None) -> PrioritizedBatch:
-        batch = PrioritizedBatch(self.buffer._arrays(n, out))
-        batch.ids, batch.weights = np.empty(n, np.uint64), np.empty(n, np.float32)
-        if self._weights.sample(self._rng, n, tuple(batch.values()), batch.ids, batch.weights) < n:
+        def fill(batch: PrioritizedBatch) -> None:
+            self.buffer._fill(batch, self._draw)
+            batch.weights **= -strength
+            batch.weights /= batch.weights.max()
+
+        return self.buffer._outputs.filled(PrioritizedBatch, n, self.buffer._sampled, out, device, fill)
+
+    def _draw(self, batch: PrioritizedBatch, columns: tuple[NDArray[Any] | None, ...]) -> None:
+        n = len(batch.ids)
+        if self._weights.sample(self._rng, n, columns, batch.ids, batch.weights) < n:
             raise ValueError("cannot sample from an empty buffer; push something first")
-        return batch
 
     def update_priorities(self, ids: Any, priorities: Any) -> int:
         """Sets the priorities of rows that are still there; how many were."""
-        wanted = np.ascontiguousarray(ids, np.uint64)
+        wanted = checked_ids(ids)
         given = np.asarray(priorities, np.float64)
-        if wanted.ndim != 1 or given.shape != wanted.shape:
+        if given.shape != wanted.shape:
             raise ValueError(f"expected as many priorities as ids, found {given.shape} and {wanted.shape}")
         if not np.isfinite(given).all() or (given <= 0).any():
             raise ValueError("priorities must be finite and more than 0; add a small number to errors")

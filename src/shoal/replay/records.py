@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal import _core
-from shoal.errors import CorruptFileError, LayoutError
+from shoal.errors import CorruptFileError, LayoutError, NameInUse
 from shoal.memory import Layout, Segment
 from shoal.memory.layout import FieldSpec
 
@@ -78,7 +78,12 @@ class Records:
         if links:
             parts["next"] = (np.uint64, (capacity,))
         layout = Layout(parts)
-        segment = Segment(layout) if path is None else Segment.file(layout, path)
+        try:
+            segment = Segment(layout) if path is None else Segment.file(layout, path)
+        except NameInUse:
+            raise NameInUse(
+                f"the file {str(path)!r} exists; open it with ReplayBuffer.open, or remove it first", pid=None
+            ) from None
         segment["schema"][:] = np.frombuffer(schema, np.uint8)
         self._adopt(segment, capacity, stride, columns, dict(facts or {}))
 

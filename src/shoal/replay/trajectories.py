@@ -5,13 +5,12 @@
 
 An observation is stored once: the next observation of a transition is that of the row itself, the one before
 it that of the previous row. So the true last observation of every episode is kept. A link is an id, and ids
-are never used again: what a link leads to is that row or nothing. A link forward is believed only if the row
-there links back: its writer may have been overtaken by a whole lap.
+are never used again: what a link leads to is that row or nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -21,14 +20,15 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from shoal.errors import ShoalError, SpaceError
-from shoal.memory.layout import FieldSpec
-from shoal.replay.buffer import Batch, PrioritizedBatch, ReplayBuffer
+from shoal.replay.arguments import checked_capacity, checked_count
+from shoal.replay.batches import Batch, empty, put
+from shoal.replay.buffer import Draw, ReplayBuffer
+from shoal.replay.fields import by_field, space_fields
+from shoal.replay.links import FIRST, PREVIOUS, Links
 from shoal.replay.records import Records
-from shoal.spaces import Declaration
 
 __all__ = ["TrajectoryBuffer"]
 
-_PREVIOUS, _FIRST = "previous", "first"
 _TRIES = 10_000
 
 
@@ -54,27 +54,28 @@ class TrajectoryBuffer(ReplayBuffer):
         path: Any = None,
     ) -> None:
         fields = {
-            **_fields("obs", observation_space),
-            **_fields("action", action_space),
+            **space_fields("obs", observation_space),
+            **space_fields("action", action_space),
             "reward": (np.float32, ()),
             "terminated": (np.bool_, ()),
             "truncated": (np.bool_, ()),
-            _FIRST: (np.bool_, ()),
-            _PREVIOUS: (np.uint64, ()),
+            FIRST: (np.bool_, ()),
+            PREVIOUS: (np.uint64, ()),
         }
         facts = {"num_envs": num_envs, "autoreset_mode": autoreset_mode.name}
-        records = Records(_checked(capacity), fields, path, links=True, facts=facts)
+        records = Records(checked_capacity(capacity), fields, path, links=True, facts=facts)
         self._begin(records, seed)
 
     def _begin(self, records: Records, seed: int | None) -> None:
         super()._begin(records, seed)
         self.num_envs = int(records.facts["num_envs"])
         self.autoreset_mode = AutoresetMode[records.facts["autoreset_mode"]]
-        self._next: NDArray[np.uint64] = records.segment["next"]
+        self._links = Links(records)
         self._last = np.zeros(self.num_envs, np.uint64)  # each environment's newest row, its id + 1
         self._over = np.ones(self.num_envs, np.bool_)  # nothing to continue
         self._obs = [name for name in self.fields if name.split("/")[0] == "obs"]
         self._action = [name for name in self.fields if name.split("/")[0] == "action"]
+        self._sampled = self._transition(1)
 
     # -- writing --------------------------------------------------------------------------------------
 
@@ -144,17 +145,16 @@ class TrajectoryBuffer(ReplayBuffer):
             rows[name] = part if actions is not None else np.zeros_like(part)
         for name, part in (("reward", rewards), ("terminated", terminated), ("truncated", truncated)):
             rows[name] = np.zeros(count, self.fields[name][0]) if part is None else part
-        rows[_FIRST] = np.full(count, first) if isinstance(first, bool) else first
-        rows[_PREVIOUS] = self._last[envs]
+        rows[FIRST] = np.full(count, first) if isinstance(first, bool) else first
+        rows[PREVIOUS] = self._last[envs]
         ids = np.asarray(self.extend(rows), np.uint64)
-        linked = rows[_PREVIOUS] > 0
-        self._next[(rows[_PREVIOUS][linked] - 1) % self.capacity] = ids[linked] + 1
+        self._links.set(rows[PREVIOUS], ids)
         self._last[envs] = ids + 1
 
     def _parts(self, kind: str, value: Any) -> list[NDArray[Any]]:
         """A batched value's arrays, in the order of the fields."""
         names = self._obs if kind == "obs" else self._action
-        found = _flat(kind, value)
+        found = dict(by_field(kind, value, names))
         if set(found) != set(names):
             raise SpaceError(f"expected the parts {names}, found {sorted(found)}")
         parts = [self._converted(name, found[name]) for name in names]
@@ -174,212 +174,167 @@ class TrajectoryBuffer(ReplayBuffer):
             raise SpaceError('autoreset_mode SAME_STEP needs the infos of the step: they have no "final_obs"')
         whole = [part.copy() for part in parts]
         for env in np.flatnonzero(done):
-            final = _flat("obs", infos["final_obs"][env])
+            final = dict(by_field("obs", infos["final_obs"][env], self._obs))
             for name, part in zip(self._obs, whole, strict=True):
                 part[env] = final[name]
         return whole
 
     # -- reading --------------------------------------------------------------------------------------
 
-    def sample(self, n: int, out: Mapping[str, NDArray[Any]] | None = None, *, stack: int = 1) -> Batch:
+    def sample(
+        self,
+        n: int,
+        out: Mapping[str, NDArray[Any]] | None = None,
+        *,
+        stack: int = 1,
+        device: Any = None,
+    ) -> Batch:
         """`n` transitions: obs, action, reward, next_obs, terminated, truncated.
 
-        With `stack`, an observation is that many, oldest first, the first of an episode repeated.
+        With `stack`, an observation is that many, oldest first, the first of an episode repeated. `out` and
+        `device` are those of every buffer: arrays to fill, or where to have tensors.
         """
-        if out is not None:
-            raise TypeError("out is for buffers of plain rows")
-        return self._gathered(n, super().sample, partial(self._transitions, stack=_positive("stack", stack)))
+        specs = self._sampled if checked_count("stack", stack) == 1 else self._transition(stack)
+        fill = partial(self._fill_steps, stack=stack)
+        return self._outputs.filled(Batch, n, specs, out, device, fill)
 
-    def sample_n_step(self, n: int, steps: int, gamma: float, *, stack: int = 1) -> Batch:
+    def sample_n_step(
+        self,
+        n: int,
+        steps: int,
+        gamma: float,
+        out: Mapping[str, NDArray[Any]] | None = None,
+        *,
+        stack: int = 1,
+        device: Any = None,
+    ) -> Batch:
         """`n` transitions over up to `steps` steps, fewer where an episode or what is stored ends.
 
         `reward` is the discounted sum; `next_obs`, `terminated` and `truncated` are those of the last step;
         `discount` is what to multiply the value of `next_obs` with: gamma ** (steps taken).
         """
-        complete = partial(
-            self._n_steps, steps=_positive("steps", steps), gamma=gamma, stack=_positive("stack", stack)
-        )
-        return self._gathered(n, super().sample, complete)
+        specs = self._transition(checked_count("stack", stack)) | {"discount": (np.dtype(np.float32), ())}
+        fill = partial(self._fill_steps, stack=stack, steps=checked_count("steps", steps), gamma=float(gamma))
+        return self._outputs.filled(Batch, n, specs, out, device, fill)
 
-    def sample_sequences(self, n: int, length: int, *, across_episodes: bool = False) -> Batch:
+    def sample_sequences(
+        self,
+        n: int,
+        length: int,
+        out: Mapping[str, NDArray[Any]] | None = None,
+        *,
+        across_episodes: bool = False,
+        device: Any = None,
+    ) -> Batch:
         """`n` stretches of up to `length` consecutive rows, [n, length, ...], `mask` says which are there.
 
         Row t holds `obs`, and `action`, `reward` and flags of the step that led to it; `first` marks the
         first of an episode, which no step led to. Without `across_episodes` a stretch ends with its episode.
         """
-        length, n = _positive("length", length), _positive("n", n)
-        ids = np.empty(n, np.uint64)
-        if self._records.ring.sample(self._rng, n, (None,) * len(self.fields), ids) < n:
-            raise ValueError("cannot sample from an empty buffer; push something first")
-        names = tuple(name for name in self.fields if name != _PREVIOUS)
-        whole = {name: np.zeros((n, length, *shape), dtype) for name, (dtype, shape) in self.fields.items()}
-        mask = np.zeros((n, length), np.bool_)
-        at, places = ids, np.arange(n)
-        for t in range(length):
-            values, keep = self._read(at, names)
-            if t > 0 and not across_episodes:
-                keep &= ~values[_FIRST]
-            places, at = places[keep], at[keep]
-            for name in names:
-                whole[name][places, t] = values[name][keep]
-            mask[places, t] = True
-            at, there = self._after(at)
-            at, places = at[there], places[there]
-            if not len(at):
-                break
-        batch = Batch({name: whole[name] for name in names})
-        batch["mask"], batch.ids = mask, ids
-        return batch
+        length = checked_count("length", length)
+        specs = {
+            name: (dtype, (length, *shape))
+            for name, (dtype, shape) in self.fields.items()
+            if name != PREVIOUS
+        }
+        specs["mask"] = np.dtype(np.bool_), (length,)
+        fill = partial(self._fill_sequences, across=across_episodes)
+        return self._outputs.filled(Batch, n, specs, out, device, fill)
 
     # -- inside ---------------------------------------------------------------------------------------
 
-    def _prioritized(self, n: int, draw: Callable[[int], PrioritizedBatch]) -> PrioritizedBatch:
-        whole = self._gathered(n, draw, partial(self._transitions, stack=1))
-        assert isinstance(whole, PrioritizedBatch)
-        return whole
+    def _transition(self, stack: int) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
+        """What a transition holds."""
+        frames = () if stack == 1 else (stack,)
+        seen = {name: (self.fields[name][0], (*frames, *self.fields[name][1])) for name in self._obs}
+        later = {f"next_{name}": spec for name, spec in seen.items()}
+        rest = (*self._action, "reward", "terminated", "truncated")
+        return {**seen, **later, **{name: self.fields[name] for name in rest}}
 
-    def _gathered(
+    def _fill(self, batch: Batch, draw: Draw | None = None) -> None:
+        self._fill_steps(batch, draw)
+
+    def _fill_steps(
         self,
-        n: int,
-        draw: Callable[[int], Batch],
-        complete: Callable[[Batch], tuple[dict[str, NDArray[Any]], NDArray[np.bool_]]],
-    ) -> Batch:
-        """Draws rows and completes them; those that cannot be are drawn again."""
-        rows = draw(n)
-        whole, fine = complete(rows)
-        wrong = np.flatnonzero(~fine)
+        batch: Batch,
+        draw: Draw | None = None,
+        stack: int = 1,
+        steps: int = 1,
+        gamma: float | None = None,
+    ) -> None:
+        """Draws transitions; those that are not whole are drawn again."""
+        attempt = partial(self._drawn_steps, draw=draw or self._draw, stack=stack, steps=steps, gamma=gamma)
+        wrong = np.flatnonzero(~attempt(batch))
+        if not len(wrong):
+            return
+        specs = {name: (array.dtype, array.shape[1:]) for name, array in batch.items()}
         for _ in range(_TRIES):
-            if not len(wrong):
-                break
-            more = draw(len(wrong))
-            parts, fine = complete(more)
-            places = wrong[fine]
-            for name, part in parts.items():
-                whole[name][places] = part[fine]
-            rows.ids[places] = more.ids[fine]
-            if isinstance(rows, PrioritizedBatch) and isinstance(more, PrioritizedBatch):
-                rows.weights[places] = more.weights[fine]
+            more = empty(type(batch), len(wrong), specs)
+            fine = attempt(more)
+            put(batch, wrong[fine], more, fine)
             wrong = wrong[~fine]
-        else:
-            raise ValueError("there is no whole transition in the buffer; add some steps first")
-        batch = type(rows)(whole)
-        batch.ids = rows.ids
-        if isinstance(rows, PrioritizedBatch) and isinstance(batch, PrioritizedBatch):
-            batch.weights = rows.weights
-        return batch
+            if not len(wrong):
+                return
+        raise ValueError("there is no whole transition in the buffer; add some steps first")
 
-    def _transitions(self, rows: Batch, stack: int) -> tuple[dict[str, NDArray[Any]], NDArray[np.bool_]]:
-        """Rows with the observation before them; which are whole: not the first, predecessors still there."""
-        fine = ~rows[_FIRST] & (rows[_PREVIOUS] > 0)
-        earlier, there = self._stacked(np.where(fine, rows[_PREVIOUS] - 1, 0), stack)
-        whole: dict[str, NDArray[Any]] = dict(earlier)
+    def _drawn_steps(
+        self, batch: Batch, draw: Draw, stack: int, steps: int, gamma: float | None
+    ) -> NDArray[np.bool_]:
+        """Fills a batch with transitions; which are whole: not the first, the rows they need still there."""
+        n = len(batch.ids)
+        first, previous = np.empty(n, np.bool_), np.empty(n, np.uint64)
+        rows = {**batch, FIRST: first, PREVIOUS: previous}
         for name in self._obs:
-            later = rows[name]
-            if stack > 1:
-                later = np.concatenate([earlier[name][:, 1:], later[:, None]], axis=1)
-            whole[name.replace("obs", "next_obs", 1)] = later
-        for name in (*self._action, "reward", "terminated", "truncated"):
-            whole[name] = rows[name]
-        return whole, fine & there
+            rows[name] = batch[f"next_{name}"] if stack == 1 else None
+        draw(batch, tuple(rows[name] for name in self.fields))
+        fine: NDArray[np.bool_] = ~first & (previous > 0)
+        before = self._links.stacks(np.where(fine, previous - 1, 0), stack)
+        fine &= self._links.gather(before, {name: batch[name] for name in self._obs})
+        if gamma is not None:
+            after = self._links.stacks(self._advanced(batch, fine, steps, gamma), stack)
+        elif stack > 1:
+            after = np.concatenate([before[:, 1:], batch.ids[:, None]], axis=1)
+        else:
+            return fine
+        return fine & self._links.gather(after, {name: batch[f"next_{name}"] for name in self._obs})
 
-    def _n_steps(
-        self, rows: Batch, steps: int, gamma: float, stack: int
-    ) -> tuple[dict[str, NDArray[Any]], NDArray[np.bool_]]:
-        whole, fine = self._transitions(rows, stack)
-        total, at = rows["reward"].astype(np.float64), rows.ids.copy()
+    def _advanced(
+        self, batch: Batch, fine: NDArray[np.bool_], steps: int, gamma: float
+    ) -> NDArray[np.uint64]:
+        """Sums up the rewards of further steps; the ids of the last."""
+        total, at = batch["reward"].astype(np.float64), np.array(batch.ids)
         discount = np.full(len(at), float(gamma))
-        going = np.flatnonzero(fine & ~rows["terminated"] & ~rows["truncated"])
+        flags = ("terminated", "truncated")
+        going = np.flatnonzero(fine & ~batch["terminated"] & ~batch["truncated"])
         for _ in range(steps - 1):
-            ids, there = self._after(at[going])
-            going, ids = going[there], ids[there]
+            ids, there, values = self._links.after(at[going], ("reward", *flags))
+            going = going[there]
             if not len(going):
                 break
-            values, found = self._read(ids, ("reward", "terminated", "truncated", *self._obs))
-            fine[going[~found]] = False
-            at[going] = ids
-            total[going] += discount[going] * values["reward"]
+            at[going] = ids[there]
+            total[going] += discount[going] * values["reward"][there]
             discount[going] *= gamma
-            for name in ("terminated", "truncated"):
-                whole[name][going] = values[name]
-            for name in self._obs if stack == 1 else ():
-                whole[name.replace("obs", "next_obs", 1)][going] = values[name]
-            going = going[found & ~values["terminated"] & ~values["truncated"]]
-        if stack > 1:
-            later, there = self._stacked(at, stack)
-            fine &= there
-            for name in self._obs:
-                whole[name.replace("obs", "next_obs", 1)] = later[name]
-        whole["reward"], whole["discount"] = total.astype(np.float32), discount.astype(np.float32)
-        return whole, fine
+            for name in flags:
+                batch[name][going] = values[name][there]
+            going = going[~batch["terminated"][going] & ~batch["truncated"][going]]
+        batch["reward"][:], batch["discount"][:] = total, discount
+        return at
 
-    def _stacked(
-        self, ids: NDArray[np.uint64], stack: int
-    ) -> tuple[dict[str, NDArray[Any]], NDArray[np.bool_]]:
-        """Observations of rows, with `stack` those before them too, oldest first; which are all there."""
-        names = tuple(self._obs)
-        values, fine = self._read(ids, (*names, _FIRST, _PREVIOUS))
-        if stack == 1:
-            return {name: values[name] for name in names}, fine
-        whole = {name: np.repeat(values[name][:, None], stack, axis=1) for name in names}
-        places, going = np.arange(len(ids)), fine & ~values[_FIRST]
-        for back in range(1, stack):
-            places, at = places[going], values[_PREVIOUS][going] - 1
-            if not len(places):
+    def _fill_sequences(self, batch: Batch, across: bool) -> None:
+        self._draw(batch, (None,) * len(self.fields))
+        mask = batch["mask"]
+        n, length = mask.shape
+        rows = np.repeat(batch.ids[:, None], length, axis=1)
+        mask[:], mask[:, 0] = False, True
+        at, places = batch.ids, np.arange(n)
+        for t in range(1, length):
+            at, there, _ = self._links.after(at, (), across=across)
+            at, places = at[there], places[there]
+            if not len(at):
                 break
-            values, found = self._read(at, (*names, _FIRST, _PREVIOUS))
-            fine[places[~found]] = False
-            for name in names:  # and all before it, until they are known to be others
-                whole[name][places, : stack - back] = values[name][:, None]
-            going = found & ~values[_FIRST]
-        return whole, fine
-
-    def _after(self, ids: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
-        """The rows after these, and which of them are known."""
-        links = self._next[ids % self.capacity]
-        after = np.where(links > 0, links - 1, 0).astype(np.uint64)
-        values, found = self._read(after, (_PREVIOUS,))
-        return after, (links > 0) & found & (values[_PREVIOUS] == ids + 1)
-
-    def _read(
-        self, ids: NDArray[np.uint64], names: tuple[str, ...]
-    ) -> tuple[dict[str, NDArray[Any]], NDArray[np.bool_]]:
-        """Some fields of rows, and which rows are there."""
-        ids = np.ascontiguousarray(ids, np.uint64)
-        columns = self._records.columns
-        values = {name: np.zeros((len(ids), *columns[name].shape), columns[name].dtype) for name in names}
-        found = np.zeros(len(ids), np.bool_)
-        if len(ids):
-            out = tuple(values.get(name) for name in columns)
-            self._records.ring.fetch(ids, out, found.view(np.uint8))
-        return values, found
-
-
-def _fields(kind: str, space: Space[Any]) -> dict[str, FieldSpec]:
-    declaration = Declaration()
-    declaration.space(space, kind, 1)
-    return {name: (dtype, tuple(shape)[1:]) for name, (dtype, shape) in declaration.fields.items()}
-
-
-def _flat(path: str, value: Any) -> dict[str, Any]:
-    """The arrays of a nested value, by path."""
-    if isinstance(value, Mapping):
-        return {n: p for key, item in value.items() for n, p in _flat(f"{path}/{key}", item).items()}
-    if isinstance(value, tuple):
-        return {n: p for i, item in enumerate(value) for n, p in _flat(f"{path}/{i}", item).items()}
-    return {path: value}
-
-
-def _checked(capacity: Any) -> int:
-    if isinstance(capacity, bool) or not isinstance(capacity, (int, np.integer)):
-        raise TypeError(f"capacity must be an int, got {type(capacity).__name__}: {capacity!r}")
-    if not 1 <= capacity < 2**40:
-        raise ValueError(f"capacity must be at least 1, got {capacity}")
-    return int(capacity)
-
-
-def _positive(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise TypeError(f"{name} must be an int, got {type(value).__name__}: {value!r}")
-    if value < 1:
-        raise ValueError(f"{name} must be at least 1, got {value}")
-    return int(value)
+            rows[places, t], mask[places, t] = at, True
+        stored = {name: array for name, array in batch.items() if name != "mask"}
+        mask &= self._links.gather_each(rows, stored)
+        np.logical_and.accumulate(mask, axis=1, out=mask)
+        for array in stored.values():
+            array[~mask] = 0

@@ -28,7 +28,7 @@ from shoal.spaces.bounded import GraphMemory, SequenceMemory
 from shoal.spaces.decoded import OneOfMemory, TextMemory
 from shoal.spaces.memory import DictMemory, LeafMemory, Memory, TupleMemory
 
-__all__ = ["Bind", "Bounds", "Declaration", "declare"]
+__all__ = ["Bind", "Bounds", "Declaration", "declare", "escaped"]
 
 Bind: TypeAlias = Callable[[Segment], Memory]
 """Makes the memory once the segment exists."""
@@ -102,7 +102,7 @@ def _declare_text(space: Text, into: Declaration, path: str, rows: int) -> Bind:
 @declare.register(Dict)
 def _declare_dict(space: Dict, into: Declaration, path: str, rows: int) -> Bind:
     binds = [
-        (key, into.space(subspace, f"{path}/{_escaped(key)}", rows)) for key, subspace in space.spaces.items()
+        (key, into.space(subspace, f"{path}/{escaped(key)}", rows)) for key, subspace in space.spaces.items()
     ]
     return lambda segment: DictMemory(path, rows, [(key, bind(segment)) for key, bind in binds])
 
@@ -166,7 +166,7 @@ def _unbounded(space: Space[Any], bound: str) -> NoReturn:
     raise error
 
 
-def _escaped(key: object) -> str:
+def escaped(key: object) -> str:
     """A Dict key as one part of a path: no two keys give the same."""
     if isinstance(key, str):
         return key.replace("~", "~0").replace("/", "~1").replace("\0", "~4") or "~2"

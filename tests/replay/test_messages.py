@@ -1,0 +1,83 @@
+"""Errors of replay buffers say what was expected, what was found and what to do."""
+
+import gymnasium
+import numpy as np
+import pytest
+
+import shoal
+from shoal.errors import CorruptFileError, LayoutError, NameInUse
+from shoal.replay import PrioritizedSampler, ReplayBuffer, SharedCircularBuffer
+
+FIELDS = {"x": (np.float32, ())}
+
+
+def test_a_file_that_exists_is_opened_with_the_buffers_own_function(tmp_path):
+    path = tmp_path / "rows"
+    ReplayBuffer(4, FIELDS, path=path).close()
+    with pytest.raises(
+        NameInUse, match=r"rows' exists; open it with ReplayBuffer\.open, or remove it"
+    ) as caught:
+        ReplayBuffer(4, FIELDS, path=path)
+    assert "Segment" not in str(caught.value) and isinstance(caught.value, FileExistsError)
+
+
+def test_load_says_what_it_expected_to_find(tmp_path):
+    with pytest.raises(
+        FileNotFoundError, match=r"a directory that save wrote.*manifest\.json.*nope.*nothing"
+    ):
+        ReplayBuffer.load(tmp_path / "nope")
+    (tmp_path / "other").mkdir()
+    with pytest.raises(FileNotFoundError, match="found something else"):
+        ReplayBuffer.load(tmp_path / "other")
+    with ReplayBuffer(4, FIELDS) as buffer:
+        buffer.snapshot(tmp_path / "snap")
+        buffer.save(tmp_path / "saved")
+    with pytest.raises(FileNotFoundError, match=r"open a snapshot with ReplayBuffer\.open"):
+        ReplayBuffer.load(tmp_path / "snap")
+    (tmp_path / "saved" / "0.npy").unlink()
+    with pytest.raises(CorruptFileError, match=r"0\.npy"):
+        ReplayBuffer.load(tmp_path / "saved")
+
+
+def test_one_environment_is_not_many():
+    env = gymnasium.make("CartPole-v1")
+    with pytest.raises(TypeError, match=r"takes a vector environment, got .*; make one with shoal\.make_vec"):
+        ReplayBuffer.for_env(env, 100)
+    env.close()
+    envs = shoal.make_vec("CartPole-v1", 2)
+    ReplayBuffer.for_env(envs, 100).close()
+    envs.close()
+
+
+def test_ids_are_whole_numbers_from_0():
+    with ReplayBuffer(4, FIELDS) as buffer:
+        buffer.extend({"x": np.arange(4, dtype=np.float32)})
+        for ask in (buffer.fetch, lambda ids: PrioritizedSampler(buffer).update_priorities(ids, np.ones(1))):
+            for ids, error, match in [
+                ([-1], ValueError, "ids must be at least 0, as batch.ids has them, got -1"),
+                ([0.5], TypeError, "ids must be integers, as batch.ids has them"),
+                (["a"], TypeError, "ids must be integers"),
+                ([None], TypeError, "ids must be integers"),
+                ([2**64], TypeError, "ids must be integers"),
+                ([[1]], ValueError, "ids must have one dimension"),
+                (1, ValueError, "ids must have one dimension"),
+            ]:
+                with pytest.raises(error, match=match):
+                    ask(ids)
+        assert buffer.fetch([]).ids.tolist() == [] and buffer.fetch(range(2)).ids.tolist() == [0, 1]
+        assert buffer.fetch(np.array([2**64 - 1, 3], np.uint64)).ids.tolist() == [3]
+
+
+def test_a_shape_is_a_tuple():
+    with pytest.raises(LayoutError, match=r"field 'x': a shape must be a tuple of ints, got 4; write \(4,\)"):
+        ReplayBuffer(4, {"x": (np.float32, 4)})
+    with pytest.raises(LayoutError, match=r"a shape must be a tuple of ints, got None$"):
+        ReplayBuffer(4, {"x": (np.float32, None)})
+
+
+def test_a_capacity_is_less_than_any_ring():
+    for make in (lambda n: ReplayBuffer(n, FIELDS), lambda n: SharedCircularBuffer(n, 1)):
+        with pytest.raises(ValueError, match=r"capacity must be less than 2\*\*40 rows"):
+            make(2**40)
+        with pytest.raises(ValueError, match="capacity must be at least 1"):
+            make(0)

@@ -1,0 +1,124 @@
+"""`out=`: every sampler fills the caller's arrays, all of them and nothing else."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import AutoresetMode
+
+from shoal.errors import SpaceError, SpaceKeyError
+from shoal.replay import Batch, ReplayBuffer, TrajectoryBuffer
+from tests.replay.samplers import SAMPLERS, check, walked
+
+EVERY = pytest.mark.parametrize("made", SAMPLERS.values(), ids=SAMPLERS)
+
+
+def arrays_like(batch):
+    """Arrays for such a batch, full of what must not stay."""
+    return {name: np.full_like(array, 77) for name, array in batch.items()}
+
+
+@EVERY
+def test_out_is_filled_in_place_with_what_would_have_been_given(made):
+    buffer, sample = made()
+    out = arrays_like(sample(40))
+    for _ in range(3):
+        batch = sample(40, out=out)
+        assert isinstance(batch, Batch) and list(batch) == list(out)
+        assert all(batch[name] is array for name, array in out.items())
+        check(batch, buffer)
+    buffer.close()
+    (one, first), (other, second) = made(), made()
+    given, new = first(40, out=out), second(40)
+    assert given.ids.tolist() == new.ids.tolist()
+    for name, array in new.items():
+        assert np.array_equal(out[name], array), name
+    one.close(), other.close()
+
+
+@EVERY
+def test_out_that_does_not_fit_is_refused_with_what_would(made):
+    buffer, sample = made()
+    out = arrays_like(sample(8))
+    name = next(name for name, array in out.items() if array.ndim > 1)
+    fits = out[name]
+    frozen = fits.copy()
+    frozen.flags.writeable = False
+    for wrong in (fits.astype(np.complex64), fits[:7], fits[:, ::-1], np.asfortranarray(fits), frozen, [1]):
+        with pytest.raises(SpaceError, match=f"out\\['{name}'\\] must be a writable C-contiguous array"):
+            sample(8, out=out | {name: wrong})
+    with pytest.raises(SpaceKeyError, match="out must have the keys"):
+        sample(8, out={key: array for key, array in out.items() if key != name})
+    with pytest.raises(SpaceKeyError, match="out must have the keys"):
+        sample(8, out=out | {"more": fits})
+    with pytest.raises(SpaceError, match="out"):
+        sample(9, out=out)
+    with pytest.raises(TypeError, match="out must be a dict"):
+        sample(8, out=[fits])
+    check(sample(8, out=out), buffer)
+    buffer.close()
+
+
+def test_the_same_arrays_under_other_names_are_looked_at_again():
+    fields = {"a": (np.int64, ()), "b": (np.int64, ())}
+    with ReplayBuffer(10, fields, seed=0) as buffer:
+        buffer.extend({"a": np.arange(10), "b": -np.arange(10)})
+        one, other = np.zeros(5, np.int64), np.zeros(5, np.int64)
+        buffer.sample(5, {"a": one, "b": other})
+        batch = buffer.sample(5, {"b": one, "a": other})
+        assert batch["b"] is one and (one <= 0).all() and (other >= 0).all()
+
+
+def test_out_may_serve_several_samplers_of_one_buffer():
+    buffer = walked()
+    steps = arrays_like(buffer.sample_n_step(8, 3, 0.5))
+    with pytest.raises(SpaceKeyError, match="discount"):
+        buffer.sample(8, steps)
+    plain = {name: array for name, array in steps.items() if name != "discount"}
+    buffer.sample(8, plain)
+    with pytest.raises(SpaceError, match="out\\['obs/.*\\[8, 4"):  # though the arrays are known
+        buffer.sample(8, plain, stack=4)
+    for _ in range(2):
+        check(buffer.sample(8, plain), buffer)
+        check(buffer.sample_n_step(8, 3, 0.5, steps), buffer)
+    buffer.close()
+
+
+@pytest.mark.parametrize("stack", [1, 4])
+@pytest.mark.parametrize("name", ["sample", "sample_n_step", "sample_sequences"])
+def test_nothing_large_is_allocated_beside_out(name, stack):
+    space = Box(0, 255, (64, 64), np.uint8)
+    buffer = TrajectoryBuffer(60, space, Discrete(2), 1, AutoresetMode.NEXT_STEP, seed=0)
+    seen, none = np.zeros((1, 64, 64), np.uint8), np.zeros(1, np.bool_)
+    buffer.begin(seen)
+    for _ in range(50):  # one episode: nothing is drawn twice, but for the row it began with
+        buffer.add(np.zeros(1, np.int64), seen, np.zeros(1), none, none)
+    arguments = {"sample": (), "sample_n_step": (3, 0.9), "sample_sequences": (4,)}[name]
+    options = {} if name == "sample_sequences" else {"stack": stack}
+    sample = getattr(buffer, name)
+    out = arrays_like(sample(64, *arguments, **options))
+    sample(64, *arguments, out, **options)
+    tracemalloc.start()
+    sample(64, *arguments, out, **options)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 64 * 4096, "less than one array of observations"
+    buffer.close()
+
+
+def test_a_stretch_ends_where_a_row_was_overwritten_meanwhile(monkeypatch):
+    buffer = walked()
+    gather = buffer._links.gather_each
+
+    def third_is_gone(ids, into):
+        found = gather(ids, into)
+        if ids.ndim == 2:
+            found[:, 2] = False
+        return found
+
+    monkeypatch.setattr(buffer._links, "gather_each", third_is_gone)
+    batch = buffer.sample_sequences(20, 6)
+    assert batch["mask"][:, :2].any() and not batch["mask"][:, 2:].any()
+    check(batch, buffer)
+    buffer.close()

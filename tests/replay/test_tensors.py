@@ -1,0 +1,210 @@
+"""`device=`: tensors without a second copy on the CPU, and never memory that a copy to a GPU still reads."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from shoal.replay import Batch, PrioritizedBatch, ReplayBuffer, TrajectoryBuffer, tensors
+from shoal.replay.batches import empty
+from shoal.replay.tensors import _SETS
+from tests.replay.late_gpu import install
+from tests.replay.samplers import SAMPLERS, check, plain
+
+EVERY = pytest.mark.parametrize("made", SAMPLERS.values(), ids=SAMPLERS)
+
+
+@pytest.fixture
+def torch():
+    return pytest.importorskip("torch", reason="needs torch: make torch")
+
+
+@pytest.fixture(params=["fake", "real"])
+def gpu(request, monkeypatch):
+    if request.param == "real":
+        request.getfixturevalue("torch")
+    return install(monkeypatch, real=request.param == "real")
+
+
+# -- on the CPU ---------------------------------------------------------------------------------------
+
+
+@EVERY
+def test_tensors_hold_what_the_arrays_would(made, torch):
+    (one, sample), (other, arrays) = made(), made()
+    batch, expected = sample(30, device="cpu"), arrays(30)
+    assert type(batch) is type(expected) and list(batch) == list(expected)
+    for name, array in expected.items():
+        assert isinstance(batch[name], torch.Tensor)
+        assert torch.equal(batch[name], torch.from_numpy(array)), name
+    assert isinstance(batch.ids, np.ndarray) and np.array_equal(batch.ids, expected.ids)
+    if isinstance(expected, PrioritizedBatch):
+        assert torch.equal(batch.weights, torch.from_numpy(expected.weights))
+    assert sample(3, device=torch.device("cpu")).ids.shape == (3,)
+    one.close(), other.close()
+
+
+@EVERY
+def test_a_tensor_on_the_cpu_is_the_gathered_memory_and_stays_as_it_is(made, torch, monkeypatch):
+    gathered = []
+    monkeypatch.setattr(tensors, "empty", lambda *what: gathered.append(empty(*what)) or gathered[-1])
+    buffer, sample = made()
+    batch = sample(30, device="cpu")
+    for name, array in gathered[0].items():
+        assert not array.size or np.shares_memory(batch[name].numpy(), array)
+    if isinstance(batch, PrioritizedBatch):
+        assert np.shares_memory(batch.weights.numpy(), gathered[0].weights)
+    before = {name: tensor.clone() for name, tensor in batch.items()}
+    for _ in range(5):
+        sample(30, device="cpu")
+    assert all(torch.equal(batch[name], tensor) for name, tensor in before.items())
+    check(batch, buffer)
+    buffer.close()
+
+
+# -- on a GPU -----------------------------------------------------------------------------------------
+
+
+@EVERY
+def test_a_batch_for_a_gpu_is_whole_however_late_the_copies_are(made, gpu):
+    buffer, sample = made()
+    batches = [sample(n, device="cuda:1") for n in (16, 16, 16, 5, 40, 16, 16)]
+    gpu.finish()
+    for batch in batches:
+        check(batch, buffer)
+        assert isinstance(batch, Batch) and isinstance(batch.ids, np.ndarray)
+        assert len(batch.ids) == len(next(iter(batch.values())))
+    buffer.close()
+
+
+@EVERY
+def test_weights_and_rows_on_a_gpu_are_those_that_arrays_would_be(made, gpu):
+    (one, sample), (other, arrays) = made(), made()
+    pairs = [(sample(12, device="cuda:0"), arrays(12)) for _ in range(5)]
+    gpu.finish()
+    for batch, expected in pairs:
+        assert np.array_equal(batch.ids, expected.ids)
+        for name, array in expected.items():
+            assert np.array_equal(np.asarray(batch[name]), array), name
+        if isinstance(expected, PrioritizedBatch):
+            assert np.array_equal(np.asarray(batch.weights), expected.weights)
+    one.close(), other.close()
+
+
+def test_a_set_is_filled_again_only_after_its_event(gpu):
+    with plain() as buffer:
+        for _ in range(_SETS + 1):
+            buffer.sample(8, device="cuda:0")
+    copies = [("copy", "cuda:0")] * 4
+    begin = [
+        ("event", 0),
+        ("wait", 0),
+        *copies,
+        ("record", 0),
+        ("event", 1),
+        ("wait", 1),
+        *copies,
+        ("record", 1),
+    ]
+    assert gpu.log == [*begin, ("wait", 0), *copies, ("record", 0)]
+    assert len(gpu.pinned) == _SETS, "memory is kept"
+
+
+def test_rows_are_gathered_into_page_locked_memory_after_the_wait(gpu, monkeypatch):
+    with plain() as buffer:
+        real = buffer._draw
+
+        def draw(batch, columns):
+            assert all(np.shares_memory(column, gpu.pinned[-1]) for column in columns if column.size)
+            assert gpu.log[-1][0] == "wait"
+            gpu.log.append(("gather", ""))
+            real(batch, columns)
+
+        monkeypatch.setattr(buffer, "_draw", draw)
+        buffer.sample(8, device="cuda:0")
+        assert [entry[0] for entry in gpu.log] == ["event", "wait", "gather", *["copy"] * 4, "record"]
+
+
+def test_memory_grows_with_the_largest_batch_and_not_with_their_number(gpu):
+    with plain() as buffer:
+        for n in (4, 4, 50, 50, *range(1, 50)):
+            buffer.sample(n, device="cuda:0")
+        assert len(gpu.pinned) == 2 * _SETS
+
+
+def test_devices_have_sets_of_their_own_and_cuda_is_the_current_one(gpu):
+    with plain() as buffer:
+        buffer.sample(8, device="cuda:0")
+        gpu.current = 2
+        buffer.sample(8, device="cuda")
+        buffer.sample(8, device="cuda:2")
+    assert [entry[1] for entry in gpu.log if entry[0] == "copy"] == ["cuda:0"] * 4 + ["cuda:2"] * 8
+    assert [entry[1] for entry in gpu.log if entry[0] == "record"] == [0, 1, 2]
+
+
+def test_a_gather_that_fails_leaves_the_others_whole(gpu):
+    with plain() as buffer:
+        batches = [buffer.sample(8, device="cuda:0") for _ in range(2)]
+        draw = buffer._draw
+        buffer._draw = lambda batch, columns: [column.fill(1) for column in columns] + [1 / 0]
+        with pytest.raises(ZeroDivisionError):
+            buffer.sample(8, device="cuda:0")
+        buffer._draw = draw
+        batches += [buffer.sample(8, device="cuda:0") for _ in range(3)]
+        gpu.finish()
+        for batch in batches:
+            check(batch, buffer)
+
+
+def test_without_a_cuda_device_that_is_said(gpu):
+    gpu.available = False
+    with plain() as buffer, pytest.raises(RuntimeError, match='no CUDA device; use device="cpu"'):
+        buffer.sample(8, device="cuda")
+
+
+# -- either way ---------------------------------------------------------------------------------------
+
+
+@EVERY
+def test_out_and_device_are_not_for_one_call(made):
+    buffer, sample = made()
+    with pytest.raises(ValueError, match="out is for arrays, device for tensors; give one"):
+        sample(8, out=dict(sample(8)), device="cpu")
+    buffer.close()
+
+
+def test_without_torch_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with plain() as buffer:
+        with pytest.raises(ImportError, match=r'pip install "shoal\[torch\]"'):
+            buffer.sample(8, device="cpu")
+        check(buffer.sample(8), buffer)
+
+
+def test_an_empty_buffer_and_a_bad_number_are_refused_as_ever(gpu):
+    with ReplayBuffer(4, {"x": (np.float32, ())}) as buffer:
+        for device in ("cpu", "cuda:0"):
+            with pytest.raises(ValueError, match="empty buffer"):
+                buffer.sample(1, device=device)
+            with pytest.raises(ValueError, match="n must be at least 1"):
+                buffer.sample(0, device=device)
+
+
+def test_torch_is_imported_only_when_a_device_is_given():
+    script = (
+        "import sys, numpy as np; from shoal.replay import PrioritizedSampler, ReplayBuffer\n"
+        "buffer = ReplayBuffer(4, {'x': (np.float32, ())}); buffer.push({'x': 1.0})\n"
+        "buffer.sample(2); PrioritizedSampler(buffer).sample(2); print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_a_trajectory_buffer_takes_devices_in_all_its_samplers():
+    import inspect
+
+    samplers = [name for name in dir(TrajectoryBuffer) if name.startswith("sample")]
+    assert samplers == ["sample", "sample_n_step", "sample_sequences"]
+    for name in samplers:
+        assert {"device", "out"} <= set(inspect.signature(getattr(TrajectoryBuffer, name)).parameters)
