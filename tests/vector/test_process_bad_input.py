@@ -338,3 +338,11 @@ def test_a_forked_child_gets_an_error_and_the_parent_goes_on():
                 os._exit(code)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert envs.step([0, 0])[1].tolist() == [1, 1]
+
+
+def test_a_misspelt_keyword_that_the_environment_refuses_is_named():
+    with pytest.raises(TypeError, match="num_wrokers.*did you mean num_workers=?"):
+        shoal.make_vec("FrozenLake-v1", 2, num_wrokers=2)
+    with pytest.raises(TypeError, match="'sizzle'") as caught:
+        shoal.make_vec("FrozenLake-v1", 2, sizzle=2)
+    assert "did you mean" not in str(caught.value)

@@ -119,12 +119,16 @@ def make_vec(
         _refuse(num_threads is not None, "num_threads is not for environments in Python; use num_workers")
         count = arguments.count("num_envs", num_envs, 2**24)
         maker, spec = _maker(env, max_episode_steps, render_mode, options)
-        made = ProcessVectorEnv([maker] * count, check=check, **shared, **processes)
+        try:
+            made = ProcessVectorEnv([maker] * count, check=check, **shared, **processes)
+        except TypeError as error:
+            for name, meant in _misspelt(options).items():
+                if f"'{name}'" in str(error):
+                    raise TypeError(f"{error}; did you mean {meant}=?") from error
+            raise
         made.spec = spec
         return made
-    own = signature(make_vec).parameters
-    close = {name: get_close_matches(name, own, 1, 0.8) for name in options}
-    info = load(library, options, {name: found[0] for name, found in close.items() if found})
+    info = load(library, options, _misspelt(options))
     if backend == "process":
         _refuse(num_threads is not None, "num_threads is not for worker processes; use num_workers")
         _refuse(
@@ -149,6 +153,13 @@ def make_vec(
         render_mode=render_mode,
         **shared,
     )
+
+
+def _misspelt(options: dict[str, Any]) -> dict[str, str]:
+    """Options that are nearly a keyword of make_vec, and that keyword."""
+    own = signature(make_vec).parameters
+    close = {name: get_close_matches(name, own, 1, 0.8) for name in options}
+    return {name: found[0] for name, found in close.items() if found}
 
 
 def _refuse(given: bool, why: str) -> None:
