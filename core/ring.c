@@ -1,7 +1,7 @@
 /* The ring: see ring.h for the drawing, the protocol and its argument. */
 // SPDX-License-Identifier: MIT
 #define _GNU_SOURCE
-#include "ring.h"
+#include "durable.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -93,7 +93,7 @@ char *shoal_ring_claim(shoal_ring *ring, uint64_t ticket) {
     do {
         if (lap_of(word) >= lap)
             return NULL; /* we slept a whole lap */
-        if (state_of(word) == OPEN && shoal_ring_is_alive(ring, owner_of(word)))
+        if (shoal_ring_is_held(ring, word))
             return NULL; /* never a living writer's */
     } while (!atomic_compare_exchange_weak_explicit(&ring->words[slot], &word, pack(lap, ring->writer, OPEN),
                                                     memory_order_acq_rel, memory_order_acquire));
@@ -105,6 +105,8 @@ char *shoal_ring_claim(shoal_ring *ring, uint64_t ticket) {
 void shoal_ring_commit(shoal_ring *ring, uint64_t ticket) {
     const uint64_t slot = ticket % ring->capacity, lap = ticket / ring->capacity + 1;
     SHOAL_RING_STEP("written");
+    if (ring->mark != NULL)
+        shoal_ring_seal(ring, ticket);
     /* Nobody takes the slot of a living owner, so this is a plain store. Partner: shoal_ring_look. */
     atomic_store_explicit(&ring->words[slot], pack(lap, ring->writer, FULL), memory_order_release);
     SHOAL_RING_STEP("committed");
@@ -141,7 +143,7 @@ uint64_t shoal_ring_readable(const shoal_ring *ring) {
 }
 
 uint64_t shoal_ring_total(const shoal_ring *ring) {
-    uint64_t rows = 0;
+    uint64_t rows = ring->mark == NULL ? 0 : atomic_load(&ring->mark->uncounted);
     for (uint32_t w = 0; w < SHOAL_RING_WRITERS; w++)
         rows += atomic_load_explicit(&ring->writers[w].committed, memory_order_relaxed);
     return rows;
@@ -151,21 +153,39 @@ static uint64_t newest(const shoal_ring *ring) {
     uint64_t tail = 0;
     for (uint64_t s = 0; s < ring->capacity; s++) {
         const uint64_t word = atomic_load_explicit(&ring->words[s], memory_order_relaxed);
-        if (state_of(word) != EMPTY && shoal_ring_id(ring, s, word) >= tail)
+        if (lap_of(word) != 0 && shoal_ring_id(ring, s, word) >= tail)
             tail = shoal_ring_id(ring, s, word) + 1;
     }
     return tail;
 }
 
 void shoal_ring_recover(shoal_ring *ring) {
-    const uint64_t found = newest(ring);
+    const uint64_t rows = newest(ring), counted = shoal_ring_total(ring);
+    const uint64_t found = rows > counted ? rows : counted; /* each had a ticket of its own */
     uint64_t tail = atomic_load(ring->tail);
     while (tail < found && !atomic_compare_exchange_weak(ring->tail, &tail, found))
         ;
 }
 
+int shoal_ring_is_full(uint64_t word) { return state_of(word) == FULL; }
+
+int shoal_ring_is_held(const shoal_ring *ring, uint64_t word) {
+    return state_of(word) == OPEN && shoal_ring_is_alive(ring, owner_of(word));
+}
+
+void shoal_ring_drop(shoal_ring *ring, uint64_t slot, uint64_t word) {
+    (void)atomic_compare_exchange_strong(&ring->words[slot], &word, pack(lap_of(word), 0, EMPTY));
+}
+
+static uint64_t record_bytes(const shoal_ring *ring) {
+    return ring->stride - (ring->mark == NULL ? 0 : sizeof(shoal_word64));
+}
+
 uint64_t shoal_ring_copy(const shoal_ring *ring, shoal_ring *to) {
+    const uint64_t bytes = record_bytes(ring) < record_bytes(to) ? record_bytes(ring) : record_bytes(to);
     uint64_t rows = 0;
+    if (to->mark != NULL)
+        atomic_store(&to->mark->uncounted, shoal_ring_total(ring));
     for (uint64_t s = 0; s < ring->capacity; s++) {
         uint64_t word = 0;
         for (int tries = 0; tries < 8;
@@ -173,11 +193,13 @@ uint64_t shoal_ring_copy(const shoal_ring *ring, shoal_ring *to) {
             word = shoal_ring_look(ring, s);
             if (word == 0)
                 break;
-            shoal_racy_copy(to->rows + s * ring->stride, ring->rows + s * ring->stride, ring->stride);
+            shoal_racy_copy(to->rows + s * to->stride, ring->rows + s * ring->stride, bytes);
             if (shoal_ring_unchanged(ring, s, word))
                 break;
             word = 0;
         }
+        if (word != 0 && to->mark != NULL)
+            shoal_ring_seal(to, shoal_ring_id(to, s, word));
         atomic_store_explicit(&to->words[s], word, memory_order_relaxed);
         rows += word != 0;
     }

@@ -43,6 +43,7 @@ typedef struct shoal_ring {
     shoal_word64 *words;        /* `capacity`. Writers of one: who claims its slot. Readers: all */
     char *rows;                 /* capacity * stride */
     uint64_t capacity, stride;
+    struct shoal_ring_mark *mark; /* of a ring in a file, whose records have checks: durable.h; else NULL */
     int lock_fd;     /* an open file description of this handle's own: holds its number, asks for others' */
     uint32_t writer; /* this handle's number; SHOAL_RING_WRITERS: it only reads */
 } shoal_ring;
@@ -81,10 +82,15 @@ uint64_t
 shoal_ring_length(const shoal_ring *ring); /* rows there, or being written: never more than capacity */
 uint64_t shoal_ring_readable(const shoal_ring *ring); /* rows that can be read: a look at every word */
 uint64_t shoal_ring_total(const shoal_ring *ring);    /* rows ever committed */
-/* After a crash: a tail behind the rows there are is moved up. Others may go on meanwhile. */
+/* After a crash: a tail behind the tickets that were used is moved up. Others may go on meanwhile. */
 void shoal_ring_recover(shoal_ring *ring);
-/* Copies every row that can be read into an empty ring of the same shape, slot by slot, ids included; writers
- * may go on meanwhile. Returns how many. */
+/* Whether a word says that there is a row; whether it is a living writer's. */
+int shoal_ring_is_full(uint64_t word);
+int shoal_ring_is_held(const shoal_ring *ring, uint64_t word);
+/* Empties the slot of a row that is not whole, unless its word is another by now; its id stays used. */
+void shoal_ring_drop(shoal_ring *ring, uint64_t slot, uint64_t word);
+/* Copies every row that can be read into an empty ring of the same capacity and fields, slot by slot, ids
+ * included, and the total; writers may go on meanwhile. Returns how many. */
 uint64_t shoal_ring_copy(const shoal_ring *ring, shoal_ring *to);
 
 #ifdef __cplusplus

@@ -15,7 +15,7 @@ from shoal.errors import SpaceError, SpaceKeyError
 from shoal.memory import Segment
 from shoal.memory.layout import FieldSpec
 from shoal.native.plugin import rng_words
-from shoal.replay.records import Records
+from shoal.replay.records import Durability, Records, records_for
 
 if TYPE_CHECKING:
     from shoal.replay.trajectories import TrajectoryBuffer
@@ -49,6 +49,8 @@ class ReplayBuffer:
         capacity: How many rows; the oldest are overwritten.
         fields: Name to (dtype, shape) of one row's value.
         path: A new file to keep it in; None: anonymous memory.
+        durability: What rows of a file survive once a push has returned. "process": the death of any process.
+            "sync": a crash of the machine too; each push waits for the disk.
         seed: Of the draws of this handle; None: its own.
     """
 
@@ -58,17 +60,23 @@ class ReplayBuffer:
         fields: Mapping[str, FieldSpec],
         *,
         path: str | os.PathLike[str] | None = None,
+        durability: Durability = "process",
         seed: int | None = None,
     ) -> None:
         if isinstance(capacity, bool) or not isinstance(capacity, (int, np.integer)):
             raise TypeError(f"capacity must be an int, got {type(capacity).__name__}: {capacity!r}")
         if not 1 <= capacity < 2**40:
             raise ValueError(f"capacity must be at least 1, got {capacity}")
-        self._begin(Records(int(capacity), fields, path), seed)
+        self._begin(records_for(durability, path)(int(capacity), fields, path), seed)
 
     @staticmethod
     def for_env(
-        envs: Any, capacity: int, *, path: str | os.PathLike[str] | None = None, seed: int | None = None
+        envs: Any,
+        capacity: int,
+        *,
+        path: str | os.PathLike[str] | None = None,
+        durability: Durability = "process",
+        seed: int | None = None,
     ) -> TrajectoryBuffer:
         """A buffer for what `envs`, a vector environment, does: transitions, n-step returns, sequences."""
         from shoal.replay.trajectories import TrajectoryBuffer  # it builds on this class
@@ -81,11 +89,15 @@ class ReplayBuffer:
             envs.metadata["autoreset_mode"],
             seed=seed,
             path=path,
+            durability=durability,
         )
 
     @staticmethod
     def open(path: str | os.PathLike[str], *, seed: int | None = None) -> ReplayBuffer:
-        """Opens a file that a buffer was kept in; every row that was committed is there."""
+        """Opens a file that a buffer was kept in, with the durability it was made with.
+
+        Every row whose push had returned is there; if the machine went down, every one that was on disk.
+        """
         return made(Records.open(path), seed)
 
     def _begin(self, records: Records, seed: int | None) -> None:
@@ -105,13 +117,12 @@ class ReplayBuffer:
         """Stores one row whole, or raises and stores nothing; its id."""
         ids = self._records.push(row, batched=False)
         if ids is None:
-            ids = self._store({name: [row[name]] for name in self._named(row)})
+            ids = self._store({name: [row[name]] for name in self._named(row)}, self._records.push)
         return int(ids[0])
 
     def extend(self, batch: Mapping[str, Any]) -> range | NDArray[np.uint64]:
         """Stores rows from arrays [n, ...], each whole, or raises and stores nothing; their ids."""
-        ids = self._records.push(batch, batched=True)
-        return self._store({name: batch[name] for name in self._named(batch)}) if ids is None else ids
+        return self._extended(batch, self._records.push)
 
     def sample(self, n: int, out: Mapping[str, NDArray[Any]] | None = None) -> Batch:
         """`n` rows, each drawn with the same chance; into the arrays of `out` if given."""
@@ -158,6 +169,11 @@ class ReplayBuffer:
     def total_pushed(self) -> int:
         """Rows ever stored."""
         return self._records.ring.total
+
+    @property
+    def durability(self) -> Durability:
+        """What rows survive once a push has returned; of memory, which has no file: "process"."""
+        return self._records.durability
 
     @property
     def size_bytes(self) -> int:
@@ -207,14 +223,18 @@ class ReplayBuffer:
             raise SpaceKeyError(f"expected the keys {list(self.fields)}, found {list(given)}; nothing stored")
         return list(self.fields)
 
-    def _store(self, batch: dict[str, Any]) -> range | NDArray[np.uint64]:
+    def _extended(self, batch: Mapping[str, Any], push: Callable[..., Any]) -> range | NDArray[np.uint64]:
+        ids: range | NDArray[np.uint64] | None = push(batch, batched=True)
+        return self._store({name: batch[name] for name in self._named(batch)}, push) if ids is None else ids
+
+    def _store(self, batch: dict[str, Any], push: Callable[..., Any]) -> range | NDArray[np.uint64]:
         arrays = {name: self._converted(name, value) for name, value in batch.items()}
         lengths = {name: len(array) for name, array in arrays.items()}
         if len(set(lengths.values())) > 1:
             raise SpaceError(f"every field must have as many rows as the others, found {lengths}")
         if not next(iter(lengths.values())):
             return range(0)
-        stored = self._records.push(arrays, batched=True)
+        stored: range | NDArray[np.uint64] | None = push(arrays, batched=True)
         assert stored is not None, "every array is of its field's own type"
         return stored
 

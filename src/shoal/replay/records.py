@@ -1,7 +1,8 @@
 """The ring in a segment: rows as records of named fields, handles that cross to other processes.
 
 tail | writers [1024] | words [capacity] | rows [capacity, stride] | schema (JSON: the fields)
-                                             `- reward | action | done | obs   small fields first
+                                             `- reward | action | done | obs | check   small fields first
+                                                only in files, of the record and its id: core/durable.h -'
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, Literal, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,10 +25,13 @@ from shoal.errors import CorruptFileError, LayoutError
 from shoal.memory import Layout, Segment
 from shoal.memory.layout import FieldSpec
 
-__all__ = ["Column", "Records", "sync_directory"]
+__all__ = ["Column", "Durability", "Records", "records_for", "sync_directory"]
+
+Durability: TypeAlias = Literal["process", "sync"]
 
 _WRITERS = 1024
 _LINE = 64
+_CHECK = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,8 @@ class Column:
 class Records:
     """A ring of `capacity` records and this process's handle on it."""
 
+    durability: ClassVar[Durability] = "process"
+
     def __init__(
         self,
         capacity: int,
@@ -59,13 +65,16 @@ class Records:
         links: bool = False,
         facts: Mapping[str, Any] | None = None,
     ) -> None:
-        columns, stride = _columns(fields)
+        checks = path is not None
+        columns, stride = _columns(fields, checks)
         schema = json.dumps(
             {
                 "capacity": capacity,
                 "stride": stride,
                 "fields": [[c.name, c.dtype.str, list(c.shape), c.offset] for c in columns],
                 "facts": dict(facts or {}),
+                "check": checks,
+                "durability": self.durability,
             }
         ).encode()
         parts: dict[str, FieldSpec] = {
@@ -78,34 +87,61 @@ class Records:
         if links:
             parts["next"] = (np.uint64, (capacity,))
         layout = Layout(parts)
-        segment = Segment(layout) if path is None else Segment.file(layout, path)
+        if path is None:
+            segment = Segment(layout)
+        else:
+            segment = Segment.file(layout, path, huge_pages=None if self.durability == "sync" else False)
         segment["schema"][:] = np.frombuffer(schema, np.uint8)
-        self._adopt(segment, capacity, stride, columns, dict(facts or {}))
+        self._adopt(segment, capacity, stride, columns, dict(facts or {}), checks)
+        if path is not None:
+            try:
+                self.ring.begin(self._mapping)
+                sync_directory(Path(path).absolute().parent)
+            except BaseException:
+                self.close()
+                Path(path).unlink(missing_ok=True)
+                raise
 
-    @classmethod
-    def of(cls, segment: Segment) -> Records:
+    @staticmethod
+    def of(segment: Segment) -> Records:
         """The ring in a segment that another process made."""
-        self = cls.__new__(cls)
         try:
             facts = json.loads(bytes(segment["schema"]))
+            kind = _Synced if facts.get("durability") == "sync" else Records
+            self = kind.__new__(kind)
             columns = [
                 Column(name, np.dtype(dtype), tuple(shape), offset)
                 for name, dtype, shape, offset in facts["fields"]
             ]
-            self._adopt(segment, int(facts["capacity"]), int(facts["stride"]), columns, facts["facts"])
-        except (ValueError, TypeError, KeyError) as error:
+            sizes = int(facts["capacity"]), int(facts["stride"])
+            self._adopt(segment, *sizes, columns, facts["facts"], bool(facts.get("check")))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise CorruptFileError(f"{segment!r} does not hold a replay buffer: {error}") from error
         return self
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Records:
-        """The ring in a file; mended if everybody who used it is gone."""
+        """The ring in a file; after a crash of the machine rows that are not whole are dropped."""
         self = cls.of(Segment.open(Path(path)))
-        self.ring.recover()
+        try:
+            self.ring.mend(self._mapping)
+        except OSError as error:
+            self.close()
+            raise OSError(
+                error.errno,
+                f"{os.fspath(path)!r} was searched for rows that are not whole; what was found cannot be "
+                f"written: {error.strerror}; open a copy of it on another disk",
+            ) from error
         return self
 
     def _adopt(
-        self, segment: Segment, capacity: int, stride: int, columns: list[Column], facts: dict[str, Any]
+        self,
+        segment: Segment,
+        capacity: int,
+        stride: int,
+        columns: list[Column],
+        facts: dict[str, Any],
+        checks: bool,
     ) -> None:
         self.segment, self.capacity, self.stride, self.facts = segment, capacity, stride, facts
         self.columns = {column.name: column for column in columns}
@@ -113,8 +149,13 @@ class Records:
         places = [
             (c.name, np.empty(1, c.dtype).data.format, c.shape, c.offset, c.size_bytes) for c in columns
         ]
-        self.ring = _core.Ring(arrays, capacity, stride, places, _core.reopen(segment.fileno(), True))
+        lock_fd = _core.reopen(segment.fileno(), True)
+        self.ring = _core.Ring(arrays, capacity, stride, places, lock_fd, checks)
         _handles.add(self)
+
+    @property
+    def _mapping(self) -> Any:
+        return self.segment["rows"].base
 
     def view(self, name: str) -> NDArray[Any]:
         """A field of all records, [capacity, ...]: the shared memory itself."""
@@ -134,7 +175,7 @@ class Records:
             column.name: np.empty((count, *column.shape), column.dtype) for column in self.columns.values()
         }
 
-    def push(self, row: Any, *, batched: bool) -> range | NDArray[np.uint64] | None:
+    def store(self, row: Any, *, batched: bool) -> range | NDArray[np.uint64] | None:
         """Stores what fits exactly; the ids, or None if Python must look at it first."""
         stored = self.ring.push(row, batched)
         if stored is None:
@@ -146,17 +187,23 @@ class Records:
         self.ring.last_ids(ids)
         return ids
 
+    push = store
+    """Stores what fits exactly, and keeps the promise of `durability`."""
+
+    def sync(self) -> None:
+        """Keeps the promise of `durability` for what was stored."""
+
     def snapshot(self, path: Path) -> int:
         """A copy in a file of its own, whole or not there at all."""
         partial = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
         fields = {column.name: (column.dtype, column.shape) for column in self.columns.values()}
         try:
-            copy = Records(self.capacity, fields, partial, links="next" in self.segment, facts=self.facts)
+            copy = type(self)(self.capacity, fields, partial, links="next" in self.segment, facts=self.facts)
             try:
                 rows = self.ring.copy_to(copy.ring)
                 if "next" in self.segment:  # a link that leads nowhere is found out when it is followed
                     copy.segment["next"][:] = self.segment["next"]
-                os.fsync(copy.segment.fileno())
+                copy.ring.sync(copy._mapping)
             finally:
                 copy.close()
             os.replace(partial, path)
@@ -176,7 +223,40 @@ class Records:
         self.segment.close()
 
 
-def _columns(fields: Mapping[str, FieldSpec]) -> tuple[list[Column], int]:
+class _Synced(Records):
+    """Records in a file that are on disk when a push returns."""
+
+    durability = "sync"
+
+    def push(self, row: Any, *, batched: bool) -> range | NDArray[np.uint64] | None:
+        ids = self.store(row, batched=batched)
+        if ids is not None:
+            self.sync()
+        return ids
+
+    def sync(self) -> None:
+        try:
+            self.ring.sync(self._mapping)
+        except OSError as error:
+            raise OSError(
+                error.errno,
+                f"the rows are in the buffer but not known to be on disk: {error.strerror}; "
+                "keep them with snapshot(path) on another disk",
+            ) from error
+
+
+def records_for(durability: str, path: str | os.PathLike[str] | None) -> type[Records]:
+    """The kind of records that keep a promise."""
+    if durability not in ("process", "sync"):
+        raise ValueError(f"durability must be 'process' or 'sync', got {durability!r}")
+    if durability == "sync" and path is None:
+        raise ValueError(
+            "durability='sync' needs a file: give path= too; memory does not survive the machine"
+        )
+    return _Synced if durability == "sync" else Records
+
+
+def _columns(fields: Mapping[str, FieldSpec], checks: bool) -> tuple[list[Column], int]:
     """Fields placed in a record, small ones first, each aligned to its items; and the record's size."""
     checked = Layout(fields)  # the same rules as everywhere: names, dtypes, shapes
     if not checked:
@@ -188,6 +268,7 @@ def _columns(fields: Mapping[str, FieldSpec]) -> tuple[list[Column], int]:
         end = -(-end // alignment) * alignment
         placed[field.name] = Column(field.name, field.dtype, field.shape, end)
         end += field.size_bytes
+    end += _CHECK if checks else 0
     return [placed[name] for name in checked], max(_LINE, -(-end // _LINE) * _LINE)
 
 

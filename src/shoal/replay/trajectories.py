@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from shoal.errors import ShoalError, SpaceError
 from shoal.memory.layout import FieldSpec
 from shoal.replay.buffer import Batch, PrioritizedBatch, ReplayBuffer
-from shoal.replay.records import Records
+from shoal.replay.records import Durability, Records, records_for
 from shoal.spaces import Declaration
 
 __all__ = ["TrajectoryBuffer"]
@@ -52,6 +52,7 @@ class TrajectoryBuffer(ReplayBuffer):
         *,
         seed: int | None = None,
         path: Any = None,
+        durability: Durability = "process",
     ) -> None:
         fields = {
             **_fields("obs", observation_space),
@@ -63,7 +64,8 @@ class TrajectoryBuffer(ReplayBuffer):
             _PREVIOUS: (np.uint64, ()),
         }
         facts = {"num_envs": num_envs, "autoreset_mode": autoreset_mode.name}
-        records = Records(_checked(capacity), fields, path, links=True, facts=facts)
+        kind = records_for(durability, path)
+        records = kind(_checked(capacity), fields, path, links=True, facts=facts)
         self._begin(records, seed)
 
     def _begin(self, records: Records, seed: int | None) -> None:
@@ -85,6 +87,7 @@ class TrajectoryBuffer(ReplayBuffer):
             raise ValueError(f"mask must have shape ({self.num_envs},), got {which.shape}")
         self._append(self._parts("obs", observations), None, None, None, None, np.flatnonzero(which), True)
         self._over[which] = False
+        self._records.sync()
 
     def add(
         self,
@@ -117,6 +120,7 @@ class TrajectoryBuffer(ReplayBuffer):
             self._append(last, acted, rewards, ended, cut, every, lost)
             if done.any():
                 self._append(parts, None, None, None, None, np.flatnonzero(done), True)
+            self._records.sync()
             return
         if self.autoreset_mode == AutoresetMode.DISABLED and self._over.any():
             raise ShoalError("begin(observations, mask) the environments that were reset, then add")
@@ -125,6 +129,7 @@ class TrajectoryBuffer(ReplayBuffer):
         # NEXT_STEP: after the end of an episode the next step is a reset, and its action was not used.
         self._append(parts, acted, rewards, ended, cut, every, self._over | lost)
         self._over = done | lost  # which the next step, or the next reset, begins again
+        self._records.sync()
 
     def _append(
         self,
@@ -146,7 +151,7 @@ class TrajectoryBuffer(ReplayBuffer):
             rows[name] = np.zeros(count, self.fields[name][0]) if part is None else part
         rows[_FIRST] = np.full(count, first) if isinstance(first, bool) else first
         rows[_PREVIOUS] = self._last[envs]
-        ids = np.asarray(self.extend(rows), np.uint64)
+        ids = np.asarray(self._extended(rows, self._records.store), np.uint64)  # synced with its links
         linked = rows[_PREVIOUS] > 0
         self._next[(rows[_PREVIOUS][linked] - 1) % self.capacity] = ids[linked] + 1
         self._last[envs] = ids + 1
