@@ -79,11 +79,11 @@ static void look_at_slot(shoal_ring *ring, uint64_t slot) {
     if (is_full && found == check_of(ring, ring->rows + slot * ring->stride, shoal_ring_id(ring, slot, word)))
         return;
     if (shoal_ring_is_held(ring, word) || !shoal_ring_unchanged(ring, slot, word))
-        return; /* a writer of now: its check will be right */
-    if (is_full)
-        shoal_ring_drop(ring, slot, word);
+        return;     /* a writer of now, whose check will be right; or dropped by another who looked */
     if (found != 0) /* a writer that came meanwhile has stored another */
         (void)atomic_compare_exchange_strong(check, &found, 0);
+    if (is_full) /* last: who finds it dropped finds the check cleared */
+        shoal_ring_drop(ring, slot, word);
 }
 
 /* Rows that are there were pushed, even if the counts that reached the disk are older. */
