@@ -238,8 +238,8 @@ NB_MODULE(_core, m) {
         .def_prop_ro("free", &Lease::free);
 
     nb::class_<Ring>(m, "Ring")
-        .def(nb::init<nb::tuple, uint64_t, uint64_t, nb::list, int>(), "arrays"_a, "capacity"_a, "stride"_a,
-             "columns"_a, "lock_fd"_a)
+        .def(nb::init<nb::tuple, uint64_t, uint64_t, nb::list, int, bool>(), "arrays"_a, "capacity"_a,
+             "stride"_a, "columns"_a, "lock_fd"_a, "checks"_a)
         .def("close", &Ring::close)
         .def("renew", &Ring::renew, "lock_fd"_a)
         .def("push", &Ring::push, "given"_a)
@@ -249,7 +249,9 @@ NB_MODULE(_core, m) {
         .def("sample", &Ring::sample, "rng"_a, "count"_a, "out"_a, "ids"_a)
         .def("fetch", &Ring::fetch, "ids"_a, "out"_a, "found"_a)
         .def("latest", &Ring::latest, "count"_a, "ids"_a)
-        .def("recover", &Ring::recover)
+        .def("begin", &Ring::begin, "mapping"_a)
+        .def("mend", &Ring::mend, "mapping"_a)
+        .def("sync", &Ring::sync, "mapping"_a)
         .def("copy_to", &Ring::copy_to, "other"_a)
         .def_prop_ro("length", &Ring::length)
         .def_prop_ro("readable", &Ring::readable)

@@ -155,6 +155,24 @@ int shoal_reserve(int fd, uint64_t begin, uint64_t length) {
 #endif
 }
 
+int shoal_file_sync(int fd, void *base, uint64_t size) {
+    int result;
+#ifdef __linux__
+    (void)base; /* pages that a mapping made dirty are the file's */
+    (void)size;
+    do
+        result = fdatasync(fd);
+    while (result != 0 && errno == EINTR);
+#else
+    if (msync(base, size, MS_SYNC) != 0)
+        return -errno;
+    do
+        result = fcntl(fd, F_FULLFSYNC); /* fsync leaves it in the disk's own memory */
+    while (result != 0 && errno == EINTR);
+#endif
+    return result == 0 ? 0 : -errno;
+}
+
 int shoal_seal(int fd) {
 #ifdef __linux__
     return fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0 ? 0 : -errno;

@@ -38,6 +38,9 @@ int shoal_reserve(int fd, uint64_t begin, uint64_t length);
  */
 int shoal_seal(int fd);
 
+/* Waits until all that was stored into the file, through its mapping at `base` too, is on disk. */
+int shoal_file_sync(int fd, void *base, uint64_t size);
+
 /* A second, independent open file description of `fd`; with `writable` 0 it cannot be mapped for writing. */
 int shoal_reopen(int fd, int writable);
 

@@ -1,7 +1,7 @@
 /* The ring: see ring.h for the drawing, the protocol and its argument. */
 // SPDX-License-Identifier: MIT
 #define _GNU_SOURCE
-#include "ring.h"
+#include "durable.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -67,7 +67,7 @@ uint64_t shoal_ring_readable(const shoal_ring *ring) {
 }
 
 uint64_t shoal_ring_total(const shoal_ring *ring) {
-    uint64_t rows = 0;
+    uint64_t rows = ring->mark == NULL ? 0 : atomic_load(&ring->mark->uncounted);
     for (uint32_t w = 0; w < SHOAL_RING_WRITERS; w++)
         rows += atomic_load_explicit(&ring->writers[w].committed, memory_order_relaxed);
     return rows;
@@ -77,22 +77,39 @@ static uint64_t newest(const shoal_ring *ring) {
     uint64_t tail = 0;
     for (uint64_t s = 0; s < ring->capacity; s++) {
         const uint64_t word = atomic_load_explicit(shoal_ring_at(ring, s), memory_order_relaxed);
-        if (shoal_ring_state(word) != SHOAL_RING_EMPTY && shoal_ring_id(ring, s, word) >= tail)
+        if (shoal_ring_lap(word) != 0 && shoal_ring_id(ring, s, word) >= tail)
             tail = shoal_ring_id(ring, s, word) + 1;
     }
     return tail;
 }
 
 void shoal_ring_recover(shoal_ring *ring) {
-    const uint64_t found = newest(ring);
+    const uint64_t rows = newest(ring), counted = shoal_ring_total(ring);
+    const uint64_t found = rows > counted ? rows : counted; /* each had a ticket of its own */
     uint64_t tail = atomic_load(ring->tail);
     while (tail < found && !atomic_compare_exchange_weak(ring->tail, &tail, found))
         ;
 }
 
+int shoal_ring_is_held(const shoal_ring *ring, uint64_t word) {
+    return shoal_ring_state(word) == SHOAL_RING_OPEN && shoal_ring_is_alive(ring, shoal_ring_owner(word));
+}
+
+void shoal_ring_drop(shoal_ring *ring, uint64_t slot, uint64_t word) {
+    const uint64_t empty = shoal_ring_word(shoal_ring_lap(word), 0, SHOAL_RING_EMPTY);
+    (void)atomic_compare_exchange_strong(shoal_ring_at(ring, slot), &word, empty);
+}
+
+static uint64_t record_end(const shoal_ring *ring) {
+    return ring->stride - (ring->mark == NULL ? 0 : sizeof(shoal_word64));
+}
+
 uint64_t shoal_ring_copy(const shoal_ring *ring, shoal_ring *to) {
-    const uint64_t head = sizeof(shoal_word64);
+    const uint64_t head = sizeof(shoal_word64); /* the word */
+    const uint64_t end = record_end(ring) < record_end(to) ? record_end(ring) : record_end(to);
     uint64_t rows = 0;
+    if (to->mark != NULL)
+        atomic_store(&to->mark->uncounted, shoal_ring_total(ring));
     for (uint64_t s = 0; s < ring->capacity; s++) {
         uint64_t word = 0;
         for (int tries = 0; tries < 8;
@@ -101,11 +118,13 @@ uint64_t shoal_ring_copy(const shoal_ring *ring, shoal_ring *to) {
             if (word == 0)
                 break;
             shoal_racy_copy(to->rows + s * to->stride + head, ring->rows + s * ring->stride + head,
-                            ring->stride - head);
+                            end - head);
             if (shoal_ring_unchanged(ring, s, word))
                 break;
             word = 0;
         }
+        if (word != 0 && to->mark != NULL)
+            shoal_ring_seal(to, (shoal_turn){s, shoal_ring_lap(word)});
         atomic_store_explicit(shoal_ring_at(to, s), word, memory_order_relaxed);
         rows += word != 0;
     }

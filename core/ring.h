@@ -42,6 +42,7 @@ typedef struct shoal_ring {
     shoal_ring_writer *writers; /* SHOAL_RING_WRITERS */
     char *rows;                 /* `capacity` records. Writers of one: who claims its slot. Readers: all */
     uint64_t capacity, stride;
+    struct shoal_ring_mark *mark; /* of a ring in a file, whose records have checks: durable.h; else NULL */
     int lock_fd;     /* an open file description of this handle's own: holds its number, asks for others' */
     uint32_t writer; /* this handle's number; SHOAL_RING_WRITERS: it only reads */
 } shoal_ring;
@@ -92,6 +93,10 @@ static inline shoal_turn shoal_ring_turn(const shoal_ring *ring, uint64_t ticket
 
 /* `count` tickets in a row; each must then be claimed, and may be lost. */
 uint64_t shoal_ring_tickets(shoal_ring *ring, uint64_t count);
+/* Whether a word is a living writer's. */
+int shoal_ring_is_held(const shoal_ring *ring, uint64_t word);
+/* Stores the check of a record that is written (durable.h). */
+void shoal_ring_seal(const shoal_ring *ring, shoal_turn turn);
 void shoal_ring_count(shoal_ring *ring, uint64_t rows); /* so many were committed by this writer */
 
 #ifndef __cplusplus
@@ -112,7 +117,7 @@ static inline char *shoal_ring_claim(shoal_ring *ring, shoal_turn turn) {
     do {
         if (shoal_ring_lap(word) >= turn.lap)
             return NULL; /* we slept a whole lap */
-        if (shoal_ring_state(word) == SHOAL_RING_OPEN && shoal_ring_is_alive(ring, shoal_ring_owner(word)))
+        if (shoal_ring_is_held(ring, word))
             return NULL; /* never a living writer's */
     } while (
         !atomic_compare_exchange_weak_explicit(at, &word, mine, memory_order_acq_rel, memory_order_acquire));
@@ -131,6 +136,8 @@ static inline char *shoal_ring_claim(shoal_ring *ring, shoal_turn turn) {
  * shoal_ring_look. */
 static inline void shoal_ring_commit(shoal_ring *ring, shoal_turn turn) {
     SHOAL_RING_STEP("written");
+    if (ring->mark != NULL)
+        shoal_ring_seal(ring, turn);
     atomic_store_explicit(shoal_ring_at(ring, turn.slot),
                           shoal_ring_word(turn.lap, ring->writer, SHOAL_RING_FULL), memory_order_release);
     SHOAL_RING_STEP("committed");
@@ -162,10 +169,12 @@ uint64_t
 shoal_ring_length(const shoal_ring *ring); /* rows there, or being written: never more than capacity */
 uint64_t shoal_ring_readable(const shoal_ring *ring); /* rows that can be read: a look at every word */
 uint64_t shoal_ring_total(const shoal_ring *ring);    /* rows ever committed */
-/* After a crash: a tail behind the rows there are is moved up. Others may go on meanwhile. */
+/* After a crash: a tail behind the tickets that were used is moved up. Others may go on meanwhile. */
 void shoal_ring_recover(shoal_ring *ring);
-/* Copies every row that can be read into an empty ring of the same shape, slot by slot, ids included; writers
- * may go on meanwhile. Returns how many. */
+/* Empties the slot of a row that is not whole, unless its word is another by now; its id stays used. */
+void shoal_ring_drop(shoal_ring *ring, uint64_t slot, uint64_t word);
+/* Copies every row that can be read into an empty ring of the same capacity and fields, slot by slot, ids
+ * included, and the total; writers may go on meanwhile. Returns how many. */
 uint64_t shoal_ring_copy(const shoal_ring *ring, shoal_ring *to);
 
 #ifdef __cplusplus

@@ -3,6 +3,7 @@
 #ifndef SHOAL_RING_HPP
 #define SHOAL_RING_HPP
 
+#include "durable.h"
 #include "gate.hpp"
 #include "gather.h"
 #include "plugin.hpp"
@@ -12,6 +13,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdlib>
@@ -26,8 +28,9 @@ namespace nb = nanobind;
 class Ring {
   public:
     /* `arrays`: tail, writers, rows. `columns`: (name, dtype, format, shape, offset, bytes) of every
-     * field. `lock_fd`: an open file description of its own, which it closes. */
-    Ring(nb::tuple arrays, uint64_t capacity, uint64_t stride, nb::list columns, int lock_fd) {
+     * field. `lock_fd`: an open file description of its own, which it closes. `checks`: a file's: records end
+     * with a check. */
+    Ring(nb::tuple arrays, uint64_t capacity, uint64_t stride, nb::list columns, int lock_fd, bool checks) {
         for (nb::handle array : arrays)
             kept_.push_back(nb::borrow(array));
         ring_.tail = static_cast<shoal_word64 *>(memory_of(kept_.at(0), 8));
@@ -38,6 +41,11 @@ class Ring {
             throw nb::value_error("a record begins with a word");
         ring_.capacity = capacity;
         ring_.stride = stride;
+        if (checks && stride % 64 != 0)
+            throw nb::value_error("a record with a check is whole lines");
+        if (checks)
+            ring_.mark = reinterpret_cast<shoal_ring_mark *>(
+                static_cast<shoal_word64 *>(memory_of(kept_.at(0), 64)) + 1);
         ring_.writer = SHOAL_RING_WRITERS;
         for (nb::handle column : columns) {
             Field field;
@@ -49,7 +57,7 @@ class Ring {
             fields_.push_back(field);
             columns_.push_back({nb::cast<uint64_t>(column[4]), nb::cast<uint64_t>(column[5])});
             if (columns_.back().offset < sizeof(shoal_word64) ||
-                columns_.back().offset + columns_.back().bytes > stride)
+                columns_.back().offset + columns_.back().bytes > stride - (checks ? 8 : 0))
                 throw nb::value_error("a column lies outside the record");
         }
         ring_.lock_fd = lock_fd;
@@ -179,15 +187,19 @@ class Ring {
     uint64_t copy_to(Ring &other) const {
         require_open();
         other.require_open();
-        if (other.ring_.capacity != ring_.capacity || other.ring_.stride != ring_.stride)
+        const auto same = [](shoal_column a, shoal_column b) {
+            return a.offset == b.offset && a.bytes == b.bytes;
+        };
+        if (other.ring_.capacity != ring_.capacity ||
+            !std::equal(columns_.begin(), columns_.end(), other.columns_.begin(), other.columns_.end(), same))
             throw nb::value_error("rings of different shapes");
         Unlocked unlocked;
         return shoal_ring_copy(&ring_, &other.ring_);
     }
-    void recover() {
-        require_open();
-        shoal_ring_recover(&ring_);
-    }
+    /* `mapping`: the whole file's. */
+    void begin(nb::object mapping) { on_disk(shoal_ring_begin, mapping); }
+    void mend(nb::object mapping) { on_disk(shoal_ring_mend, mapping); }
+    void sync(nb::object mapping) { on_disk(shoal_ring_sync, mapping); }
 
     /* Worth the GIL's release and threads. */
     static bool is_long(shoal_columns columns, uint64_t count) {
@@ -366,6 +378,26 @@ class Ring {
         return true;
     }
 
+    template <typename Call> void on_disk(Call call, nb::object mapping) {
+        require_open();
+        Buffer whole;
+        whole.take(mapping);
+        int result;
+        {
+            Unlocked unlocked;
+            result = call(&ring_, whole->buf, static_cast<uint64_t>(whole->len));
+        }
+        raise_system(result);
+    }
+
+    static void raise_system(int result) {
+        if (result >= 0)
+            return;
+        errno = -result;
+        PyErr_SetFromErrno(PyExc_OSError);
+        throw nb::python_error();
+    }
+
     void require_open() const {
         if (ring_.lock_fd < 0)
             raise_shoal("ClosedError", "the buffer is closed; arrays taken from it are still valid");
@@ -377,11 +409,7 @@ class Ring {
         int result = shoal_ring_register(&ring_);
         if (result == -EAGAIN)
             raise_shoal("ShoalError", "the buffer has as many writers as it can have");
-        if (result < 0) {
-            errno = -result;
-            PyErr_SetFromErrno(PyExc_OSError);
-            throw nb::python_error();
-        }
+        raise_system(result);
     }
     nb::object array_type_ = nb::module_::import_("numpy").attr("ndarray");
     std::vector<nb::object> kept_;

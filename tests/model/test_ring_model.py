@@ -1,7 +1,8 @@
-"""The ring's protocol keeps its promises in every interleaving with a crash, and its mutants do not."""
+"""The ring, and the opening of its file, keep their promises in every interleaving; their mutants do not."""
 
 import pytest
 
+from tests.model import mend_model
 from tests.model.ring_model import Violation, explore
 
 
@@ -16,3 +17,25 @@ def test_every_interleaving_of_the_protocol_is_right():
 def test_a_mutant_of_the_protocol_is_caught(mutant):
     with pytest.raises(Violation):
         explore(mutant)
+
+
+def test_every_interleaving_of_opening_after_a_crash_is_right():
+    assert mend_model.explore() > 50_000
+
+
+@pytest.mark.parametrize(
+    "mutant",
+    [
+        "mark first",
+        "no second look",
+        "touch what is held",
+        "drop without looking",
+        "drop before the check",
+        "forget the lap",
+        "clear without looking",
+        "leave stale checks",
+    ],
+)
+def test_a_mutant_of_opening_is_caught(mutant):
+    with pytest.raises(Violation):
+        mend_model.explore(mutant)

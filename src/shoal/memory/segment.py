@@ -74,8 +74,13 @@ class Segment(Mapping[str, NDArray[Any]]):
         return self
 
     @classmethod
-    def file(cls, layout: Layout, path: str | os.PathLike[str], *, huge_pages: bool = False) -> Segment:
-        """Creates a segment in a new file, which stays after `close()`."""
+    def file(
+        cls, layout: Layout, path: str | os.PathLike[str], *, huge_pages: bool | None = False
+    ) -> Segment:
+        """Creates a segment in a new file, which stays after `close()`.
+
+        `huge_pages` as above; None: small ones, for a file that is synced often: pages are written whole.
+        """
         self = cls.__new__(cls)
         if "\0" in os.fspath(path):
             raise ValueError(f"a path has no NUL in it, got {os.fspath(path)!r}")
@@ -208,7 +213,7 @@ class Segment(Mapping[str, NDArray[Any]]):
         *,
         name: str | None = None,
         path: Path | None = None,
-        huge_pages: bool,
+        huge_pages: bool | None,
     ) -> None:
         if not isinstance(layout, Layout):
             raise TypeError(
@@ -226,7 +231,8 @@ class Segment(Mapping[str, NDArray[Any]]):
                 directory = _core.name_directory() if path is None else str(path.parent)
                 reserve_file(handles, size, directory, kind == "named")
             mapping = map_segment(handles.fd, size, True)
-            mapping.huge_pages(huge_pages)
+            if huge_pages is not None:
+                mapping.huge_pages(huge_pages)
             mapping.publish(data_offset, layout.schema, layout.digest)
             if name is not None:
                 path = handles.path = names.publish_name(handles.lock_fd, handles.temporary, name)

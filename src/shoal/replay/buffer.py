@@ -19,7 +19,7 @@ from shoal.native.plugin import rng_words
 from shoal.replay.arguments import checked_capacity, checked_count, checked_ids
 from shoal.replay.batches import Batch, Outputs, Specs, begun
 from shoal.replay.fields import by_field, fields_of
-from shoal.replay.records import Records
+from shoal.replay.records import Durability, Records, records_for
 
 if TYPE_CHECKING:
     from shoal.replay.trajectories import TrajectoryBuffer
@@ -44,6 +44,8 @@ class ReplayBuffer:
         capacity: How many rows; the oldest are overwritten.
         fields: Name to (dtype, shape) of one row's value, or to a space; or a space of whole rows.
         path: A new file to keep it in; None: anonymous memory.
+        durability: What rows of a file survive once a push has returned. "process": the death of any process.
+            "sync": a crash of the machine too; each push waits for the disk.
         seed: Of the draws of this handle; None: its own.
     """
 
@@ -53,13 +55,20 @@ class ReplayBuffer:
         fields: Mapping[str, FieldSpec | Space[Any]] | Space[Any],
         *,
         path: str | os.PathLike[str] | None = None,
+        durability: Durability = "process",
         seed: int | None = None,
     ) -> None:
-        self._begin(Records(checked_capacity(capacity), fields_of(fields), path), seed)
+        kind = records_for(durability, path)
+        self._begin(kind(checked_capacity(capacity), fields_of(fields), path), seed)
 
     @staticmethod
     def for_env(
-        envs: Any, capacity: int, *, path: str | os.PathLike[str] | None = None, seed: int | None = None
+        envs: Any,
+        capacity: int,
+        *,
+        path: str | os.PathLike[str] | None = None,
+        durability: Durability = "process",
+        seed: int | None = None,
     ) -> TrajectoryBuffer:
         """A buffer for what `envs`, a vector environment, does: transitions, n-step returns, sequences."""
         from shoal.replay.trajectories import TrajectoryBuffer  # it builds on this class
@@ -77,15 +86,20 @@ class ReplayBuffer:
             envs.metadata["autoreset_mode"],
             seed=seed,
             path=path,
+            durability=durability,
         )
 
     @staticmethod
     def open(path: str | os.PathLike[str], *, seed: int | None = None) -> ReplayBuffer:
-        """Opens a file that a buffer was kept in; every row that was committed is there."""
+        """Opens a file that a buffer was kept in, with the durability it was made with.
+
+        Every row whose push had returned is there; if the machine went down, every one that was on disk.
+        """
         return made(Records.open(path), seed)
 
     def _begin(self, records: Records, seed: int | None) -> None:
         self._records, self._ring = records, records.ring
+        self._synced = records.durability == "sync"
         self.capacity = records.capacity
         self.fields: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {
             column.name: (column.dtype, column.shape) for column in records.columns.values()
@@ -104,14 +118,16 @@ class ReplayBuffer:
         if number is None:
             ids = self._store({name: [value] for name, value in self._by_field(row).items()})
             number = int(ids[0])
+        if self._synced:
+            self._records.sync()
         return number
 
     def extend(self, batch: Any) -> range | NDArray[np.uint64]:
         """Stores rows from arrays [n, ...], each whole, or raises and stores nothing; their ids."""
-        ids = self._ring.extend(batch)
-        if type(ids) is range:
-            return ids
-        return self._store(self._by_field(batch)) if ids is None else self._records.last_ids(ids)
+        ids = self._extended(batch)
+        if self._synced:
+            self._records.sync()
+        return ids
 
     def sample(self, n: int, out: Mapping[str, NDArray[Any]] | None = None, *, device: Any = None) -> Batch:
         """`n` rows, each drawn with the same chance; into the arrays of `out` if given.
@@ -162,6 +178,11 @@ class ReplayBuffer:
     def total_pushed(self) -> int:
         """Rows ever stored."""
         return self._records.ring.total
+
+    @property
+    def durability(self) -> Durability:
+        """What rows survive once a push has returned; of memory, which has no file: "process"."""
+        return self._records.durability
 
     @property
     def size_bytes(self) -> int:
@@ -225,6 +246,13 @@ class ReplayBuffer:
         if not isinstance(given, (Mapping, tuple)):
             raise TypeError(f"expected a dict with the keys {names}, got {type(given).__name__}")
         raise SpaceKeyError(f"expected the keys {names}, found {[name for name, _ in parts]}; nothing stored")
+
+    def _extended(self, batch: Any) -> range | NDArray[np.uint64]:
+        """Rows that are stored, but perhaps not on disk yet."""
+        ids = self._ring.extend(batch)
+        if type(ids) is range:
+            return ids
+        return self._store(self._by_field(batch)) if ids is None else self._records.last_ids(ids)
 
     def _store(self, batch: dict[str, Any]) -> range | NDArray[np.uint64]:
         arrays = {name: self._converted(name, value) for name, value in batch.items()}

@@ -1,7 +1,8 @@
 """The ring in a segment: rows as records of named fields, handles that cross to other processes.
 
 tail | writers [1024] | rows [capacity, stride] | schema (JSON: the fields)
-                        `- word | done | reward | action | obs   small fields first
+                        `- word | done | reward | action | obs | check   small fields first
+                                only in files, of the row and its id -'   core/durable.h
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, Literal, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +25,9 @@ from shoal.errors import CorruptFileError, LayoutError, NameInUse
 from shoal.memory import Layout, Segment
 from shoal.memory.layout import FieldSpec
 
-__all__ = ["Column", "Records", "sync_directory"]
+__all__ = ["Column", "Durability", "Records", "records_for", "sync_directory"]
+
+Durability: TypeAlias = Literal["process", "sync"]
 
 _WRITERS = 1024
 _LINE = 64
@@ -51,6 +54,8 @@ class Column:
 class Records:
     """A ring of `capacity` records and this process's handle on it."""
 
+    durability: ClassVar[Durability] = "process"
+
     def __init__(
         self,
         capacity: int,
@@ -60,13 +65,16 @@ class Records:
         links: bool = False,
         facts: Mapping[str, Any] | None = None,
     ) -> None:
-        columns, stride = _columns(fields)
+        checks = path is not None
+        columns, stride = _columns(fields, checks)
         schema = json.dumps(
             {
                 "capacity": capacity,
                 "stride": stride,
                 "fields": [[c.name, c.dtype.str, list(c.shape), c.offset] for c in columns],
                 "facts": dict(facts or {}),
+                "check": checks,
+                "durability": self.durability,
             }
         ).encode()
         parts: dict[str, FieldSpec] = {
@@ -79,38 +87,65 @@ class Records:
             parts["next"] = (np.uint64, (capacity,))
         layout = Layout(parts)
         try:
-            segment = Segment(layout) if path is None else Segment.file(layout, path)
+            if path is None:
+                segment = Segment(layout)
+            else:
+                segment = Segment.file(layout, path, huge_pages=None if self.durability == "sync" else False)
         except NameInUse:
             raise NameInUse(
                 f"the file {str(path)!r} exists; open it with ReplayBuffer.open, or remove it first", pid=None
             ) from None
         segment["schema"][:] = np.frombuffer(schema, np.uint8)
-        self._adopt(segment, capacity, stride, columns, dict(facts or {}))
+        self._adopt(segment, capacity, stride, columns, dict(facts or {}), checks)
+        if path is not None:
+            try:
+                self.ring.begin(self._mapping)
+                sync_directory(Path(path).absolute().parent)
+            except BaseException:
+                self.close()
+                Path(path).unlink(missing_ok=True)
+                raise
 
-    @classmethod
-    def of(cls, segment: Segment) -> Records:
+    @staticmethod
+    def of(segment: Segment) -> Records:
         """The ring in a segment that another process made."""
-        self = cls.__new__(cls)
         try:
             facts = json.loads(bytes(segment["schema"]))
+            kind = _Synced if facts["durability"] == "sync" else Records
+            self = kind.__new__(kind)
             columns = [
                 Column(name, np.dtype(dtype), tuple(shape), offset)
                 for name, dtype, shape, offset in facts["fields"]
             ]
-            self._adopt(segment, int(facts["capacity"]), int(facts["stride"]), columns, facts["facts"])
-        except (ValueError, TypeError, KeyError) as error:
+            sizes = int(facts["capacity"]), int(facts["stride"])
+            self._adopt(segment, *sizes, columns, facts["facts"], bool(facts["check"]))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise CorruptFileError(f"{segment!r} does not hold a replay buffer: {error}") from error
         return self
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Records:
-        """The ring in a file; mended if everybody who used it is gone."""
+        """The ring in a file; after a crash of the machine rows that are not whole are dropped."""
         self = cls.of(Segment.open(Path(path)))
-        self.ring.recover()
+        try:
+            self.ring.mend(self._mapping)
+        except OSError as error:
+            self.close()
+            raise OSError(
+                error.errno,
+                f"{os.fspath(path)!r} was searched for rows that are not whole; what was found cannot be "
+                f"written: {error.strerror}; open a copy of it on another disk",
+            ) from error
         return self
 
     def _adopt(
-        self, segment: Segment, capacity: int, stride: int, columns: list[Column], facts: dict[str, Any]
+        self,
+        segment: Segment,
+        capacity: int,
+        stride: int,
+        columns: list[Column],
+        facts: dict[str, Any],
+        checks: bool,
     ) -> None:
         self.segment, self.capacity, self.stride, self.facts = segment, capacity, stride, facts
         self.columns = {column.name: column for column in columns}
@@ -119,8 +154,13 @@ class Records:
             (c.name, c.dtype, np.empty(1, c.dtype).data.format, c.shape, c.offset, c.size_bytes)
             for c in columns
         ]
-        self.ring = _core.Ring(arrays, capacity, stride, places, _core.reopen(segment.fileno(), True))
+        lock_fd = _core.reopen(segment.fileno(), True)
+        self.ring = _core.Ring(arrays, capacity, stride, places, lock_fd, checks)
         _handles.add(self)
+
+    @property
+    def _mapping(self) -> Any:
+        return self.segment["rows"].base
 
     def view(self, name: str) -> NDArray[Any]:
         """A field of all records, [capacity, ...]: the shared memory itself."""
@@ -146,17 +186,20 @@ class Records:
         self.ring.last_ids(ids)
         return ids
 
+    def sync(self) -> None:
+        """Keeps the promise of `durability` for what was stored."""
+
     def snapshot(self, path: Path) -> int:
         """A copy in a file of its own, whole or not there at all."""
         partial = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
         fields = {column.name: (column.dtype, column.shape) for column in self.columns.values()}
         try:
-            copy = Records(self.capacity, fields, partial, links="next" in self.segment, facts=self.facts)
+            copy = type(self)(self.capacity, fields, partial, links="next" in self.segment, facts=self.facts)
             try:
                 rows = self.ring.copy_to(copy.ring)
                 if "next" in self.segment:  # a link that leads nowhere is found out when it is followed
                     copy.segment["next"][:] = self.segment["next"]
-                os.fsync(copy.segment.fileno())
+                copy.ring.sync(copy._mapping)
             finally:
                 copy.close()
             os.replace(partial, path)
@@ -176,10 +219,37 @@ class Records:
         self.segment.close()
 
 
-def _columns(fields: Mapping[str, FieldSpec]) -> tuple[list[Column], int]:
+class _Synced(Records):
+    """Records in a file that are on disk when they are said to be stored."""
+
+    durability = "sync"
+
+    def sync(self) -> None:
+        try:
+            self.ring.sync(self._mapping)
+        except OSError as error:
+            raise OSError(
+                error.errno,
+                f"the rows are in the buffer but not known to be on disk: {error.strerror}; "
+                "keep them with snapshot(path) on another disk",
+            ) from error
+
+
+def records_for(durability: str, path: str | os.PathLike[str] | None) -> type[Records]:
+    """The kind of records that keep a promise."""
+    if durability not in ("process", "sync"):
+        raise ValueError(f"durability must be 'process' or 'sync', got {durability!r}")
+    if durability == "sync" and path is None:
+        raise ValueError(
+            "durability='sync' needs a file: give path= too; memory does not survive the machine"
+        )
+    return _Synced if durability == "sync" else Records
+
+
+def _columns(fields: Mapping[str, FieldSpec], checks: bool) -> tuple[list[Column], int]:
     """Fields placed in a record, small ones first, each aligned to its items; and the record's size.
 
-    Records are whole cache lines, unless that wastes a quarter of them.
+    Records are whole cache lines, unless that wastes a quarter of them and they have no checks.
     """
     checked = Layout(fields)  # the same rules as everywhere: names, dtypes, shapes
     if not checked:
@@ -191,8 +261,10 @@ def _columns(fields: Mapping[str, FieldSpec]) -> tuple[list[Column], int]:
         end = -(-end // alignment) * alignment
         placed[field.name] = Column(field.name, field.dtype, field.shape, end)
         end += field.size_bytes
-    whole_lines = -(-end // _LINE) * _LINE
-    stride = whole_lines if whole_lines == _LINE or 4 * end >= 3 * whole_lines else -(-end // 16) * 16
+    end += _WORD if checks else 0
+    stride = -(-end // _LINE) * _LINE
+    if stride > _LINE and 4 * end < 3 * stride and not checks:
+        stride = -(-end // 16) * 16
     return [placed[name] for name in checked], stride
 
 

@@ -25,7 +25,7 @@ from shoal.replay.batches import Batch, empty, put
 from shoal.replay.buffer import Draw, ReplayBuffer
 from shoal.replay.fields import by_field, space_fields
 from shoal.replay.links import FIRST, PREVIOUS, Links
-from shoal.replay.records import Records
+from shoal.replay.records import Durability, Records, records_for
 
 __all__ = ["TrajectoryBuffer"]
 
@@ -52,6 +52,7 @@ class TrajectoryBuffer(ReplayBuffer):
         *,
         seed: int | None = None,
         path: Any = None,
+        durability: Durability = "process",
     ) -> None:
         fields = {
             **space_fields("obs", observation_space),
@@ -63,7 +64,8 @@ class TrajectoryBuffer(ReplayBuffer):
             PREVIOUS: (np.uint64, ()),
         }
         facts = {"num_envs": num_envs, "autoreset_mode": autoreset_mode.name}
-        records = Records(checked_capacity(capacity), fields, path, links=True, facts=facts)
+        kind = records_for(durability, path)
+        records = kind(checked_capacity(capacity), fields, path, links=True, facts=facts)
         self._begin(records, seed)
 
     def _begin(self, records: Records, seed: int | None) -> None:
@@ -86,6 +88,7 @@ class TrajectoryBuffer(ReplayBuffer):
             raise ValueError(f"mask must have shape ({self.num_envs},), got {which.shape}")
         self._append(self._parts("obs", observations), None, None, None, None, np.flatnonzero(which), True)
         self._over[which] = False
+        self._records.sync()
 
     def add(
         self,
@@ -118,6 +121,7 @@ class TrajectoryBuffer(ReplayBuffer):
             self._append(last, acted, rewards, ended, cut, every, lost)
             if done.any():
                 self._append(parts, None, None, None, None, np.flatnonzero(done), True)
+            self._records.sync()
             return
         if self.autoreset_mode == AutoresetMode.DISABLED and self._over.any():
             raise ShoalError("begin(observations, mask) the environments that were reset, then add")
@@ -126,6 +130,7 @@ class TrajectoryBuffer(ReplayBuffer):
         # NEXT_STEP: after the end of an episode the next step is a reset, and its action was not used.
         self._append(parts, acted, rewards, ended, cut, every, self._over | lost)
         self._over = done | lost  # which the next step, or the next reset, begins again
+        self._records.sync()
 
     def _append(
         self,
@@ -147,7 +152,7 @@ class TrajectoryBuffer(ReplayBuffer):
             rows[name] = np.zeros(count, self.fields[name][0]) if part is None else part
         rows[FIRST] = np.full(count, first) if isinstance(first, bool) else first
         rows[PREVIOUS] = self._last[envs]
-        ids = np.asarray(self.extend(rows), np.uint64)
+        ids = np.asarray(self._extended(rows), np.uint64)  # synced with its links
         self._links.set(rows[PREVIOUS], ids)
         self._last[envs] = ids + 1
 
