@@ -6,6 +6,7 @@
 #include "durable.h"
 #include "gate.hpp"
 #include "gather.h"
+#include "given.hpp"
 #include "plugin.hpp"
 #include "seed.h"
 
@@ -88,7 +89,8 @@ class Ring {
      * Python's. Its id, or None if anything else is found: then nothing was stored, and Python converts or
      * explains. */
     nb::object push(nb::handle given) {
-        Given taken(*this, given);
+        require_open();
+        Given taken(fields_, array_type_, given);
         for (size_t c = 0; c < columns_.size(); c++) {
             const Field &field = fields_[c];
             if (!taken.next(field))
@@ -109,7 +111,8 @@ class Ring {
 
     /* Rows [n, ...], likewise: the range of their ids, or how many if they are not consecutive, or None. */
     nb::object extend(nb::handle given) {
-        Given taken(*this, given);
+        require_open();
+        Given taken(fields_, array_type_, given);
         uint64_t count = 0;
         for (size_t c = 0; c < columns_.size(); c++) {
             uint64_t rows = 0;
@@ -134,7 +137,8 @@ class Ring {
     /* Draws as many rows as the arrays of the dict `out` have, into them, which must fit exactly and be
      * writable; how many were drawn, or None if they do not fit. */
     nb::object sample_into(nb::object rng, uint64_t count, nb::handle out, nb::object ids) {
-        Given taken(*this, out);
+        require_open();
+        Given taken(fields_, array_type_, out);
         for (size_t c = 0; c < columns_.size(); c++) {
             uint64_t rows = 0;
             void *data = taken.next(fields_[c]) ? taken.array(fields_[c], &rows, true) : nullptr;
@@ -257,86 +261,6 @@ class Ring {
     };
 
   private:
-    struct Field {
-        nb::object name, dtype;
-        std::string format;
-        std::vector<Py_ssize_t> shape;
-
-        /* `ahead`: dimensions before those of one row. */
-        bool fits(int ndim, const Py_ssize_t *given, size_t ahead) const {
-            if (static_cast<size_t>(ndim) != shape.size() + ahead)
-                return false;
-            for (size_t i = 0; i < shape.size(); i++)
-                if (given[ahead + i] != shape[i])
-                    return false;
-            return true;
-        }
-    };
-
-    /* The values of a dict that has exactly the fields' names, as addresses. */
-    class Given {
-      public:
-        nb::object item;
-
-        Given(const Ring &ring, nb::handle given) : ring_(ring), given_(given) {
-            ring.require_open();
-            const size_t number = ring.columns_.size();
-            is_dict_ = PyDict_Check(given.ptr()) && static_cast<size_t>(PyDict_Size(given.ptr())) == number;
-            if (number > FEW) {
-                more_.reset(new One[number]);
-                more_pointers_.reset(new void *[number]);
-                ones_ = more_.get();
-                pointers_ = more_pointers_.get();
-            }
-        }
-        bool next(const Field &field) {
-            if (!is_dict_)
-                return false;
-            item = nb::borrow(PyDict_GetItemWithError(given_.ptr(), field.name.ptr()));
-            PyErr_Clear();
-            return item.is_valid();
-        }
-        /* The memory of an array that fits: of one value, or of `rows` of them. Else NULL. */
-        void *array(const Field &field, uint64_t *rows, bool writable = false) {
-            const size_t ahead = rows != nullptr;
-            const ArrayHead *head = ArrayHead::of(item, ring_.array_type_);
-            if (head != nullptr && head->dtype == field.dtype.ptr()) {
-                const int needed = ArrayHead::C_CONTIGUOUS | (writable ? ArrayHead::WRITEABLE : 0);
-                if ((head->flags & needed) != needed || !field.fits(head->ndim, head->shape, ahead))
-                    return nullptr;
-                ones_[at_].buffer.hold(item);
-                if (rows != nullptr)
-                    *rows = static_cast<uint64_t>(head->shape[0]);
-                return head->data;
-            }
-            Buffer &buffer = ones_[at_].buffer;
-            if (!buffer.try_take(item) || (writable && buffer->readonly) || buffer->format == nullptr ||
-                field.format != buffer->format || !field.fits(buffer->ndim, buffer->shape, ahead))
-                return nullptr;
-            if (rows != nullptr)
-                *rows = static_cast<uint64_t>(buffer->shape[0]);
-            return buffer->buf;
-        }
-        char *number() { return ones_[at_].number; }
-        void add(void *pointer) { pointers_[at_++] = pointer; }
-        void *const *pointers() const { return pointers_; }
-
-      private:
-        enum { FEW = 8 };
-        struct One {
-            Buffer buffer;
-            char number[8];
-        };
-        const Ring &ring_;
-        nb::handle given_;
-        size_t at_ = 0;
-        bool is_dict_;
-        One few_[FEW], *ones_ = few_;
-        void *few_pointers_[FEW], **pointers_ = few_pointers_;
-        std::unique_ptr<One[]> more_;
-        std::unique_ptr<void *[]> more_pointers_;
-    };
-
     /* Of one of our own arrays. */
     void *plain_memory(nb::handle array, uint64_t bytes) const {
         const ArrayHead *head = ArrayHead::of(array, array_type_);

@@ -44,7 +44,7 @@ class Killer:
         self._envs, self._left, self._random = envs, number, random.Random(seed)
         self._pause_s, self._kind = pause_s, kind
         self.sent = 0
-        self.seen: set[int] = set()
+        self.seen: list[int | None] = [None] * envs.num_workers  # pids come again in a long run
         self._hits = [0] * envs.num_workers
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -62,9 +62,9 @@ class Killer:
             time.sleep(self._random.expovariate(1 / self._pause_s))
             w = self._random.randrange(len(self._hits))
             pid = self._envs.worker_pids[w]
-            if pid is None or pid in self.seen or self._hits[w] == 2:
+            if pid is None or pid == self.seen[w] or self._hits[w] == 2:
                 continue
-            self.seen.add(pid)
+            self.seen[w] = pid
             self._hits[w] += 1
             with contextlib.suppress(ProcessLookupError):  # it was buried this very moment
                 os.kill(pid, self._kind)

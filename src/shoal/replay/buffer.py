@@ -124,10 +124,12 @@ class ReplayBuffer:
 
     def extend(self, batch: Any) -> range | NDArray[np.uint64]:
         """Stores rows from arrays [n, ...], each whole, or raises and stores nothing; their ids."""
-        ids = self._extended(batch)
-        if self._synced:
-            self._records.sync()
-        return ids
+        if not self._synced:
+            ids = self._ring.extend(batch)
+            return ids if type(ids) is range else self._looked_at(batch, ids)
+        rows = self._extended(batch)
+        self._records.sync()
+        return rows
 
     def sample(self, n: int, out: Mapping[str, NDArray[Any]] | None = None, *, device: Any = None) -> Batch:
         """`n` rows, each drawn with the same chance; into the arrays of `out` if given.
@@ -249,10 +251,13 @@ class ReplayBuffer:
 
     def _extended(self, batch: Any) -> range | NDArray[np.uint64]:
         """Rows that are stored, but perhaps not on disk yet."""
-        ids = self._ring.extend(batch)
-        if type(ids) is range:
-            return ids
-        return self._store(self._by_field(batch)) if ids is None else self._records.last_ids(ids)
+        return self._looked_at(batch, self._ring.extend(batch))
+
+    def _looked_at(self, batch: Any, stored: range | int | None) -> range | NDArray[np.uint64]:
+        """The ids of what was stored; what did not fit at first sight is converted, or refused."""
+        if stored is None:
+            return self._store(self._by_field(batch))
+        return self._records.last_ids(stored) if isinstance(stored, int) else stored
 
     def _store(self, batch: dict[str, Any]) -> range | NDArray[np.uint64]:
         arrays = {name: self._converted(name, value) for name, value in batch.items()}
@@ -263,7 +268,7 @@ class ReplayBuffer:
             return range(0)
         stored = self._ring.extend(arrays)
         assert stored is not None, "every array is of its field's own type"
-        return self._records.last_ids(stored) if isinstance(stored, int) else stored
+        return self._looked_at(arrays, stored)
 
     def _converted(self, name: str, value: Any) -> NDArray[Any]:
         column = self._records.columns[name]
