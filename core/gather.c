@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: MIT
 #include "gather.h"
 
+#include <stdlib.h>
+
 enum { AHEAD = 16, MISSES = 4096 };
 
 /* Calls `copy(size)` with a size that the compiler knows where it is one that records are made of. */
@@ -207,7 +209,7 @@ static int draw_missing(const shoal_ring *ring, shoal_columns columns, uint64_t 
     uint64_t misses = 0;
     for (uint64_t place = 0; place < count; place++)
         while (ids[place] == MISSING) {
-            if (++misses > MISSES && shoal_ring_readable(ring) == 0)
+            if (++misses % MISSES == 0 && shoal_ring_readable(ring) == 0)
                 return 0;
             redraw(drawer, &ids[place], place);
             (void)gather(ring, columns, place, place + 1, out, ids);
@@ -216,25 +218,41 @@ static int draw_missing(const shoal_ring *ring, shoal_columns columns, uint64_t 
 }
 
 typedef struct even {
+    const shoal_ring *ring;
     shoal_rng *rng;
-    uint64_t used;
+    uint64_t used, misses;
+    uint64_t *list, listed; /* slots that can be read, once most of them cannot */
 } even;
 
 static void draw_even(void *drawer, uint64_t *slot, uint64_t place) {
+    even *e = drawer;
     (void)place;
-    draw(((even *)drawer)->rng, ((even *)drawer)->used, slot, 1);
+    if (++e->misses % MISSES == 0) { /* a file after a crash of the machine may have lost almost all */
+        free(e->list);
+        e->list = malloc(e->used * sizeof *e->list);
+        e->listed = 0;
+        for (uint64_t s = 0; s < e->used && e->list != NULL; s++)
+            if (shoal_ring_look(e->ring, s) != 0)
+                e->list[e->listed++] = s;
+    }
+    if (e->listed == 0) {
+        draw(e->rng, e->used, slot, 1);
+        return;
+    }
+    draw(e->rng, e->listed, slot, 1);
+    *slot = e->list[*slot];
 }
 
 uint64_t shoal_ring_sample(const shoal_ring *ring, shoal_rng *rng, shoal_columns columns, uint64_t count,
                            void *const *out, uint64_t *ids, shoal_hands hands) {
-    even drawer = {rng, shoal_ring_length(ring)};
+    even drawer = {.ring = ring, .rng = rng, .used = shoal_ring_length(ring)};
     if (drawer.used == 0)
         return 0;
     draw(rng, drawer.used, ids, count);
-    if (gather_all(ring, columns, count, out, ids, hands) != 0 &&
-        !draw_missing(ring, columns, count, out, ids, draw_even, &drawer))
-        return 0;
-    return count;
+    const int whole = gather_all(ring, columns, count, out, ids, hands) == 0 ||
+                      draw_missing(ring, columns, count, out, ids, draw_even, &drawer);
+    free(drawer.list);
+    return whole ? count : 0;
 }
 
 typedef struct weighted {

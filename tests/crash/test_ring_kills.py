@@ -15,12 +15,16 @@ WORDS = 512  # long rows: a kill often falls into the copy
 ACKNOWLEDGED = struct.Struct("=QQ")
 
 
+KILLS = int(os.environ.get("SHOAL_KILLS", "60"))  # for each capacity; 7000 make a long run
+
+
 def push_for_ever(buffer, name, pipe):
     number = 0
     while True:
-        row_id = buffer.push({"words": np.full(WORDS, name << 32 | number, np.uint64)})
-        os.write(pipe, ACKNOWLEDGED.pack(row_id, name << 32 | number))
-        number += 1
+        numbers = name << 32 | np.arange(number, number + 1 + number % 3, dtype=np.uint64)
+        ids = buffer.extend({"words": np.repeat(numbers[:, None], WORDS, axis=1)})  # one row, or several
+        os.write(pipe, ACKNOWLEDGED.pack(ids[-1], numbers[-1]))
+        number += len(numbers)
 
 
 def start_writer(buffer, name):
@@ -70,7 +74,7 @@ def test_a_killed_writer_costs_at_most_the_row_it_was_writing(capacity):
         buffer.push({"words": np.zeros(WORDS, np.uint64)})
         steady, pipe = start_writer(buffer, 1)
         try:
-            for name in range(2, 62):
+            for name in range(2, 2 + KILLS):
                 pid, acknowledgements = start_writer(buffer, name)
                 time.sleep(chooser.random() * 0.004)
                 os.kill(pid, signal.SIGKILL)

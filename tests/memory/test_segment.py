@@ -113,6 +113,21 @@ def test_what_is_not_a_layout_is_a_type_error():
         Segment({"a": ("f4", ())})
 
 
+def test_how_much_lies_on_huge_pages_is_told():
+    with Segment(Layout({"a": ("u1", (1000,))}), huge_pages=True) as small:
+        assert small.huge_page_bytes == 0
+    with Segment(Layout({"a": ("u1", (8 << 20,))}), huge_pages=True) as segment:
+        segment["a"][:] = 1
+        found = segment.huge_page_bytes
+        assert 0 <= found <= segment.size_bytes and found % (2 << 20) == 0
+        with open("/proc/self/smaps") as lines:  # the kernel's own sum over everything there is
+            kinds = ("AnonHugePages:", "ShmemPmdMapped:", "FilePmdMapped:")
+            total = sum(int(line.split()[1]) << 10 for line in lines if line.startswith(kinds))
+        assert found <= total
+    with pytest.raises(ClosedError):
+        _ = segment.huge_page_bytes
+
+
 def test_huge_pages_give_a_segment_that_works():
     with Segment(Layout({"a": ("u1", (8 << 20,))}), huge_pages=True) as segment:
         assert not segment["a"].any()

@@ -273,3 +273,12 @@ def test_a_segment_of_something_else_is_not_a_buffer(tmp_path):
     shoal.Segment.file(shoal.Layout({"x": (np.float32, (4,))}), tmp_path / "other.seg").close()
     with pytest.raises(CorruptFileError, match="does not hold a replay buffer"):
         ReplayBuffer.open(tmp_path / "other.seg")
+
+
+def test_large_buffers_ask_for_huge_pages_and_say_what_they_got():
+    with ReplayBuffer(200_000, {"obs": (np.float32, (12,))}) as large, ReplayBuffer(10, FIELDS) as small:
+        assert small.huge_page_bytes == 0
+        assert 0 <= large.huge_page_bytes <= large.size_bytes
+        with shoal.Segment(shoal.Layout({"a": ("u1", (16 << 20,))}), huge_pages=True) as plain:
+            if plain.huge_page_bytes:  # they are to be had here
+                assert large.huge_page_bytes > 0

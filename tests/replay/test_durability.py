@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import tempfile
+import time
 from pathlib import Path
 
 import numpy as np
@@ -236,6 +237,30 @@ def test_a_snapshot_has_checks_whatever_it_is_of(tmp_path, size):
         assert rows.check(buffer) == list(range(13, 33))
     with ReplayBuffer.open(tmp_path / "d.ring") as buffer:
         assert buffer.durability == "sync"
+
+
+def test_draws_from_the_few_rows_that_are_left_are_even_and_quick(tmp_path):
+    rows = Numbered(40)
+    path = tmp_path / "a.ring"
+    with ReplayBuffer(300_000, rows.fields, path=path) as buffer:
+        for _ in range(60):
+            buffer.extend(rows.batch(5000))
+        lost = np.ones(300_000, bool)
+        lost[[5, 77, 123_456, 299_999]] = False
+        buffer._records.view("number")[lost] += 1  # as if their records had not reached the disk
+        other_boot(buffer)
+    with ReplayBuffer.open(path, seed=0) as buffer:
+        begin = time.monotonic()
+        ids = np.concatenate([buffer.sample(256).ids for _ in range(8)])
+        assert time.monotonic() - begin < 10  # one by one it takes minutes
+        found, counts = np.unique(ids, return_counts=True)
+        assert found.tolist() == [5, 77, 123_456, 299_999]
+        assert ((counts - 512) ** 2 / 512).sum() < 21  # chi-square, 3 degrees of freedom: 1 in 10,000
+        with pytest.raises(ValueError, match="empty"):
+            buffer._records.view("number")[:] += 1
+            other_boot(buffer)
+            with ReplayBuffer.open(path) as again:
+                again.sample(8)
 
 
 def _place(buffer, field, offset):

@@ -115,6 +115,20 @@ def oom_kills(root: Path = Path("/")) -> int:
     return kills
 
 
+def huge_page_bytes(begin: int, end: int) -> int:
+    """How much of this process's memory between two addresses is mapped by huge pages."""
+    found, within = 0, False
+    for line in _read_lines(Path("/proc/self/smaps")):
+        name, *rest = line.split(None, 2) or [""]
+        if name.endswith(":"):
+            if within and name in ("AnonHugePages:", "ShmemPmdMapped:", "FilePmdMapped:"):
+                found += int(rest[0]) << 10
+        elif "-" in name:
+            first, _, last = name.partition("-")
+            within = int(first, 16) < end and begin < int(last, 16)
+    return found
+
+
 def _cgroup_limits(root: Path) -> list[Limit]:
     limits = []
     for version, directory, top in _memory_cgroups(root):

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from shoal import _core
 from shoal.errors import ClosedError, LayoutError
-from shoal.memory import names
+from shoal.memory import limits, names
 from shoal.memory.allocate import (
     Handles,
     link_file,
@@ -148,6 +148,12 @@ class Segment(Mapping[str, NDArray[Any]]):
         """Whether `array` is a view of this segment's memory, through this handle."""
         start: int = array.__array_interface__["data"][0]
         return self._address <= start < self._address + self.size_bytes
+
+    @property
+    def huge_page_bytes(self) -> int:
+        """How much of it lies on 2 MB pages in this process now; 0 where the system does not say."""
+        self._open_arrays()
+        return limits.huge_page_bytes(self._address, self._address + self.size_bytes)
 
     # A mapping of arrays has no useful equality: two segments are the same only if they are one.
     def __eq__(self, other: object) -> bool:

@@ -191,6 +191,11 @@ class ReplayBuffer:
         """Memory the rows take."""
         return self._records.segment.size_bytes
 
+    @property
+    def huge_page_bytes(self) -> int:
+        """How much of that lies on 2 MB pages in this process: what the system gave of what was asked for."""
+        return self._records.segment.huge_page_bytes
+
     def snapshot(self, path: str | os.PathLike[str]) -> int:
         """Writes a file that `open` opens, while others push; atomic, on disk when it returns. Rows in it."""
         return self._records.snapshot(Path(path))

@@ -32,6 +32,8 @@ Durability: TypeAlias = Literal["process", "sync"]
 _WRITERS = 1024
 _LINE = 64
 _WORD = 8
+_HUGE = 8 << 20
+"""From here on 2 MB pages are worth the making: draws miss fewer entries of the TLB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ class Records:
         layout = Layout(parts)
         try:
             if path is None:
-                segment = Segment(layout)
+                segment = Segment(layout, huge_pages=layout.size_bytes >= _HUGE)
             else:
                 segment = Segment.file(layout, path, huge_pages=None if self.durability == "sync" else False)
         except NameInUse:
