@@ -2,8 +2,8 @@
 
 python benchmarks/replay_sweep.py [--plot growth.svg] [--most 7]
 
-Rows are (obs of 4 floats, action, reward, next_obs, done), 64 bytes each. Beside the draws: a bare C gather of
-the same records, which has the same misses of cache and TLB and nothing else.
+Rows are (obs of 4 floats, action, reward, next_obs, done), 64 bytes each. Beside the draws: a bare C gather
+of the same records, which has the same misses of cache and TLB and nothing else.
 """
 
 from __future__ import annotations
