@@ -109,7 +109,8 @@ int shoal_ring_mend(shoal_ring *ring, void *base, uint64_t bytes) {
         return 0;
     }
     const uint64_t here = boot_and_file(ring->lock_fd);
-    const int was_looked_at = here != 0 && atomic_load(&ring->mark->checked_in) == here;
+    const int was_looked_at =
+        here != 0 && atomic_load(&ring->mark->checked_in) == here && shoal_ring_has_writers(ring);
     for (uint64_t slot = 0; slot < ring->capacity && !was_looked_at; slot++)
         look_at_slot(ring, slot);
     shoal_ring_recover(ring);

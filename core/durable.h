@@ -8,10 +8,10 @@
  * 1. A check is a hash of the row's bytes and its ticket, stored before the word says FULL. Word, record
  * and check agree only if they are of the same row and the record is whole, in whatever order pages reached
  * the disk.
- * 2. Who opens a file that was last opened under another boot of the machine, or that is a copy, looks at all
- * rows and makes those that do not agree EMPTY, by compare-and-swap; then the mark says so. Others may do the
- * same or use the ring meanwhile: a row written now agrees. Who finds its own boot in the mark finds rows
- * that were looked at, for memory and file are the same while the machine runs.
+ * 2. Who opens a file that nobody writes, or that was last opened under another boot of the machine, looks at
+ * all rows and makes those that do not agree EMPTY, by compare-and-swap; then the mark says so. Others may do
+ * the same or use the ring meanwhile: a row written now agrees. Who finds a writer, and its own boot in the
+ * mark, finds rows that were looked at, for memory and file are the same while the machine runs.
  * 3. No id that was on disk comes again: an EMPTY word keeps its lap, so laps of a slot only grow, and the
  * tail goes behind the ticket of every word and behind the number of rows counted. With sync the word is on
  * disk when push returns.

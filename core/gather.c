@@ -46,10 +46,15 @@ static void scatter(shoal_columns columns, char *const *records, uint64_t count,
     }
 }
 
-void shoal_ring_push(shoal_ring *ring, shoal_columns columns, const void *const *in, uint64_t count,
-                     uint64_t *ids) {
-    const uint64_t most = least(ring->capacity, block_of(ring)); /* no slot twice */
-    for (uint64_t done = 0; done < count;) {                     /* more than once: some were lost */
+/* Claims of living writers that one may meet before one gives up: the slots of a ring are theirs. */
+enum { LOST_ROUNDS = 1000 };
+
+uint64_t shoal_ring_push(shoal_ring *ring, shoal_columns columns, const void *const *in, uint64_t count,
+                         uint64_t *ids) {
+    /* No slot twice, and never all of them: a writer that is stopped must leave some to the others. */
+    const uint64_t most = least(ring->capacity < 4 ? 1 : ring->capacity / 2, block_of(ring));
+    uint64_t done = 0, lost = 0;
+    while (done < count && lost < LOST_ROUNDS * ring->capacity) { /* more than once: some were lost */
         uint64_t left = count - done, ticket = shoal_ring_tickets(ring, left);
         shoal_turn turn = shoal_ring_turn(ring, ticket);
         while (left != 0) {
@@ -57,6 +62,7 @@ void shoal_ring_push(shoal_ring *ring, shoal_columns columns, const void *const 
             shoal_turn turns[AHEAD];
             const uint64_t now = least(left, most);
             uint64_t held = 0;
+            shoal_ring_hold(ring, ticket, now);
             for (uint64_t i = 0; i < now; i++, ticket++) {
                 records[held] = shoal_ring_claim(ring, turn);
                 turns[held] = turn;
@@ -68,11 +74,14 @@ void shoal_ring_push(shoal_ring *ring, shoal_columns columns, const void *const 
             scatter(columns, records, held, in, done);
             for (uint64_t i = 0; i < held; i++)
                 shoal_ring_commit(ring, turns[i]);
+            lost = held == 0 ? lost + now : 0;
             done += held;
             left -= now;
         }
     }
-    shoal_ring_count(ring, count);
+    shoal_ring_hold(ring, 0, 0);
+    shoal_ring_count(ring, done);
+    return done;
 }
 
 /* Copies the rows in `slots` to the columns' arrays, from place `first` on; `words[i]` is the word a row was
@@ -154,22 +163,24 @@ static void draw(shoal_rng *rng, uint64_t range, uint64_t *out, uint64_t count) 
 
 #define MISSING UINT64_MAX
 
-/* Copies the rows in the slots that ids[begin .. end - 1] name, and puts their ids there; MISSING where the
- * row is being written, or was left by a writer that died. Returns how many those are. */
+/* Copies the rows in slots[begin .. end - 1] and notes their ids; MISSING in place of a slot whose row is
+ * being written, or was left by a writer that died. Returns how many those are. */
 static uint64_t gather(const shoal_ring *ring, shoal_columns columns, uint64_t begin, uint64_t end,
-                       void *const *out, uint64_t *ids) {
+                       uint64_t *slots, void *const *out, uint64_t *ids) {
     const uint64_t block = block_of(ring);
     uint64_t missing = 0;
-    prefetch(ring, ids + begin, least(block, end - begin));
+    prefetch(ring, slots + begin, least(block, end - begin));
     for (uint64_t at = begin, now; at < end; at += now) {
         uint64_t words[AHEAD];
         now = least(block, end - at);
-        prefetch(ring, ids + at + now,
+        prefetch(ring, slots + at + now,
                  least(block, end - at - now)); /* on their way while these are copied */
-        copy_rows(ring, columns, ids + at, at, now, out, words);
-        for (uint64_t i = 0; i < now; i++) {
-            missing += words[i] == 0;
-            ids[at + i] = words[i] == 0 ? MISSING : shoal_ring_id(ring, ids[at + i], words[i]);
+        copy_rows(ring, columns, slots + at, at, now, out, words);
+        for (uint64_t i = at; i < at + now; i++) {
+            const uint64_t word = words[i - at];
+            ids[i] = shoal_ring_id(ring, slots[i], word);
+            slots[i] = word == 0 ? MISSING : slots[i];
+            missing += word == 0;
         }
     }
     return missing;
@@ -180,7 +191,7 @@ typedef struct job {
     shoal_columns columns;
     uint64_t count;
     void *const *out;
-    uint64_t *ids;
+    uint64_t *slots, *ids;
     uint32_t parts;
     _Atomic uint64_t missing;
 } job;
@@ -188,14 +199,14 @@ typedef struct job {
 static void gather_part(void *context, uint32_t part) {
     job *j = context;
     const uint64_t begin = j->count * part / j->parts, end = j->count * (part + 1) / j->parts;
-    atomic_fetch_add(&j->missing, gather(j->ring, j->columns, begin, end, j->out, j->ids));
+    atomic_fetch_add(&j->missing, gather(j->ring, j->columns, begin, end, j->slots, j->out, j->ids));
 }
 
-static uint64_t gather_all(const shoal_ring *ring, shoal_columns columns, uint64_t count, void *const *out,
-                           uint64_t *ids, shoal_hands hands) {
+uint64_t shoal_ring_gather(const shoal_ring *ring, shoal_columns columns, uint64_t count, uint64_t *slots,
+                           void *const *out, uint64_t *ids, shoal_hands hands) {
     if (hands.pool == NULL)
-        return gather(ring, columns, 0, count, out, ids);
-    job j = {ring, columns, count, out, ids, hands.count, 0};
+        return gather(ring, columns, 0, count, slots, out, ids);
+    job j = {ring, columns, count, out, slots, ids, hands.count, 0};
     uint64_t bytes = 1;
     for (uint64_t c = 0; c < columns.count; c++)
         bytes += count * columns.items[c].bytes;
@@ -203,80 +214,76 @@ static uint64_t gather_all(const shoal_ring *ring, shoal_columns columns, uint64
     return atomic_load(&j.missing);
 }
 
-/* Draws others in place of rows that are missing; 0 if there is nothing to be read. */
-static int draw_missing(const shoal_ring *ring, shoal_columns columns, uint64_t count, void *const *out,
-                        uint64_t *ids, void (*redraw)(void *, uint64_t *, uint64_t), void *drawer) {
-    uint64_t misses = 0;
-    for (uint64_t place = 0; place < count; place++)
-        while (ids[place] == MISSING) {
-            if (++misses % MISSES == 0 && shoal_ring_readable(ring) == 0)
-                return 0;
-            redraw(drawer, &ids[place], place);
-            (void)gather(ring, columns, place, place + 1, out, ids);
-        }
-    return 1;
-}
-
-typedef struct even {
-    const shoal_ring *ring;
-    shoal_rng *rng;
-    uint64_t used, misses;
-    uint64_t *list, listed; /* slots that can be read, once most of them cannot */
-} even;
-
-static void draw_even(void *drawer, uint64_t *slot, uint64_t place) {
-    even *e = drawer;
-    (void)place;
-    if (++e->misses % MISSES == 0) { /* a file after a crash of the machine may have lost almost all */
-        free(e->list);
-        e->list = malloc(e->used * sizeof *e->list);
-        e->listed = 0;
-        for (uint64_t s = 0; s < e->used && e->list != NULL; s++)
-            if (shoal_ring_look(e->ring, s) != 0)
-                e->list[e->listed++] = s;
-    }
-    if (e->listed == 0) {
-        draw(e->rng, e->used, slot, 1);
-        return;
-    }
-    draw(e->rng, e->listed, slot, 1);
-    *slot = e->list[*slot];
-}
-
-uint64_t shoal_ring_sample(const shoal_ring *ring, shoal_rng *rng, shoal_columns columns, uint64_t count,
-                           void *const *out, uint64_t *ids, shoal_hands hands) {
-    even drawer = {.ring = ring, .rng = rng, .used = shoal_ring_length(ring)};
-    if (drawer.used == 0)
+uint64_t shoal_ring_draw(const shoal_ring *ring, const shoal_tree *tree, shoal_rng *rng, uint64_t count,
+                         uint64_t *slots, float *weights) {
+    const uint64_t used = shoal_ring_length(ring);
+    if (used == 0 || (tree != NULL && !(shoal_tree_total(tree) > 0)))
         return 0;
-    draw(rng, drawer.used, ids, count);
-    const int whole = gather_all(ring, columns, count, out, ids, hands) == 0 ||
-                      draw_missing(ring, columns, count, out, ids, draw_even, &drawer);
-    free(drawer.list);
-    return whole ? count : 0;
-}
-
-typedef struct weighted {
-    const shoal_tree *tree;
-    shoal_rng *rng;
-    float *weights;
-} weighted;
-
-static void draw_weighted(void *drawer, uint64_t *slot, uint64_t place) {
-    weighted *w = drawer;
-    shoal_tree_draw(w->tree, w->rng, slot, &w->weights[place], 1);
-}
-
-uint64_t shoal_ring_sample_weighted(const shoal_ring *ring, const shoal_tree *tree, shoal_rng *rng,
-                                    shoal_columns columns, uint64_t count, void *const *out, uint64_t *ids,
-                                    float *weights, shoal_hands hands) {
-    weighted drawer = {tree, rng, weights};
-    if (!(shoal_tree_total(tree) > 0))
-        return 0;
-    shoal_tree_draw(tree, rng, ids, weights, count);
-    if (gather_all(ring, columns, count, out, ids, hands) != 0 &&
-        !draw_missing(ring, columns, count, out, ids, draw_weighted, &drawer))
-        return 0;
+    if (tree == NULL)
+        draw(rng, used, slots, count);
+    else
+        shoal_tree_draw(tree, rng, slots, weights, count);
     return count;
+}
+
+/* The slots that can be drawn and read now, with the sums of their weights: for when most cannot be read. */
+typedef struct listed {
+    uint64_t *slots, count;
+    double *sums;
+} listed;
+
+static void list_again(listed *list, const shoal_ring *ring, const shoal_tree *tree) {
+    const uint64_t used = shoal_ring_length(ring);
+    double sum = 0;
+    free(list->slots);
+    free(list->sums);
+    *list = (listed){malloc(used * sizeof *list->slots), 0, malloc(used * sizeof *list->sums)};
+    for (uint64_t slot = 0; slot < used && list->slots != NULL && list->sums != NULL; slot++) {
+        const float weight = tree == NULL ? 1 : shoal_tree_get(tree, slot);
+        if (!(weight > 0) || shoal_ring_look(ring, slot) == 0)
+            continue;
+        list->slots[list->count] = slot;
+        list->sums[list->count++] = sum += weight;
+    }
+}
+
+static uint64_t draw_listed(const listed *list, shoal_rng *rng) {
+    const double at = shoal_random(rng) * list->sums[list->count - 1];
+    uint64_t low = 0, high = list->count - 1; /* the first whose sum is beyond `at` */
+    while (low < high) {
+        const uint64_t middle = low + (high - low) / 2;
+        if (list->sums[middle] > at)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return list->slots[low];
+}
+
+int shoal_ring_redraw(const shoal_ring *ring, const shoal_tree *tree, shoal_rng *rng, shoal_columns columns,
+                      uint64_t count, uint64_t *slots, void *const *out, uint64_t *ids, float *weights) {
+    listed list = {NULL, 0, NULL};
+    uint64_t misses = 0;
+    int found = 1;
+    for (uint64_t place = 0; place < count && found; place++)
+        while (slots[place] == MISSING && found) {
+            if (++misses % MISSES == 0) {
+                list_again(&list, ring, tree);
+                found = list.count != 0;
+            }
+            if (list.count != 0)
+                slots[place] = draw_listed(&list, rng);
+            else if (!shoal_ring_draw(ring, tree, rng, 1, &slots[place],
+                                      weights + (tree == NULL ? 0 : place)))
+                found = 0;
+            if (tree != NULL && list.count != 0)
+                weights[place] = shoal_tree_get(tree, slots[place]);
+            if (found)
+                (void)gather(ring, columns, place, place + 1, slots, out, ids);
+        }
+    free(list.slots);
+    free(list.sums);
+    return found;
 }
 
 uint64_t shoal_ring_weigh_new(const shoal_ring *ring, shoal_tree *tree, uint64_t seen, float weight) {
@@ -292,13 +299,13 @@ uint64_t shoal_ring_weigh_new(const shoal_ring *ring, shoal_tree *tree, uint64_t
     return tail;
 }
 
-uint64_t shoal_ring_weigh(const shoal_ring *ring, shoal_tree *tree, const uint64_t *ids, const float *weights,
-                          uint64_t count, uint64_t *slots, float *kept) {
+uint64_t shoal_ring_weigh(const shoal_ring *ring, shoal_tree *tree, uint64_t seen, const uint64_t *ids,
+                          const float *weights, uint64_t count, uint64_t *slots, float *kept) {
     uint64_t number = 0;
     for (uint64_t i = 0; i < count; i++) {
         const uint64_t slot = ids[i] % ring->capacity, word = shoal_ring_look(ring, slot);
-        if (word == 0 || shoal_ring_id(ring, slot, word) != ids[i])
-            continue; /* another row lies there now */
+        if (word == 0 || shoal_ring_id(ring, slot, word) != ids[i] || ids[i] + ring->capacity < seen)
+            continue; /* another row lies there now, or is about to, whose weight this is */
         slots[number] = slot;
         kept[number++] = weights[i];
     }

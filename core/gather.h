@@ -23,9 +23,10 @@ typedef struct shoal_columns {
     uint64_t count;
 } shoal_columns;
 
-/* Pushes `count` rows, row i of column c from in[c] + i * bytes; their ids, which grow, into `ids`. */
-void shoal_ring_push(shoal_ring *ring, shoal_columns columns, const void *const *in, uint64_t count,
-                     uint64_t *ids);
+/* Pushes `count` rows, row i of column c from in[c] + i * bytes; their ids, which grow, into `ids`. Returns
+ * how many: fewer only if living writers hold every slot and do not go on. */
+uint64_t shoal_ring_push(shoal_ring *ring, shoal_columns columns, const void *const *in, uint64_t count,
+                         uint64_t *ids);
 
 /* Copies the rows `ids` to out[c] + i * bytes; `found[i]` is 1, or 0 if the row is gone. Returns how many. */
 uint64_t shoal_ring_fetch(const shoal_ring *ring, shoal_columns columns, const uint64_t *ids, uint64_t count,
@@ -38,21 +39,27 @@ typedef struct shoal_hands {
     shoal_choice *choice;
 } shoal_hands;
 
-/* Draws `count` rows, each of those that can be read with the same chance, and copies them; their ids into
- * `ids`. Returns how many: fewer only if there is nothing to be read. */
-uint64_t shoal_ring_sample(const shoal_ring *ring, shoal_rng *rng, shoal_columns columns, uint64_t count,
+/* A sample is drawn, gathered, and where rows were missing drawn again: each row that can be read comes with
+ * the same chance, or, with a tree over the slots, in proportion to its weight.
+ *
+ *    draw -> slots     gather -> rows, ids, and how many are missing     redraw, if any is
+ *
+ * `slots` is the caller's own, of nobody else's reach. */
+/* `count`, or 0 if there is nothing to be drawn. The weights too, with a tree. */
+uint64_t shoal_ring_draw(const shoal_ring *ring, const shoal_tree *tree, shoal_rng *rng, uint64_t count,
+                         uint64_t *slots, float *weights);
+uint64_t shoal_ring_gather(const shoal_ring *ring, shoal_columns columns, uint64_t count, uint64_t *slots,
                            void *const *out, uint64_t *ids, shoal_hands hands);
+/* 0 if there is nothing to be read. */
+int shoal_ring_redraw(const shoal_ring *ring, const shoal_tree *tree, shoal_rng *rng, shoal_columns columns,
+                      uint64_t count, uint64_t *slots, void *const *out, uint64_t *ids, float *weights);
 
-/* Likewise in proportion to the weights of a tree over the slots; the weights too. */
-uint64_t shoal_ring_sample_weighted(const shoal_ring *ring, const shoal_tree *tree, shoal_rng *rng,
-                                    shoal_columns columns, uint64_t count, void *const *out, uint64_t *ids,
-                                    float *weights, shoal_hands hands);
 /* Gives the rows pushed since ticket `seen` a weight; returns the ticket up to which they have one. */
 uint64_t shoal_ring_weigh_new(const shoal_ring *ring, shoal_tree *tree, uint64_t seen, float weight);
-/* Gives the rows `ids` new weights; those that are gone are left out. Returns how many were given. `slots`
- * and `kept` have room for all. */
-uint64_t shoal_ring_weigh(const shoal_ring *ring, shoal_tree *tree, const uint64_t *ids, const float *weights,
-                          uint64_t count, uint64_t *slots, float *kept);
+/* Gives the rows `ids` new weights; those that are gone are left out, and those whose successors up to ticket
+ * `seen` have theirs. Returns how many were given. `slots` and `kept` have room for all. */
+uint64_t shoal_ring_weigh(const shoal_ring *ring, shoal_tree *tree, uint64_t seen, const uint64_t *ids,
+                          const float *weights, uint64_t count, uint64_t *slots, float *kept);
 
 /* The ids of the last `count` rows that can be read, oldest first; returns how many there are. */
 uint64_t shoal_ring_latest(const shoal_ring *ring, uint64_t count, uint64_t *ids);

@@ -245,7 +245,6 @@ NB_MODULE(_core, m) {
         .def("push", &Ring::push, "given"_a)
         .def("extend", &Ring::extend, "given"_a)
         .def("sample_into", &Ring::sample_into, "rng"_a, "count"_a, "out"_a, "ids"_a)
-        .def("last_ids", &Ring::last_ids, "out"_a)
         .def("sample", &Ring::sample, "rng"_a, "count"_a, "out"_a, "ids"_a)
         .def("fetch", &Ring::fetch, "ids"_a, "out"_a, "found"_a)
         .def("latest", &Ring::latest, "count"_a, "ids"_a)

@@ -32,11 +32,29 @@ int shoal_ring_is_alive(const shoal_ring *ring, uint32_t writer) {
     return lock_number(ring->lock_fd, writer, GET_LOCK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 
+int shoal_ring_has_writers(const shoal_ring *ring) {
+    struct flock lock = {
+        .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = LOCK_BASE, .l_len = SHOAL_RING_WRITERS};
+    return fcntl(ring->lock_fd, GET_LOCK, &lock) != 0 || lock.l_type != F_UNLCK;
+}
+
+/* Under a number that this process has just got, and that a dead writer had. */
+static void drop_held(shoal_ring *ring) {
+    const shoal_ring_writer *last = &ring->writers[ring->writer];
+    const uint64_t from = atomic_load(&last->held_from), count = atomic_load(&last->held);
+    for (uint64_t i = 0; i < count && i < ring->capacity; i++) {
+        const shoal_turn turn = shoal_ring_turn(ring, from + i);
+        shoal_ring_drop(ring, turn.slot, shoal_ring_word(turn.lap, ring->writer, SHOAL_RING_OPEN));
+    }
+    shoal_ring_hold(ring, 0, 0);
+}
+
 int shoal_ring_register(shoal_ring *ring) {
     for (uint32_t writer = 0; writer < SHOAL_RING_WRITERS; writer++) {
         struct flock lock;
         if (lock_number(ring->lock_fd, writer, SET_LOCK, &lock) == 0) {
             ring->writer = writer;
+            drop_held(ring);
             return 0;
         }
         if (errno != EAGAIN && errno != EACCES)

@@ -7,8 +7,8 @@
  * owner; a release fence; the record; the word again, FULL (release).
  * 2. Read: load the word (acquire); if FULL, copy the record; acquire fence; load the word again: the copy
  * counts only if it is the same.
- * 3. Who writes never waits, who reads never waits: a slot held by a writer that sleeps is skipped, one held
- * by a writer that died is taken; a row is seen whole or not at all.
+ * 3. Who writes never waits, who reads never waits: a slot held by a writer that sleeps is skipped (it holds
+ * at most half of them, or one), one held by a writer that died is taken; a row is seen whole or not at all.
  *
  * Why an accepted copy is what was committed: the first load saw the FULL of this lap, which follows the
  * record's stores. Later stores into the record follow the fence of a later claim; had the copy read one of
@@ -34,7 +34,9 @@ enum { SHOAL_RING_WRITERS = 1024 };
 /* Writer of a line: the process that holds the lock of its number. Readers: all, for the sum. */
 typedef struct shoal_ring_writer {
     shoal_word64 committed; /* rows ever; a writer killed right after a commit may not have counted it */
-    uint64_t pad[7];
+    shoal_word64 held_from,
+        held;        /* tickets it may have claimed and not committed: who gets its number next */
+    uint64_t pad[5]; /* looks at them */
 } shoal_ring_writer;
 
 typedef struct shoal_ring {
@@ -47,9 +49,11 @@ typedef struct shoal_ring {
     uint32_t writer; /* this handle's number; SHOAL_RING_WRITERS: it only reads */
 } shoal_ring;
 
-/* Numbers a writer by a lock that the kernel drops with the process: 0, or -errno (-EAGAIN: all are taken).
- */
+/* Numbers a writer by a lock that the kernel drops with the process, and drops what the last of that number
+ * left unfinished: 0, or -errno (-EAGAIN: all are taken). */
 int shoal_ring_register(shoal_ring *ring);
+/* Whether any writer, other than this handle, is alive. */
+int shoal_ring_has_writers(const shoal_ring *ring);
 int shoal_ring_is_alive(const shoal_ring *ring, uint32_t writer);
 
 /* Copies bytes that another process may be writing: what is read of such a race is thrown away. */
@@ -100,6 +104,13 @@ void shoal_ring_seal(const shoal_ring *ring, shoal_turn turn);
 void shoal_ring_count(shoal_ring *ring, uint64_t rows); /* so many were committed by this writer */
 
 #ifndef __cplusplus
+/* Says which tickets this writer is about to claim; none when all are committed. */
+static inline void shoal_ring_hold(shoal_ring *ring, uint64_t from, uint64_t count) {
+    shoal_ring_writer *own = &ring->writers[ring->writer];
+    atomic_store_explicit(&own->held_from, from, memory_order_relaxed);
+    atomic_store_explicit(&own->held, count, memory_order_release);
+}
+
 /* Named protocol steps, for tests that stop or kill a process in between. */
 #ifdef SHOAL_RING_STEP
 void SHOAL_RING_STEP(const char *name);

@@ -12,11 +12,13 @@
 
 #include <nanobind/nanobind.h>
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -105,11 +107,13 @@ class Ring {
         }
         require_writer();
         uint64_t id;
-        shoal_ring_push(&ring_, {columns_.data(), columns_.size()}, taken.pointers(), 1, &id);
+        require_pushed(shoal_ring_push(&ring_, {columns_.data(), columns_.size()}, taken.pointers(), 1, &id),
+                       1);
         return nb::cast(id);
     }
 
-    /* Rows [n, ...], likewise: the range of their ids, or how many if they are not consecutive, or None. */
+    /* Rows [n, ...], likewise: the range of their ids, the ids' bytes if they are not consecutive, or None.
+     */
     nb::object extend(nb::handle given) {
         require_open();
         Given taken(fields_, array_type_, given);
@@ -124,14 +128,12 @@ class Ring {
         }
         require_writer();
         ids_.resize(count);
-        shoal_ring_push(&ring_, {columns_.data(), columns_.size()}, taken.pointers(), count, ids_.data());
+        const uint64_t pushed =
+            shoal_ring_push(&ring_, {columns_.data(), columns_.size()}, taken.pointers(), count, ids_.data());
+        require_pushed(pushed, count);
         if (ids_[count - 1] - ids_[0] != count - 1)
-            return nb::cast(count);
+            return nb::bytes(reinterpret_cast<const char *>(ids_.data()), count * 8);
         return nb::borrow(reinterpret_cast<PyObject *>(&PyRange_Type))(ids_[0], ids_[count - 1] + 1);
-    }
-    /* The ids of the last extend. */
-    void last_ids(nb::object out) const {
-        memcpy(memory_of(out, ids_.size() * 8), ids_.data(), ids_.size() * 8);
     }
 
     /* Draws as many rows as the arrays of the dict `out` have, into them, which must fit exactly and be
@@ -148,8 +150,8 @@ class Ring {
         }
         auto *generator = static_cast<shoal_rng *>(memory_of(rng, sizeof(shoal_rng)));
         auto *drawn = static_cast<uint64_t *>(memory_of(ids, count * 8));
-        return nb::cast(
-            gather(generator, count, {columns_.data(), columns_.size()}, taken.pointers(), drawn));
+        return nb::cast(draw(nullptr, generator, count, {columns_.data(), columns_.size()}, taken.pointers(),
+                             drawn, nullptr));
     }
 
     /* `out`: an array per column, or None for a column that is not wanted. */
@@ -158,7 +160,7 @@ class Ring {
         const Wanted wanted(*this, out, count);
         auto *generator = static_cast<shoal_rng *>(memory_of(rng, sizeof(shoal_rng)));
         auto *drawn = static_cast<uint64_t *>(memory_of(ids, count * 8));
-        return gather(generator, count, wanted.columns(), wanted.to.data(), drawn);
+        return draw(nullptr, generator, count, wanted.columns(), wanted.to.data(), drawn, nullptr);
     }
 
     uint64_t fetch(nb::object ids, nb::tuple out, nb::object found) {
@@ -205,6 +207,28 @@ class Ring {
     void mend(nb::object mapping) { on_disk(shoal_ring_mend, mapping); }
     void sync(nb::object mapping) { on_disk(shoal_ring_sync, mapping); }
 
+    /* Rows drawn and copied, evenly or, with a tree, by its weights: `count`, or 0 if there are none. The GIL
+     * guards generator and tree; it is given up while long rows are copied. */
+    uint64_t draw(const shoal_tree *tree, shoal_rng *rng, uint64_t count, shoal_columns columns,
+                  void *const *to, uint64_t *ids, float *weights) {
+        constexpr uint64_t FEW = 512;
+        uint64_t few[FEW], missing;
+        const std::unique_ptr<uint64_t[]> many(count > FEW ? new uint64_t[count] : nullptr);
+        uint64_t *slots = many ? many.get() : few; /* not `ids`, which others can reach */
+        if (shoal_ring_draw(&ring_, tree, rng, count, slots, weights) == 0)
+            return 0;
+        if (is_long(columns, count)) {
+            Unlocked unlocked;
+            const Hands hands(*this);
+            missing = shoal_ring_gather(&ring_, columns, count, slots, to, ids, hands.given);
+        } else {
+            missing = shoal_ring_gather(&ring_, columns, count, slots, to, ids, {});
+        }
+        if (missing != 0 && !shoal_ring_redraw(&ring_, tree, rng, columns, count, slots, to, ids, weights))
+            return 0;
+        return count;
+    }
+
     /* Worth the GIL's release and threads. */
     static bool is_long(shoal_columns columns, uint64_t count) {
         uint64_t bytes = 0;
@@ -218,12 +242,15 @@ class Ring {
         shoal_hands given = {};
 
         explicit Hands(Ring &ring) : ring_(ring), mine_(!ring.pool_taken_.exchange(true)) {
-            const uint32_t cores = shoal_cpu_count(), count = cores < MOST_HANDS ? cores : MOST_HANDS;
-            if (!mine_ || count < 2)
+            if (!mine_)
                 return;
-            if (ring.pool_ == nullptr && shoal_pool_create(count, &ring.pool_) != 0)
-                return; /* no threads to be had: alone, then */
-            given = {ring.pool_, count, &ring.choice_};
+            if (ring.pool_ == nullptr) {
+                const uint32_t cores = shoal_cpu_count();
+                ring.hands_ = cores < MOST_HANDS ? cores : MOST_HANDS;
+                if (ring.hands_ < 2 || shoal_pool_create(ring.hands_, &ring.pool_) != 0)
+                    return; /* no threads to be had: alone, then */
+            }
+            given = {ring.pool_, ring.hands_, &ring.choice_};
         }
         ~Hands() {
             if (mine_)
@@ -270,14 +297,6 @@ class Ring {
         return head->data;
     }
 
-    uint64_t gather(shoal_rng *rng, uint64_t count, shoal_columns columns, void *const *to, uint64_t *ids) {
-        if (!is_long(columns, count))
-            return shoal_ring_sample(&ring_, rng, columns, count, to, ids, {});
-        Unlocked unlocked;
-        const Hands hands(*this);
-        return shoal_ring_sample(&ring_, rng, columns, count, to, ids, hands.given);
-    }
-
     static bool as_number(const Field &field, PyObject *value, char *out) {
         if (!field.shape.empty())
             return false;
@@ -292,6 +311,8 @@ class Ring {
         } else if (PyFloat_CheckExact(value) && (field.format == "d" || field.format == "f")) {
             const double number = PyFloat_AsDouble(value);
             const float narrow = static_cast<float>(number);
+            if (field.format == "f" && std::isinf(narrow) && !std::isinf(number))
+                return false;
             if (field.format == "d")
                 memcpy(out, &number, sizeof number);
             else
@@ -302,14 +323,27 @@ class Ring {
         return true;
     }
 
+    static void require_pushed(uint64_t pushed, uint64_t count) {
+        if (pushed == count)
+            return;
+        const std::string text =
+            std::to_string(pushed) + " of " + std::to_string(count) +
+            " rows stored: living writers hold every slot and do not go on; is one stopped? "
+            "A larger capacity leaves room";
+        raise_shoal("ShoalError", text.c_str());
+    }
+
     template <typename Call> void on_disk(Call call, nb::object mapping) {
         require_open();
         Buffer whole;
         whole.take(mapping);
-        int result;
-        {
+        shoal_ring own = ring_; /* another thread may close the handle meanwhile */
+        own.lock_fd = fcntl(ring_.lock_fd, F_DUPFD_CLOEXEC, 0);
+        int result = own.lock_fd < 0 ? -errno : 0;
+        if (result == 0) {
             Unlocked unlocked;
-            result = call(&ring_, whole->buf, static_cast<uint64_t>(whole->len));
+            result = call(&own, whole->buf, static_cast<uint64_t>(whole->len));
+            ::close(own.lock_fd);
         }
         raise_system(result);
     }
@@ -343,6 +377,7 @@ class Ring {
     static constexpr uint64_t LONG_BYTES = 1 << 18;
     static constexpr uint32_t MOST_HANDS = 4;
     shoal_pool *pool_ = nullptr; /* made when first needed */
+    uint32_t hands_ = 0;         /* its threads */
     shoal_choice choice_ = {};
     std::atomic<bool> pool_taken_ = false;
     shoal_ring ring_ = {};

@@ -33,8 +33,8 @@ class Weights {
         const auto *given = static_cast<const float *>(memory_of(weights, count * sizeof(float)));
         std::vector<uint64_t> slots(count);
         std::vector<float> kept(count);
-        return shoal_ring_weigh(ring_.ring(), &tree_, static_cast<const uint64_t *>(wanted->buf), given,
-                                count, slots.data(), kept.data());
+        return shoal_ring_weigh(ring_.ring(), &tree_, seen_, static_cast<const uint64_t *>(wanted->buf),
+                                given, count, slots.data(), kept.data());
     }
 
     uint64_t sample(nb::object rng, uint64_t count, nb::tuple out, nb::object ids, nb::object weights) {
@@ -42,12 +42,7 @@ class Weights {
         auto *generator = static_cast<shoal_rng *>(memory_of(rng, sizeof(shoal_rng)));
         auto *drawn = static_cast<uint64_t *>(memory_of(ids, count * 8));
         auto *drawn_weights = static_cast<float *>(memory_of(weights, count * sizeof(float)));
-        const auto draw = [&](shoal_hands hands) { /* the GIL guards the tree */
-                                                   return shoal_ring_sample_weighted(
-                                                       ring_.ring(), &tree_, generator, wanted.columns(),
-                                                       count, wanted.to.data(), drawn, drawn_weights, hands);
-        };
-        return Ring::is_long(wanted.columns(), count) ? draw(Ring::Hands(ring_).given) : draw({});
+        return ring_.draw(&tree_, generator, count, wanted.columns(), wanted.to.data(), drawn, drawn_weights);
     }
     float total() const { return shoal_tree_total(&tree_); }
 

@@ -80,7 +80,10 @@ static void *read_rows(void *argument) {
     shoal_hands hands = {.count = 2, .choice = &choice};
     CHECK(shoal_pool_create(hands.count, &hands.pool) == 0);
     while (!atomic_load(&stop) || read == 0) {
-        const uint64_t count = shoal_ring_sample(&ring, &rng, columns, 16, out, ids, hands);
+        uint64_t slots[16], count = shoal_ring_draw(&ring, NULL, &rng, 16, slots, NULL);
+        if (count != 0 && shoal_ring_gather(&ring, columns, count, slots, out, ids, hands) != 0 &&
+            !shoal_ring_redraw(&ring, NULL, &rng, columns, count, slots, out, ids, NULL))
+            count = 0;
         for (uint64_t i = 0; i < count; i++) {
             for (int w = 1; w < WORDS; w++)
                 CHECK(rows[i][w] == rows[i][0]); /* whole */

@@ -6,8 +6,9 @@
 /* A second copy of the pushes and reads, under other names, with the steps called. */
 #define shoal_ring_push steps_push
 #define shoal_ring_fetch steps_fetch
-#define shoal_ring_sample steps_sample
-#define shoal_ring_sample_weighted steps_sample_weighted
+#define shoal_ring_draw steps_draw
+#define shoal_ring_gather steps_gather
+#define shoal_ring_redraw steps_redraw
 #define shoal_ring_weigh_new steps_weigh_new
 #define shoal_ring_weigh steps_weigh
 #define shoal_ring_latest steps_latest
@@ -103,7 +104,10 @@ static int died_at(const char *name, int turn) {
         const uint64_t id = shared->acknowledged[i];
         CHECK(there(&ring, id, 1ull << 32 | i) || id + CAPACITY < tail);
     }
-    CHECK(shoal_ring_register(&ring) == 0);
+    CHECK(shoal_ring_register(&ring) == 0); /* under the dead one's number */
+    CHECK(ring.writer == 0 && atomic_load(&shared->writers[0].held) == 0);
+    for (uint64_t slot = 0; slot < CAPACITY; slot++)
+        CHECK(shoal_ring_state(atomic_load(shoal_ring_at(&ring, slot))) != SHOAL_RING_OPEN);
     uint64_t ids[BATCH], before = tail, full = 0;
     for (uint64_t batch = 0; batch < 2 * CAPACITY; batch++) { /* it neither waits nor loses a turn */
         push(&ring, 2, batch * BATCH, ids);

@@ -236,7 +236,9 @@ class EnvChunk:
                     fault = {"final_obs": copy.deepcopy(observation), "final_info": dict(fault), **fault}
                 reports.append((number, INFO, self.frozen({**info, **fault})))
                 return observation
-        reports.append((number, ERROR, Failure.of(error, number)))
+        failure = Failure.of(error, number)
+        reports.append((number, INFO, self.frozen({"fault": failure.summary})))  # beside it, in error.results
+        reports.append((number, ERROR, failure))
         return None
 
     def frozen(self, value: Any) -> Frozen:

@@ -250,9 +250,15 @@ class Crew:
         which = f"environment {plan.first}" if plan.count == 1 else f"environments {plan.first}-{env_ids[-1]}"
         who = f"worker {plan.worker} (process {pid}) with {which}"
         facts = {"env_ids": env_ids, "pid": pid, "signal": number, "exitcode": code, "stderr": tail}
+        advice = ""
+        if self.made and not plan.restarts:
+            advice = (
+                "; reset(), or async_reset() with batch_size=, brings it back, and "
+                'on_fault="restart" replaces such workers by itself'
+            )
         if late_s is not None:
             summary = f"{who} did not answer within {late_s:g} s and was killed"
-            return WorkerTimeout(summary + _quoted(tail), summary=summary, **facts)
+            return WorkerTimeout(summary + advice + _quoted(tail), summary=summary, **facts)
         if number is not None:
             how = f"was killed by {_signal_name(number)}"
         else:
@@ -262,9 +268,6 @@ class Crew:
             how += " (the memory cgroup's oom_kill counter rose: likely out of memory)"
         self._kills = kills
         summary = f"{who} {how}"
-        advice = ""
-        if self.made and not plan.restarts:
-            advice = '; reset() brings it back, and on_fault="restart" replaces such workers by itself'
         return WorkerDied(summary + advice + _quoted(tail), summary=summary, **facts)
 
     def stop(self, timeout_s: float) -> None:

@@ -7,7 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["checked_capacity", "checked_count", "checked_ids"]
+from shoal.errors import SpaceError
+from shoal.replay.records import Column
+
+__all__ = ["checked_capacity", "checked_count", "checked_fraction", "checked_ids", "converted"]
 
 
 def checked_count(name: str, value: Any, least: int = 1) -> int:
@@ -37,3 +40,53 @@ def checked_ids(ids: Any) -> NDArray[np.uint64]:
     if given.dtype.kind == "i" and (given < 0).any():
         raise ValueError(f"ids must be at least 0, as batch.ids has them, got {given.min()}")
     return np.ascontiguousarray(given, np.uint64)
+
+
+def checked_fraction(name: str, value: Any, most: float = 1.0) -> float:
+    """A number from 0 to `most`."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} must be a number, got {type(value).__name__}") from None
+    if not 0 <= number <= most:
+        raise ValueError(f"{name} must be from 0 to {most:g}, got {value}")
+    return number
+
+
+def converted(name: str, value: Any, column: Column) -> NDArray[Any]:
+    """Rows [n, ...] of a field in its own dtype; SpaceError for a value that does not fit."""
+    try:
+        given = np.asarray(value)
+        array = given.astype(column.dtype, casting="unsafe", copy=False)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise SpaceError(
+            f"field {name!r}: expected {column}, found {value!r:.80}: {error}; nothing stored"
+        ) from error
+    if given.ndim == 0 or given.shape[1:] != column.shape:
+        hint = "nothing stored"
+        if given.shape == column.shape:
+            hint += "; one row is [row], or push"
+        whole = ", ".join(["n", *map(str, column.shape)])
+        raise SpaceError(
+            f"field {name!r}: expected rows of shape {column.shape}, so [{whole}] in all, found "
+            f"{list(given.shape)}; {hint}"
+        )
+    if given.dtype != column.dtype and not _fits(given, array):
+        raise SpaceError(
+            f"field {name!r}: expected values that fit {column.dtype.name}, found {value!r:.60}; "
+            "nothing stored"
+        )
+    return np.ascontiguousarray(array)
+
+
+def _fits(given: NDArray[Any], array: NDArray[Any]) -> bool:
+    """Whether a conversion kept the values; floats may be rounded, but not to infinity."""
+    kind = array.dtype.kind
+    if kind in "biu":
+        if given.dtype.kind not in "biu":
+            return given.size == 0
+        low, high = (0, 1) if kind == "b" else (np.iinfo(array.dtype).min, np.iinfo(array.dtype).max)
+        return given.size == 0 or (int(given.min()) >= low and int(given.max()) <= high)
+    if kind == "f":
+        return given.dtype.kind in "biuf" and bool((np.isfinite(array) | ~np.isfinite(given)).all())
+    return np.can_cast(given.dtype, array.dtype, "same_kind")

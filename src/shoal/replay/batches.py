@@ -98,9 +98,10 @@ class Outputs:
             key = n, specs, [*out], [id(array) for array in out.values()]
         except (TypeError, AttributeError):
             raise TypeError(f"out must be a dict of arrays, got {type(out).__name__}") from None
-        if key != self._known[0]:  # the same arrays were looked at before, and are kept
-            self._known = key, _checked(out, n, specs)
-        return self._known[1]
+        known = self._known
+        if key != known[0]:  # the same arrays were looked at before, and are kept
+            known = self._known = key, _checked(out, n, specs)
+        return known[1]
 
 
 def _checked(out: Mapping[str, NDArray[Any]], n: int, specs: Specs) -> dict[str, NDArray[Any]]:
@@ -108,10 +109,15 @@ def _checked(out: Mapping[str, NDArray[Any]], n: int, specs: Specs) -> dict[str,
         raise SpaceKeyError(f"out must have the keys {list(specs)}, found {list(out)}")
     for name, (dtype, shape) in specs.items():
         array, expected = out[name], (n, *shape)
-        fits = isinstance(array, np.ndarray) and array.flags.c_contiguous and array.flags.writeable
-        if not fits or array.dtype != dtype or array.shape != expected:
-            raise SpaceError(
-                f"out[{name!r}] must be a writable C-contiguous array {dtype}{list(expected)}, "
-                f"found {getattr(array, 'dtype', type(array).__name__)}{list(np.shape(array))}"
-            )
+        if not isinstance(array, np.ndarray):
+            found = type(array).__name__
+        elif array.dtype != dtype or array.shape != expected:
+            found = f"{array.dtype}{list(array.shape)}"
+        elif not array.flags.c_contiguous or not array.flags.writeable:
+            found = "a strided one" if array.flags.writeable else "a read-only one"
+        else:
+            continue
+        raise SpaceError(
+            f"out[{name!r}] must be a writable C-contiguous array {dtype}{list(expected)}, found {found}"
+        )
     return {name: out[name] for name in specs}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
@@ -15,9 +14,9 @@ from numpy.typing import NDArray
 from shoal.errors import SpaceError, SpaceKeyError
 from shoal.memory import Segment
 from shoal.memory.layout import FieldSpec
-from shoal.native.plugin import rng_words
-from shoal.replay.arguments import checked_capacity, checked_count, checked_ids
+from shoal.replay.arguments import checked_capacity, checked_count, checked_ids, converted
 from shoal.replay.batches import Batch, Outputs, Specs, begun
+from shoal.replay.draws import Draws
 from shoal.replay.fields import by_field, fields_of
 from shoal.replay.records import Durability, Records, records_for
 
@@ -46,7 +45,7 @@ class ReplayBuffer:
         path: A new file to keep it in; None: anonymous memory.
         durability: What rows of a file survive once a push has returned. "process": the death of any process.
             "sync": a crash of the machine too; each push waits for the disk.
-        seed: Of the draws of this handle; None: its own.
+        seed: Of the draws of this handle in this process; None, and in other processes: their own.
     """
 
     def __init__(
@@ -106,11 +105,11 @@ class ReplayBuffer:
         }
         self._outputs = Outputs()
         self._sampled: Specs = self.fields  # what `sample` gives
-        self.seed(seed)
+        self._draws = Draws(seed)
 
     def seed(self, seed: int | None = None) -> None:
-        """Begins the stream of draws anew."""
-        self._rng = np.array(rng_words(secrets.randbits(64) if seed is None else seed), np.uint64)
+        """Begins the stream of draws of this handle, in this process, anew."""
+        self._draws.seed(seed)
 
     def push(self, row: Any) -> int:
         """Stores one row whole, or raises and stores nothing; its id. A dict, flat or nested as a space."""
@@ -143,7 +142,7 @@ class ReplayBuffer:
                 batch = out
             else:
                 batch = begun(Batch, n, cast("dict[str, NDArray[Any]]", out))
-            if self._ring.sample_into(self._rng, n, batch, batch.ids) == n:
+            if self._ring.sample_into(self._draws.words, n, batch, batch.ids) == n:
                 return batch
         return self._outputs.filled(Batch, n, self._sampled, out, device, self._fill)
 
@@ -198,6 +197,7 @@ class ReplayBuffer:
 
     def snapshot(self, path: str | os.PathLike[str]) -> int:
         """Writes a file that `open` opens, while others push; atomic, on disk when it returns. Rows in it."""
+        _ = self._ring.length  # raises if it is closed
         return self._records.snapshot(Path(path))
 
     def save(self, directory: str | os.PathLike[str]) -> int:
@@ -234,7 +234,7 @@ class ReplayBuffer:
 
     def _draw(self, batch: Batch, columns: tuple[NDArray[Any] | None, ...]) -> None:
         n = len(batch.ids)
-        if self._records.ring.sample(self._rng, n, columns, batch.ids) < n:
+        if self._records.ring.sample(self._draws.words, n, columns, batch.ids) < n:
             raise ValueError("cannot sample from an empty buffer; push something first")
 
     def _fill(self, batch: Batch, draw: Draw | None = None) -> None:
@@ -258,11 +258,11 @@ class ReplayBuffer:
         """Rows that are stored, but perhaps not on disk yet."""
         return self._looked_at(batch, self._ring.extend(batch))
 
-    def _looked_at(self, batch: Any, stored: range | int | None) -> range | NDArray[np.uint64]:
+    def _looked_at(self, batch: Any, stored: range | bytes | None) -> range | NDArray[np.uint64]:
         """The ids of what was stored; what did not fit at first sight is converted, or refused."""
         if stored is None:
             return self._store(self._by_field(batch))
-        return self._records.last_ids(stored) if isinstance(stored, int) else stored
+        return np.frombuffer(stored, np.uint64).copy() if isinstance(stored, bytes) else stored
 
     def _store(self, batch: dict[str, Any]) -> range | NDArray[np.uint64]:
         arrays = {name: self._converted(name, value) for name, value in batch.items()}
@@ -276,17 +276,7 @@ class ReplayBuffer:
         return self._looked_at(arrays, stored)
 
     def _converted(self, name: str, value: Any) -> NDArray[Any]:
-        column = self._records.columns[name]
-        try:
-            given = np.asarray(value)
-            array = given.astype(column.dtype, casting="same_kind", copy=False)
-        except (TypeError, ValueError) as error:
-            raise SpaceError(f"field {name!r}: expected {column}, found {value!r:.80}: {error}") from error
-        if array.ndim == 0 or array.shape[1:] != column.shape:
-            raise SpaceError(
-                f"field {name!r}: expected rows of shape {column.shape}, found {array.shape} in all"
-            )
-        return np.ascontiguousarray(array)
+        return converted(name, value, self._records.columns[name])
 
 
 def made(records: Records, seed: int | None) -> ReplayBuffer:

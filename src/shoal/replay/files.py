@@ -87,7 +87,9 @@ def load(directory: Path, seed: int | None) -> ReplayBuffer:
         ids = _read(directory / "ids.npy", np.dtype(np.uint64), (count,))
         facts = dict(manifest["facts"])
     except (KeyError, TypeError, ValueError, AttributeError, EOFError, FileNotFoundError) as error:
-        raise CorruptFileError(f"{str(directory)!r} does not hold a saved replay buffer: {error}") from error
+        raise CorruptFileError(
+            f"{str(directory)!r} does not hold a saved replay buffer: {_said(error)}"
+        ) from error
     if not 0 <= count <= capacity or not (np.diff(ids.astype(np.int64)) > 0).all():
         raise CorruptFileError(f"{str(directory)!r}: its rows are not in order")
     links = "num_envs" in facts
@@ -98,6 +100,12 @@ def load(directory: Path, seed: int | None) -> ReplayBuffer:
     if links:
         Links(buffer._records).set(rows[PREVIOUS], np.arange(count, dtype=np.uint64))
     return buffer
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, KeyError):
+        return f"its manifest has no {error}"
+    return str(error).split("allow_pickle")[0] or type(error).__name__
 
 
 def _renumbered(previous: NDArray[np.uint64], ids: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,12 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal import _core
-from shoal.native.plugin import rng_words
-from shoal.replay.arguments import checked_ids
+from shoal.replay.arguments import checked_fraction, checked_ids
 from shoal.replay.batches import PrioritizedBatch
 from shoal.replay.buffer import ReplayBuffer
+from shoal.replay.draws import Draws
 
 __all__ = ["PrioritizedSampler"]
+
+_LEAST = 1e-25
+"""Weights are floats, and so are sums of millions of them."""
 
 
 class PrioritizedSampler:
@@ -33,7 +35,7 @@ class PrioritizedSampler:
         buffer: Whose rows; other processes may push into it.
         alpha: 0: uniform; 1: in proportion to the priorities.
         beta: How far the bias is undone by `batch.weights`, unless `sample` says otherwise.
-        seed: Of the draws; None: its own.
+        seed: Of the draws in this process; None, and in forked children: their own.
     """
 
     def __init__(
@@ -41,12 +43,11 @@ class PrioritizedSampler:
     ) -> None:
         if not isinstance(buffer, ReplayBuffer):
             raise TypeError(f"expected a ReplayBuffer, got {type(buffer).__name__}")
-        if not 0 <= alpha < float("inf"):
-            raise ValueError(f"alpha must be at least 0, got {alpha}")
-        self.buffer, self.alpha, self.beta = buffer, float(alpha), _beta(beta)
+        self.buffer = buffer
+        self.alpha, self.beta = checked_fraction("alpha", alpha, 100), checked_fraction("beta", beta)
         self._weights = _core.Weights(buffer._records.ring)
         self._highest = 1.0
-        self._rng = np.array(rng_words(secrets.randbits(64) if seed is None else seed), np.uint64)
+        self._draws = Draws(seed)
 
     def sample(
         self,
@@ -60,7 +61,7 @@ class PrioritizedSampler:
 
         `out` and `device` are those of the buffer's own `sample`; the ids stay an array.
         """
-        strength = self.beta if beta is None else _beta(beta)
+        strength = checked_fraction("beta", self.beta if beta is None else beta)
         self._weights.weigh_new(self._highest)
 
         def fill(batch: PrioritizedBatch) -> None:
@@ -72,25 +73,29 @@ class PrioritizedSampler:
 
     def _draw(self, batch: PrioritizedBatch, columns: tuple[NDArray[Any] | None, ...]) -> None:
         n = len(batch.ids)
-        if self._weights.sample(self._rng, n, columns, batch.ids, batch.weights) < n:
+        if self._weights.sample(self._draws.words, n, columns, batch.ids, batch.weights) < n:
             raise ValueError("cannot sample from an empty buffer; push something first")
 
     def update_priorities(self, ids: Any, priorities: Any) -> int:
         """Sets the priorities of rows that are still there; how many were."""
         wanted = checked_ids(ids)
-        given = np.asarray(priorities, np.float64)
+        try:
+            given = np.asarray(priorities, np.float64)
+        except (TypeError, ValueError) as error:
+            raise TypeError(f"priorities must be numbers, got {priorities!r:.80}") from error
         if given.shape != wanted.shape:
             raise ValueError(f"expected as many priorities as ids, found {given.shape} and {wanted.shape}")
         if not np.isfinite(given).all() or (given <= 0).any():
             raise ValueError("priorities must be finite and more than 0; add a small number to errors")
-        weights = (given**self.alpha).astype(np.float32)
+        with np.errstate(over="ignore", under="ignore"):
+            weights = given**self.alpha
+        if len(weights) and not (weights.min() >= _LEAST and weights.max() <= 1 / _LEAST):
+            raise ValueError(
+                f"priority ** alpha must be from {_LEAST:g} to {1 / _LEAST:g}, found {weights.min():g} to "
+                f"{weights.max():g}; scale the priorities"
+            )
+        weights = weights.astype(np.float32)
         self._weights.weigh_new(self._highest)
         if len(weights):
             self._highest = max(self._highest, float(weights.max()))
         return self._weights.weigh(wanted, weights)
-
-
-def _beta(beta: Any) -> float:
-    if not 0 <= beta <= 1:
-        raise ValueError(f"beta must be from 0 to 1, got {beta}")
-    return float(beta)

@@ -7,6 +7,7 @@ tail | writers [1024] | rows [capacity, stride] | schema (JSON: the fields)
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -119,10 +120,16 @@ class Records:
                 Column(name, np.dtype(dtype), tuple(shape), offset)
                 for name, dtype, shape, offset in facts["fields"]
             ]
-            sizes = int(facts["capacity"]), int(facts["stride"])
-            self._adopt(segment, *sizes, columns, facts["facts"], bool(facts["check"]))
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise CorruptFileError(f"{segment!r} does not hold a replay buffer: {error}") from error
+            capacity, stride, checks = int(facts["capacity"]), int(facts["stride"]), bool(facts["check"])
+            fields = {column.name: (column.dtype, column.shape) for column in columns}
+            if (columns, stride) != _columns(fields, checks) or capacity < 1:
+                raise ValueError("its fields do not lie as it says")
+            if segment["rows"].shape != (capacity, stride) or segment["rows"].dtype != np.uint8:
+                raise ValueError("its rows are not as many or as long as it says")
+            self._adopt(segment, capacity, stride, columns, facts["facts"], checks)
+        except (ValueError, TypeError, KeyError, AttributeError, LayoutError) as error:
+            why = f"it has no {error}" if isinstance(error, KeyError) else error
+            raise CorruptFileError(f"{segment!r} does not hold a replay buffer: {why}") from error
         return self
 
     @classmethod
@@ -182,12 +189,6 @@ class Records:
             column.name: np.empty((count, *column.shape), column.dtype) for column in self.columns.values()
         }
 
-    def last_ids(self, count: int) -> NDArray[np.uint64]:
-        """Those of the last extend."""
-        ids = np.empty(count, np.uint64)
-        self.ring.last_ids(ids)
-        return ids
-
     def sync(self) -> None:
         """Keeps the promise of `durability` for what was stored."""
 
@@ -212,9 +213,11 @@ class Records:
         return rows
 
     def renew(self) -> None:
-        """In a forked child: a writer's number is its process's, so the child gets its own."""
+        """In a forked child: a writer's number is its process's, so the child gets its own, or is closed."""
+        self.ring.close()
         if not self.segment.closed:
-            self.ring.renew(_core.reopen(self.segment.fileno(), True))
+            with contextlib.suppress(OSError):  # no descriptors left: then every call says that it is closed
+                self.ring.renew(_core.reopen(self.segment.fileno(), True))
 
     def close(self) -> None:
         self.ring.close()
@@ -261,7 +264,8 @@ def _columns(fields: Mapping[str, FieldSpec], checks: bool) -> tuple[list[Column
     for field in sorted(checked.values(), key=lambda field: field.size_bytes):
         alignment = min(8, field.dtype.itemsize & -field.dtype.itemsize)
         end = -(-end // alignment) * alignment
-        placed[field.name] = Column(field.name, field.dtype, field.shape, end)
+        dtype = np.dtype(field.dtype.str)  # one of several names of the same type
+        placed[field.name] = Column(field.name, dtype, field.shape, end)
         end += field.size_bytes
     end += _WORD if checks else 0
     stride = -(-end // _LINE) * _LINE

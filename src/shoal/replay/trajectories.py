@@ -63,6 +63,11 @@ class TrajectoryBuffer(ReplayBuffer):
             FIRST: (np.bool_, ()),
             PREVIOUS: (np.uint64, ()),
         }
+        if checked_capacity(capacity) < 2 * num_envs:
+            raise ValueError(
+                f"capacity must be at least {2 * num_envs}, two rows for each of {num_envs} environments, "
+                f"got {capacity}"
+            )
         facts = {"num_envs": num_envs, "autoreset_mode": autoreset_mode.name}
         kind = records_for(durability, path)
         records = kind(checked_capacity(capacity), fields, path, links=True, facts=facts)
@@ -82,7 +87,12 @@ class TrajectoryBuffer(ReplayBuffer):
     # -- writing --------------------------------------------------------------------------------------
 
     def begin(self, observations: Any, mask: NDArray[np.bool_] | None = None) -> None:
-        """First observations of new episodes, of all environments or those of `mask`: what reset returned."""
+        """First observations of new episodes, of all environments or those of `mask`: what reset returned.
+
+        Also after steps whose results were not added: with the observations there are now.
+        """
+        if isinstance(observations, tuple) and len(observations) == 2 and isinstance(observations[1], dict):
+            raise TypeError("begin takes the observations that reset returned, not the infos too: reset()[0]")
         which = np.ones(self.num_envs, np.bool_) if mask is None else np.asarray(mask, np.bool_)
         if which.shape != (self.num_envs,):
             raise ValueError(f"mask must have shape ({self.num_envs},), got {which.shape}")
@@ -101,7 +111,8 @@ class TrajectoryBuffer(ReplayBuffer):
     ) -> None:
         """One step of all environments: the actions, and what `step` returned, as it returned it.
 
-        Rows of a replaced worker (`info["_fault"]`) begin an episode: what led to them is not known.
+        Rows of a replaced worker, or of an environment that raised (`info["_fault"]`, also in
+        `error.results`), begin an episode: what led to them is not known.
         """
         parts, acted = self._parts("obs", next_observations), self._parts("action", actions)
         rewards = np.asarray(rewards, np.float32)

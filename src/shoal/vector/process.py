@@ -593,7 +593,7 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._finalizer.detach()
         begin = time.monotonic()
         if self._forks == _core.fork_count():
-            self._workers.settle(limit / 2)
+            self._workers.settle(max(limit / 2, limit - 0.5))  # then they are asked to end
         self._workers.close(max(0.0, limit - (time.monotonic() - begin)))
         self._actions.close()
 
