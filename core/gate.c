@@ -15,7 +15,8 @@ enum {
     CROWDED_NS = 15000,
     WEIGHT = 8,
     LATE_NS = 200000,
-    LONGEST_REST = 1023
+    LONGEST_REST = 1023,
+    TRIAL = 64
 };
 
 _Static_assert(sizeof(shoal_gate) == 192 && sizeof(shoal_bell) == 64, "whole cache lines");
@@ -72,7 +73,8 @@ static inline int wait_awake(wish *w, int (*over)(wish *), uint64_t (*since)(con
     }
     if (looks)
         judge(&patience->look, 0);
-    if (patience->average_ns <= patience->limit_ns && worth(&patience->yield)) {
+    const int long_waits = patience->average_ns > patience->limit_ns;
+    if ((!long_waits || ++patience->slept % TRIAL == 0) && worth(&patience->yield)) {
         const uint64_t begin = shoal_now_ns();
         uint64_t now = begin;
         do {
@@ -81,6 +83,8 @@ static inline int wait_awake(wish *w, int (*over)(wish *), uint64_t (*since)(con
             if (over(w)) {
                 const uint64_t end = since(w);
                 learn(patience, now - begin);
+                if (long_waits) /* sleeps seemed longer than the waits were: it takes time to be woken */
+                    patience->average_ns = now - begin;
                 judge(&patience->yield, now < end + LATE_NS);
                 return 1;
             }

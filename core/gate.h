@@ -39,7 +39,8 @@ typedef struct shoal_habit {
 /* What a waiter does before it sleeps, learned from its recent waits. Private to one waiter. */
 typedef struct shoal_patience {
     uint64_t average_ns; /* moving average of waits */
-    uint64_t limit_ns;   /* how long it yields at most; not at all while waits average more */
+    uint64_t limit_ns;   /* how long it yields at most; only now and then while waits average more */
+    uint32_t slept;      /* without yielding first, for that */
     uint64_t yielded_ns; /* in vain, before the sleep that follows */
     shoal_habit look;    /* disappoints when it does not end the wait: the other one may need this core */
     shoal_habit yield;   /* disappoints when it ends too late: somebody else took the core for a time slice */

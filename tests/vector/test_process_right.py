@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import threading
 import time
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Tuple
 from gymnasium.vector import AutoresetMode
 
+from shoal import ReplayBuffer
 from shoal.errors import WorkerDied
 from shoal.vector import ProcessVectorEnv
 from tests.vector.test_process_envs import (
@@ -311,3 +313,62 @@ def test_the_caller_makes_its_own_share_and_no_more():
 
     with ProcessVectorEnv([Where] * 4, num_workers=1, caller_steps=True) as envs:
         assert envs.call("where") == (*envs.worker_pids * 2, os.getpid(), os.getpid())
+
+
+# -- an environment that raises, Ctrl-C, and replay -------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", AutoresetMode, ids=lambda mode: mode.name)
+def test_the_results_beside_an_exception_say_which_row_is_none_of_a_step(mode):
+    with ProcessVectorEnv(counters(3), num_workers=2, autoreset_mode=mode) as envs:
+        buffer = ReplayBuffer.for_env(envs, 100, seed=0)
+        buffer.begin(envs.reset(seed=0)[0])
+        for turn in range(6):
+            actions = np.array([0, RAISE if turn == 2 else 0, 0])
+            try:
+                with logged():
+                    results = envs.step(actions)
+            except Broken as error:
+                results = error.results
+                assert results[4]["_fault"].tolist() == [False, True, False]
+                assert "it was told to" in results[4]["fault"][1]
+            buffer.add(actions, *results)
+            if mode == AutoresetMode.DISABLED and results[3].any():
+                observations, _ = envs.reset(options={"reset_mask": results[3]})
+                buffer.begin(observations, results[3])
+        batch = buffer.sample(64)
+        assert (batch["next_obs"][:, 2] == batch["obs"][:, 2] + 1).all()  # never across the exception
+        assert (batch["next_obs"][:, 1] == batch["obs"][:, 1]).all()
+        buffer.close()
+
+
+def test_control_c_inside_the_callers_own_environment_steps_the_others_and_marks_the_row(gate):
+    class Interrupted(Counter):
+        def step(self, action):
+            if action == RAISE:
+                raise KeyboardInterrupt  # as a signal that arrives in here
+            return super().step(action)
+
+    makers = [lambda who=who: Interrupted(who, gate) for who in range(4)]
+    with ProcessVectorEnv(makers, num_workers=1, caller_steps=True) as envs:
+        envs.reset(seed=0)
+        envs.step([0, 0, 0, 0])
+        with pytest.raises(KeyboardInterrupt):
+            envs.step([0, 0, RAISE, 0])
+        observations, rewards, _, truncated, info = envs.step_wait()  # what the step came to
+        assert observations[[0, 1, 3], 2].tolist() == rewards[[0, 1, 3]].tolist() == [2, 2, 2]
+        assert truncated.tolist() == info["_fault"].tolist() == [False, False, True, False]
+        assert envs.step([0, 0, 0, 0])[0][:, 2].tolist() == [3, 3, 0, 3]
+
+
+def test_close_waits_as_long_as_it_is_told(gate):
+    with ProcessVectorEnv(counters(2, gate=gate), num_workers=2) as envs:
+        envs.reset(seed=0)
+        envs.step_async([SLOW, 0])
+        opener = threading.Timer(1.8, gate.touch)
+        opener.start()
+        begin = time.monotonic()
+        with logged():
+            envs.close(timeout=6)
+        assert 1.7 < time.monotonic() - begin < 5  # it was done then, and nobody was killed
+        opener.join()

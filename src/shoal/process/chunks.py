@@ -62,6 +62,8 @@ class EnvChunk:
                     error.env_id = number  # type: ignore[attr-defined]
                 self.close()
                 raise
+        self.interrupted: BaseException | None = None
+        """Ctrl-C that fell into an environment of the caller's own."""
         self._next_seeds: list[int | None] = list(plan.seeds)
         self._seeds: list[int | None] = list(plan.seeds)
         self._repairs = [0] * len(self._envs)
@@ -218,8 +220,8 @@ class EnvChunk:
     def failed(self, local: int, error: BaseException, reports: list[Any]) -> Any:
         """An environment raised: reported, or with on_fault="restart" made anew; then its observation."""
         number = self._plan.first + local
-        if isinstance(error, KeyboardInterrupt) and not hasattr(self._worker, "gate"):  # the caller's Ctrl-C
-            raise error
+        if isinstance(error, KeyboardInterrupt) and not hasattr(self._worker, "gate"):
+            self.interrupted = error  # the caller's Ctrl-C: raised when the others have stepped, too
         if self._plan.restarts:
             try:
                 with contextlib.suppress(Exception):
@@ -238,7 +240,8 @@ class EnvChunk:
                 return observation
         failure = Failure.of(error, number)
         reports.append((number, INFO, self.frozen({"fault": failure.summary})))  # beside it, in error.results
-        reports.append((number, ERROR, failure))
+        if error is not self.interrupted:
+            reports.append((number, ERROR, failure))
         return None
 
     def frozen(self, value: Any) -> Frozen:

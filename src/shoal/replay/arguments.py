@@ -57,7 +57,8 @@ def converted(name: str, value: Any, column: Column) -> NDArray[Any]:
     """Rows [n, ...] of a field in its own dtype; SpaceError for a value that does not fit."""
     try:
         given = np.asarray(value)
-        array = given.astype(column.dtype, casting="unsafe", copy=False)
+        with np.errstate(all="ignore"):  # what was lost is looked at below
+            array = given.astype(column.dtype, casting="unsafe", copy=False)
     except (TypeError, ValueError, OverflowError) as error:
         raise SpaceError(
             f"field {name!r}: expected {column}, found {value!r:.80}: {error}; nothing stored"

@@ -80,6 +80,7 @@ class TrajectoryBuffer(ReplayBuffer):
         self._links = Links(records)
         self._last = np.zeros(self.num_envs, np.uint64)  # each environment's newest row, its id + 1
         self._over = np.ones(self.num_envs, np.bool_)  # nothing to continue
+        self._raised = np.zeros(self.num_envs, np.bool_)  # SAME_STEP: whose next row is a reset's
         self._obs = [name for name in self.fields if name.split("/")[0] == "obs"]
         self._action = [name for name in self.fields if name.split("/")[0] == "action"]
         self._sampled = self._transition(1)
@@ -97,7 +98,7 @@ class TrajectoryBuffer(ReplayBuffer):
         if which.shape != (self.num_envs,):
             raise ValueError(f"mask must have shape ({self.num_envs},), got {which.shape}")
         self._append(self._parts("obs", observations), None, None, None, None, np.flatnonzero(which), True)
-        self._over[which] = False
+        self._over[which] = self._raised[which] = False
         self._records.sync()
 
     def add(
@@ -128,8 +129,10 @@ class TrajectoryBuffer(ReplayBuffer):
         if self.autoreset_mode == AutoresetMode.SAME_STEP:
             if self._over.any():
                 raise ShoalError("call begin(observations) first, with what reset returned")
-            last = self._with_finals(parts, done, infos)
-            self._append(last, acted, rewards, ended, cut, every, lost)
+            last = self._with_finals(parts, done & ~self._raised, infos)
+            self._append(last, acted, rewards, ended, cut, every, lost | self._raised)
+            # An environment that raised is reset by the next step; one made anew has been already.
+            self._raised = lost & ~np.asarray(infos.get("_final_obs", np.zeros(self.num_envs)), np.bool_)
             if done.any():
                 self._append(parts, None, None, None, None, np.flatnonzero(done), True)
             self._records.sync()

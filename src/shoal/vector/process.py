@@ -296,8 +296,8 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def _post_step(self, items: Any, into: Rows, row: int) -> None:
         self._posted = into, row
+        self._pending = "step"  # first: Ctrl-C may come in between
         self._workers.post_step(into.number, row, items)
-        self._pending = "step"
 
     def step_wait(self, timeout: float | None = None) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """The results of `step_async`; multiprocessing.TimeoutError after `timeout` seconds."""

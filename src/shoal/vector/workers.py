@@ -74,7 +74,8 @@ class Workers:
         self._dropped: list[int] = []
         self.lost: dict[int, WorkerDied] = {}
         """Workers whose death was raised and not yet mended."""
-        self._found: dict[int, WorkerDied] = {}
+        self._kept = Outcome()
+        """What a wait that was cut short had heard already."""
         """Deaths nobody was told of yet: the next wait tells."""
         self._seeds: list[int | None] = [None] * division.num_worlds
         self.restarts = 0
@@ -197,6 +198,9 @@ class Workers:
         begin = time.perf_counter_ns()
         self._local_reports = call()
         self.local_ns += time.perf_counter_ns() - begin
+        if self.local is not None and self.local.interrupted is not None:
+            error, self.local.interrupted = self.local.interrupted, None
+            raise error
 
     def ask_owner(self, env_id: int, name: str, method: str, *rest: Any) -> Any:
         """Asks the worker of one environment, and gives its answer."""
@@ -213,8 +217,8 @@ class Workers:
         """Likewise, on the way to a command that will find out who is gone."""
         self.crew.ask_all(name, *arguments, fds=fds)
         outcome = self.wait(self._limit_s)
-        self._found, outcome.faults = outcome.faults, {}
-        self._checked(outcome)
+        self._kept.faults.update(outcome.faults)
+        self._checked(Outcome(outcome.answers))
 
     def _checked(self, outcome: Outcome) -> Outcome:
         self.lost.update(outcome.faults)
@@ -234,15 +238,11 @@ class Workers:
             self._run_local()
         gates = self.crew.gates
         if timeout_s is None and gates.wait(_QUICK_NS, -1) == IDLE and not gates.replied:
-            if not self._local_reports and not self._found:
+            if not self._local_reports and not self._kept.faults and not self._kept.answers:
                 return NOTHING
-        outcome = Outcome(faults=self._found)
-        self._found = {}
-        try:
-            self._wait(outcome, limit_s, timeout_s, None, begin)
-        except BaseException:
-            self._found = outcome.faults
-            raise
+        outcome = self._kept
+        self._wait(outcome, limit_s, timeout_s, None, begin)
+        self._kept = Outcome()
         if self._local_reports:
             outcome.answers[self.crew.size] = self._local_reports
             self._local_reports = []
