@@ -24,6 +24,7 @@ from shoal.memory.limits import (
 __all__ = ["Handles", "link_file", "map_segment", "refill", "reopen", "reserve_anonymous", "reserve_file"]
 
 _RESERVE_STEP = 64 << 20
+_SMALL = 1 << 20  # asked once
 
 
 @dataclass(slots=True)
@@ -89,7 +90,8 @@ def reserve_file(handles: Handles, size: int, directory: str, named: bool) -> No
 def _reserve(fd: int, size: int, limits: Callable[[], list[Limit]], error: type[NoRoomError]) -> None:
     """Reserves in steps, asking the limits again before each: others allocate meanwhile."""
     for begin in range(0, size, _RESERVE_STEP):
-        require_room(size - begin, limits())
+        if size > _SMALL:
+            require_room(size - begin, limits())
         try:
             _core.reserve(fd, begin, min(_RESERVE_STEP, size - begin))
         except OSError as cause:

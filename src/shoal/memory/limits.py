@@ -205,7 +205,8 @@ def _cgroup_free(version: int, directory: Path) -> int | None:
 
 def _read_lines(path: Path) -> list[str]:
     try:
-        return path.read_text(errors="replace").split("\n")
+        with open(path, "rb", buffering=0) as file:  # a dozen small files for each segment that is made
+            return (file.readall() or b"").decode(errors="replace").split("\n")
     except (OSError, ValueError):  # ValueError: a NUL in the path
         return []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import multiprocessing
 import os
 import select
@@ -142,7 +143,11 @@ def _start_process(
     process = chosen.Process(  # type: ignore[attr-defined]
         target=worker.run, args=arguments, name=name, daemon=daemon
     )
-    process.start()
+    gc.freeze()  # a child that collects garbage would copy every page it looks at
+    try:
+        process.start()
+    finally:
+        gc.unfreeze()
     running._process = process
     running.pid = process.pid
     running._pidfd = open_pidfd(process.pid)
