@@ -101,7 +101,7 @@ class Crew:
         """Starts workers; each answers with its facts (`answer`) when its environments are made."""
         for w in range(self.size) if workers is None else workers:
             plan = self.plans[w]
-            running = start(self._context, plan.daemon, f"ShoalWorker-{w}", plan.makers)
+            running = start(self._context, plan.daemon, f"ShoalWorker-{w}", (plan.makers, self.board))
             self._running[w] = running
             self._mails[w] = Mail(running.channel, self.board["request"][w], self.board["reply"][w])
             self.board["tail"][w] = 0

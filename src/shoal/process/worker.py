@@ -81,10 +81,11 @@ def run(channel: socket.socket, parent_end: int = -1, inherited: Any = None) -> 
     from shoal.process.chunks import EnvChunk  # these import this module
     from shoal.process.native_chunk import NativeChunk
 
-    worker = _Worker(channel, plan, fds)
+    board = None
+    if inherited is not None:
+        plan.makers, board = inherited
+    worker = _Worker(channel, plan, fds, board)
     try:
-        if inherited is not None:
-            plan.makers = inherited
         chunk = EnvChunk(plan, worker) if plan.plugin is None else NativeChunk(plan, worker)
         facts = chunk.facts()
     except BaseException as error:
@@ -102,7 +103,7 @@ def run(channel: socket.socket, parent_end: int = -1, inherited: Any = None) -> 
 class _Worker:
     """The worker's end of everything it shares with its parent."""
 
-    def __init__(self, channel: socket.socket, plan: Any, fds: list[int]) -> None:
+    def __init__(self, channel: socket.socket, plan: Any, fds: list[int], board: Segment | None) -> None:
         board_fd, bell_fd, said_fd, says_fd, out_fd, error_fd, *parent = fds
         if plan.surroundings is not None:
             plan.surroundings.enter()
@@ -114,7 +115,10 @@ class _Worker:
                 stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
         os.dup2(says_fd, 2)
         os.close(says_fd)
-        board = Segment.from_fileno(board_fd)
+        if board is None:
+            board = Segment.from_fileno(board_fd)
+        else:  # a forked child has its parent's mapping
+            os.close(board_fd)
         self.board = board
         self.channel = channel
         w = plan.worker
