@@ -323,7 +323,7 @@ def main() -> None:
     compare("4 floats", 100_000, (4,), np.float32, args.bursts, everybody)
     compare("376 floats", 100_000, (376,), np.float32, args.bursts, everybody - {"tianshou"})
     if args.images:
-        compare("84x84x4", 5_000, (84, 84, 4), np.uint8, args.bursts, {"shoal", "cpprb", "numpy ring"})
+        compare("84x84x4", 20_000, (84, 84, 4), np.uint8, args.bursts, {"shoal", "cpprb", "numpy ring"})
     calls: dict[str, Call] = {}
     for name in ("shoal", "cpprb"):
         try:

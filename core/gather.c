@@ -3,6 +3,10 @@
 #include "gather.h"
 
 #include <stdlib.h>
+#include <string.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 
 enum { AHEAD = 16, MISSES = 4096 };
 
@@ -33,12 +37,42 @@ static uint64_t block_of(const shoal_ring *ring) { return ring->stride < 1024 ? 
 
 static inline uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
+/* Long fields go past the cache, where nobody wants them soon: a store that does not first read the line. */
+enum { STREAMED = 4096 };
+
+#if defined(__SSE2__) && !defined(__SANITIZE_THREAD__)
+static void stream(char *to, const char *from, uint64_t bytes) {
+    const uint64_t head = -(uintptr_t)to & 15;
+    memcpy(to, from, head);
+    to += head, from += head, bytes -= head;
+    for (; bytes >= 64; to += 64, from += 64, bytes -= 64) {
+        const __m128i a = _mm_loadu_si128((const __m128i *)from),
+                      b = _mm_loadu_si128((const __m128i *)from + 1);
+        const __m128i c = _mm_loadu_si128((const __m128i *)from + 2),
+                      d = _mm_loadu_si128((const __m128i *)from + 3);
+        _mm_stream_si128((__m128i *)to, a);
+        _mm_stream_si128((__m128i *)to + 1, b);
+        _mm_stream_si128((__m128i *)to + 2, c);
+        _mm_stream_si128((__m128i *)to + 3, d);
+    }
+    memcpy(to, from, bytes);
+    _mm_sfence(); /* such stores wait for nobody: the word that says FULL must not overtake them */
+}
+#else
+static void stream(char *to, const char *from, uint64_t bytes) { shoal_racy_copy(to, from, bytes); }
+#endif
+
 /* Rows from the caller's arrays, from the `first` one on, into records at `records[i]`. */
 static void scatter(shoal_columns columns, char *const *records, uint64_t count, const void *const *in,
                     uint64_t first) {
     for (uint64_t c = 0; c < columns.count; c++) {
         const uint64_t bytes = columns.items[c].bytes, offset = columns.items[c].offset;
         const char *from = (const char *)in[c] + first * bytes;
+        if (bytes >= STREAMED) {
+            for (uint64_t i = 0; i < count; i++)
+                stream(records[i] + offset, from + i * bytes, bytes);
+            continue;
+        }
 #define SCATTER(size)                                                                                        \
     for (uint64_t i = 0; i < count; i++)                                                                     \
     shoal_racy_copy(records[i] + offset, from + i * (size), (size))
