@@ -8,7 +8,7 @@
 #include <emmintrin.h>
 #endif
 
-enum { AHEAD = 16, MISSES = 4096 };
+enum { AHEAD = 16, TOGETHER = 64, MISSES = 4096 }; /* rows gathered, and pushed, at once */
 
 /* Calls `copy(size)` with a size that the compiler knows where it is one that records are made of. */
 #define BY_SIZE(bytes, copy)                                                                                 \
@@ -86,14 +86,15 @@ enum { LOST_ROUNDS = 1000 };
 uint64_t shoal_ring_push(shoal_ring *ring, shoal_columns columns, const void *const *in, uint64_t count,
                          uint64_t *ids) {
     /* No slot twice, and never all of them: a writer that is stopped must leave some to the others. */
-    const uint64_t most = least(ring->capacity < 4 ? 1 : ring->capacity / 2, block_of(ring));
+    const uint64_t block = block_of(ring) == 1 ? 1 : TOGETHER;
+    const uint64_t most = least(ring->capacity < 4 ? 1 : ring->capacity / 2, block);
     uint64_t done = 0, lost = 0;
     while (done < count && lost < LOST_ROUNDS * ring->capacity) { /* more than once: some were lost */
         uint64_t left = count - done, ticket = shoal_ring_tickets(ring, left);
         shoal_turn turn = shoal_ring_turn(ring, ticket);
         while (left != 0) {
-            char *records[AHEAD];
-            shoal_turn turns[AHEAD];
+            char *records[TOGETHER];
+            shoal_turn turns[TOGETHER];
             const uint64_t now = least(left, most);
             uint64_t held = 0;
             shoal_ring_hold(ring, ticket, now);

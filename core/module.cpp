@@ -8,6 +8,7 @@
 #include "row_writer.hpp"
 #include "segment.h"
 #include "stepper.hpp"
+#include "steps.hpp"
 #include "weights.hpp"
 
 #include <nanobind/nanobind.h>
@@ -256,6 +257,10 @@ NB_MODULE(_core, m) {
         .def_prop_ro("readable", &Ring::readable)
         .def_prop_ro("total", &Ring::total);
 
+    nb::class_<Steps>(m, "Steps")
+        .def(nb::init<nb::object, nb::object, nb::object, nb::object, nb::list, bool>(), "ring"_a, "next"_a,
+             "last"_a, "over"_a, "columns"_a, "resets_next"_a)
+        .def("add", &Steps::add, "action"_a, "obs"_a, "reward"_a, "terminated"_a, "truncated"_a);
     nb::class_<Weights>(m, "Weights")
         .def(nb::init<nb::object>(), "ring"_a)
         .def("weigh_new", &Weights::weigh_new, "weight"_a)

@@ -268,6 +268,13 @@ class Ring {
         require_open();
         return &ring_;
     }
+    const std::vector<Field> &fields() const { return fields_; }
+    nb::handle array_type() const { return array_type_; }
+    /* Rows from addresses, one per field. */
+    void push_rows(const void *const *in, uint64_t count, uint64_t *ids) {
+        require_writer();
+        require_pushed(shoal_ring_push(&ring_, {columns_.data(), columns_.size()}, in, count, ids), count);
+    }
     /* The columns that somebody has arrays for. */
     struct Wanted {
         std::vector<shoal_column> items;

@@ -9,6 +9,7 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+import shoal
 from shoal.errors import ShoalError, SpaceError
 from shoal.replay import PrioritizedSampler, ReplayBuffer
 from shoal.vector import ProcessVectorEnv
@@ -314,3 +315,33 @@ def test_no_transition_leads_into_the_rows_of_a_replacement(mode, fault):
         assert (batch["next_obs"][:, 2] == batch["obs"][:, 2] + 1).all()
         assert not (batch["action"] == fault).any()
         buffer.close()
+
+
+@pytest.mark.parametrize("mode", AutoresetMode, ids=lambda mode: mode.name)
+def test_the_quick_way_and_the_careful_one_store_the_same_rows(mode):
+    """Lists instead of arrays are not plain, and so go through Python."""
+    with shoal.make_vec("CartPole-v1", 8, autoreset_mode=mode) as envs:
+        quick = ReplayBuffer.for_env(envs, 200, seed=0)
+        careful = ReplayBuffer.for_env(envs, 200, seed=0)
+        observations, _ = envs.reset(seed=0)
+        for buffer in (quick, careful):
+            buffer.begin(observations)
+        for step in range(120):
+            actions = envs.action_space.sample()
+            observations, rewards, terminated, truncated, infos = envs.step(actions)
+            quick.add(actions, observations, rewards, terminated, truncated, infos)
+            careful.add(actions, observations, list(rewards), terminated, truncated, infos)
+            over = terminated | truncated
+            if mode == AutoresetMode.DISABLED and over.any():
+                observations, _ = envs.reset(options={"reset_mask": over})
+                for buffer in (quick, careful):
+                    buffer.begin(observations, over)
+            if step % 40 == 39:
+                found, expected = quick.latest(200), careful.latest(200)
+                assert all(np.array_equal(found[name], expected[name]) for name in quick.fields)
+                links = [buffer._records.segment["next"] for buffer in (quick, careful)]
+                assert np.array_equal(*links)
+        batches = [buffer.sample_n_step(64, steps=3, gamma=0.9) for buffer in (quick, careful)]
+        assert all(np.array_equal(batches[0][name], batches[1][name]) for name in batches[0])
+        quick.close()
+        careful.close()

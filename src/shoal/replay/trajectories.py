@@ -19,6 +19,7 @@ from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
+from shoal import _core
 from shoal.errors import ShoalError, SpaceError
 from shoal.replay.arguments import checked_capacity, checked_count
 from shoal.replay.batches import Batch, empty, put
@@ -81,9 +82,11 @@ class TrajectoryBuffer(ReplayBuffer):
         self._last = np.zeros(self.num_envs, np.uint64)  # each environment's newest row, its id + 1
         self._over = np.ones(self.num_envs, np.bool_)  # nothing to continue
         self._raised = np.zeros(self.num_envs, np.bool_)  # SAME_STEP: whose next row is a reset's
+        self._any_raised = False
         self._obs = [name for name in self.fields if name.split("/")[0] == "obs"]
         self._action = [name for name in self.fields if name.split("/")[0] == "action"]
         self._sampled = self._transition(1)
+        self._plain = self._plain_steps()
 
     # -- writing --------------------------------------------------------------------------------------
 
@@ -99,6 +102,7 @@ class TrajectoryBuffer(ReplayBuffer):
             raise ValueError(f"mask must have shape ({self.num_envs},), got {which.shape}")
         self._append(self._parts("obs", observations), None, None, None, None, np.flatnonzero(which), True)
         self._over[which] = self._raised[which] = False
+        self._any_raised = bool(self._raised.any())
         self._records.sync()
 
     def add(
@@ -115,6 +119,11 @@ class TrajectoryBuffer(ReplayBuffer):
         Rows of a replaced worker, or of an environment that raised (`info["_fault"]`, also in
         `error.results`), begin an episode: what led to them is not known.
         """
+        if self._plain is not None and not self._any_raised and (not infos or "_fault" not in infos):
+            if self._plain.add(actions, next_observations, rewards, terminated, truncated):
+                if self._synced:
+                    self._records.sync()
+                return
         parts, acted = self._parts("obs", next_observations), self._parts("action", actions)
         rewards = np.asarray(rewards, np.float32)
         ended, cut = np.asarray(terminated, np.bool_), np.asarray(truncated, np.bool_)
@@ -133,6 +142,7 @@ class TrajectoryBuffer(ReplayBuffer):
             self._append(last, acted, rewards, ended, cut, every, lost | self._raised)
             # An environment that raised is reset by the next step; one made anew has been already.
             self._raised = lost & ~np.asarray(infos.get("_final_obs", np.zeros(self.num_envs)), np.bool_)
+            self._any_raised = bool(self._raised.any())
             if done.any():
                 self._append(parts, None, None, None, None, np.flatnonzero(done), True)
             self._records.sync()
@@ -143,8 +153,23 @@ class TrajectoryBuffer(ReplayBuffer):
             raise ShoalError("call begin(observations) first, with what reset returned")
         # NEXT_STEP: after the end of an episode the next step is a reset, and its action was not used.
         self._append(parts, acted, rewards, ended, cut, every, self._over | lost)
-        self._over = done | lost  # which the next step, or the next reset, begins again
+        self._over[:] = done | lost  # which the next step, or the next reset, begins again
         self._records.sync()
+
+    def _plain_steps(self) -> _core.Steps | None:
+        """Adds steps with nothing to be said of them, where observation and action are one array each."""
+        if self._obs != ["obs"] or self._action != ["action"]:
+            return None
+        names = list(self.fields)
+        parts = ("obs", "action", "reward", "terminated", "truncated", FIRST, PREVIOUS)
+        return _core.Steps(
+            self._ring,
+            self._records.segment["next"],
+            self._last,
+            self._over,
+            [names.index(name) for name in parts],
+            self.autoreset_mode == AutoresetMode.NEXT_STEP,
+        )
 
     def _append(
         self,

@@ -1,0 +1,109 @@
+/* Part of the binding: one step of a whole vector environment as rows that lead to each other. */
+// SPDX-License-Identifier: MIT
+#ifndef SHOAL_STEPS_HPP
+#define SHOAL_STEPS_HPP
+
+#include "ring.hpp"
+
+#include <vector>
+
+/* The plain case alone: arrays that fit exactly, no fault, nothing that a mode asks to be looked at. Python
+ * does the rest (replay/trajectories.py), with the same rows and links. */
+class Steps {
+  public:
+    enum Column { OBS, ACTION, REWARD, TERMINATED, TRUNCATED, FIRST, PREVIOUS, COLUMNS };
+
+    /* `next`: links forward, of the ring. `last`: of each environment its newest row's id + 1; `over`:
+     * whether its episode is: the buffer's own arrays. `columns`: which of the ring's fields are those above.
+     * `resets_next`: NEXT_STEP; else a step after an end is not plain. */
+    Steps(nb::object ring, nb::object next, nb::object last, nb::object over, nb::list columns,
+          bool resets_next)
+        : kept_{ring, next, last, over}, ring_(nb::cast<Ring &>(ring)),
+          next_(static_cast<uint64_t *>(memory_of(next, ring_.ring()->capacity * 8))), count_(nb::len(last)),
+          last_(static_cast<uint64_t *>(memory_of(last, count_ * 8))),
+          over_(static_cast<uint8_t *>(memory_of(over, count_))), resets_next_(resets_next), known_(count_),
+          slots_(count_), ids_(count_), rewards_(count_), first_(count_), previous_(count_),
+          in_(ring_.fields().size()) {
+        if (nb::len(columns) != COLUMNS || in_.size() != COLUMNS)
+            throw nb::value_error("one column for each part of a step");
+        for (size_t i = 0; i < COLUMNS; i++)
+            column_[i] = nb::cast<size_t>(columns[i]);
+        in_.at(column_[REWARD]) = rewards_.data();
+        in_.at(column_[FIRST]) = first_.data();
+        in_.at(column_[PREVIOUS]) = previous_.data();
+    }
+
+    /* Whether it was plain; else nothing was stored. */
+    bool add(nb::handle action, nb::handle obs, nb::handle reward, nb::handle terminated,
+             nb::handle truncated) {
+        const nb::handle given[] = {obs, action, nb::handle(), terminated, truncated};
+        for (size_t part : {OBS, ACTION, TERMINATED, TRUNCATED})
+            if ((in_[column_[part]] = rows_of(ring_.fields()[column_[part]], given[part])) == nullptr)
+                return false;
+        if (!take_rewards(reward))
+            return false;
+        const auto *ended = static_cast<const uint8_t *>(in_[column_[TERMINATED]]);
+        const auto *cut = static_cast<const uint8_t *>(in_[column_[TRUNCATED]]);
+        uint8_t over = 0, done = 0;
+        uint64_t begun = 0;
+        for (size_t i = 0; i < count_; i++) {
+            over |= over_[i];
+            done |= ended[i] | cut[i];
+            begun |= last_[i];
+        }
+        if (begun == 0 || (!resets_next_ && (over | done) != 0))
+            return false;
+        std::copy(over_, over_ + count_, first_.begin());
+        std::copy(last_, last_ + count_, previous_.begin());
+        ring_.push_rows(in_.data(), count_, ids_.data());
+        const uint64_t capacity = ring_.ring()->capacity;
+        for (size_t i = 0; i < count_; i++) {
+            if (last_[i] != 0)
+                next_[known_[i] == last_[i] ? slots_[i] : (last_[i] - 1) % capacity] = ids_[i] + 1;
+            over_[i] = ended[i] | cut[i];
+            last_[i] = known_[i] = ids_[i] + 1;
+            const bool follows = i > 0 && ids_[i] == ids_[i - 1] + 1 && slots_[i - 1] + 1 < capacity;
+            slots_[i] = follows ? slots_[i - 1] + 1 : ids_[i] % capacity;
+        }
+        return true;
+    }
+
+  private:
+    /* The memory of an array [environments, ...] of a field's own type. */
+    const void *rows_of(const Field &field, nb::handle given) const {
+        const ArrayHead *head = ArrayHead::of(given, ring_.array_type());
+        const bool fits = head != nullptr && head->dtype == field.dtype.ptr() && head->plain() &&
+                          field.fits(head->ndim, head->shape, 1) &&
+                          static_cast<size_t>(head->shape[0]) == count_;
+        return fits ? head->data : nullptr;
+    }
+
+    bool take_rewards(nb::handle given) {
+        const ArrayHead *head = ArrayHead::of(given, ring_.array_type());
+        if (head == nullptr || head->dtype != double_.ptr() || !head->plain() || head->ndim != 1 ||
+            static_cast<size_t>(head->shape[0]) != count_)
+            return false;
+        const auto *from = reinterpret_cast<const double *>(head->data);
+        for (size_t i = 0; i < count_; i++)
+            rewards_[i] = static_cast<float>(from[i]);
+        return true;
+    }
+
+    std::vector<nb::object> kept_;
+    nb::object double_ = nb::module_::import_("numpy").attr("dtype")("float64");
+    Ring &ring_;
+    uint64_t *next_;
+    size_t count_;
+    uint64_t *last_;
+    uint8_t *over_;
+    bool resets_next_;
+    std::vector<uint64_t> known_, slots_,
+        ids_; /* of the newest rows: `last` as it was left here, and where */
+    std::vector<float> rewards_;
+    std::vector<uint8_t> first_;
+    std::vector<uint64_t> previous_;
+    std::vector<const void *> in_;
+    size_t column_[COLUMNS] = {};
+};
+
+#endif
