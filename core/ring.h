@@ -128,7 +128,7 @@ static inline char *shoal_ring_claim(shoal_ring *ring, shoal_turn turn) {
     do {
         if (shoal_ring_lap(word) >= turn.lap)
             return NULL; /* we slept a whole lap */
-        if (shoal_ring_is_held(ring, word))
+        if (shoal_ring_state(word) == SHOAL_RING_OPEN && shoal_ring_is_held(ring, word))
             return NULL; /* never a living writer's */
     } while (
         !atomic_compare_exchange_weak_explicit(at, &word, mine, memory_order_acq_rel, memory_order_acquire));

@@ -56,15 +56,17 @@ class Steps {
         std::copy(over_, over_ + count_, first_.begin());
         std::copy(last_, last_ + count_, previous_.begin());
         ring_.push_rows(in_.data(), count_, ids_.data());
-        const uint64_t capacity = ring_.ring()->capacity;
+        const uint64_t capacity = ring_.ring()->capacity, *ids = ids_.data();
+        uint64_t *slots = slots_.data(), *known = known_.data(), *last = last_, *next = next_;
         for (size_t i = 0; i < count_; i++) {
-            if (last_[i] != 0)
-                next_[known_[i] == last_[i] ? slots_[i] : (last_[i] - 1) % capacity] = ids_[i] + 1;
-            over_[i] = ended[i] | cut[i];
-            last_[i] = known_[i] = ids_[i] + 1;
-            const bool follows = i > 0 && ids_[i] == ids_[i - 1] + 1 && slots_[i - 1] + 1 < capacity;
-            slots_[i] = follows ? slots_[i - 1] + 1 : ids_[i] % capacity;
+            if (last[i] != 0)
+                next[known[i] == last[i] ? slots[i] : (last[i] - 1) % capacity] = ids[i] + 1;
+            last[i] = known[i] = ids[i] + 1;
+            const bool follows = i > 0 && ids[i] == ids[i - 1] + 1 && slots[i - 1] + 1 < capacity;
+            slots[i] = follows ? slots[i - 1] + 1 : ids[i] % capacity;
         }
+        for (size_t i = 0; i < count_; i++)
+            over_[i] = ended[i] | cut[i];
         return true;
     }
 
