@@ -99,24 +99,31 @@ class Crew:
 
     def start(self, workers: Sequence[int] | None = None) -> None:
         """Starts workers; each answers with its facts (`answer`) when its environments are made."""
-        for w in range(self.size) if workers is None else workers:
+        chosen = list(range(self.size) if workers is None else workers)
+        for w in chosen:  # all of them first: while one begins to run, the next is forked
             plan = self.plans[w]
             running = start(self._context, plan.daemon, f"ShoalWorker-{w}", (plan.makers, self.board))
             self._running[w] = running
             self._mails[w] = Mail(running.channel, self.board["request"][w], self.board["reply"][w])
             self.board["tail"][w] = 0
             self.gates.watch(w, running.death_fd, running.death_is_hangup)
-            fds = [self.board.fileno(), self._ring_fd, running.said_fd, running.says_fd, 1, 2]
-            if self._parent_fd >= 0:
-                fds.append(self._parent_fd)
-            sent = replace(plan, makers=None) if self._context == "fork" else plan
-            if self._context is None:
-                sent = replace(plan, surroundings=surroundings())
-            with contextlib.suppress(HungUp):  # it died at once: wait will say so
-                transmit(running.channel, dumps(sent), fds, running.alive)
-            os.close(running.says_fd)
-            running.says_fd = -1
-            self.gates.post(w, MESSAGE, 0, 0, 0)
+        for w in chosen:
+            self._send_plan(w)
+
+    def _send_plan(self, w: int) -> None:
+        plan, running = self.plans[w], self._running[w]
+        assert running is not None
+        fds = [self.board.fileno(), self._ring_fd, running.said_fd, running.says_fd, 1, 2]
+        if self._parent_fd >= 0:
+            fds.append(self._parent_fd)
+        sent = replace(plan, makers=None) if self._context == "fork" else plan
+        if self._context is None:
+            sent = replace(plan, surroundings=surroundings())
+        with contextlib.suppress(HungUp):  # it died at once: wait will say so
+            transmit(running.channel, dumps(sent), fds, running.alive)
+        os.close(running.says_fd)
+        running.says_fd = -1
+        self.gates.post(w, MESSAGE, 0, 0, 0)
 
     # -- commands -------------------------------------------------------------------------------------
 
