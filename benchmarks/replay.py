@@ -269,6 +269,35 @@ def bare_gather(shoal_rival: Shoal, capacity: int, directory: Path) -> Burst | N
     return burst
 
 
+def step_adders(bursts: int) -> None:
+    """One step of 64 environments, as a training loop adds it; SB3 as it comes looks for timeouts in infos."""
+    rows = rows_of(64, (4,), np.float32)
+    flags, rewards = np.zeros(64, np.bool_), rows["reward"].astype(np.float64)
+    envs = shoal.make_vec("CartPole-v1", 64)
+    buffer = ReplayBuffer.for_env(envs, 100_000)
+    buffer.begin(envs.reset(seed=0)[0])
+    actions = rows["action"] % 2
+    calls: dict[str, Call] = {"shoal": lambda: buffer.add(actions, rows["obs"], rewards, flags, flags, {})}
+    try:
+        from gymnasium.spaces import Box, Discrete
+        from stable_baselines3.common.buffers import ReplayBuffer as Theirs
+    except ImportError:
+        print("(sb3 is not installed)")
+    else:
+        infos: list[dict[str, Any]] = [{} for _ in range(64)]
+        for name, timeouts in (("sb3", True), ("sb3, no timeouts", False)):
+            theirs = Theirs(
+                100_000, Box(0, 255, (4,), np.float32), Discrete(4), n_envs=64, device="cpu",
+                handle_timeout_termination=timeouts,
+            )  # fmt: skip
+            calls[name] = lambda theirs=theirs: theirs.add(
+                rows["obs"], rows["next_obs"], actions, rewards, flags, infos
+            )
+    show("a step of 64 environments", interleave_bursts(bursts_of(calls), bursts))
+    envs.close()
+    buffer.close()
+
+
 def show(title: str, timings: dict[str, Timing]) -> None:
     print(f"\n{title}")
     ours = timings["shoal"]
@@ -320,6 +349,7 @@ def main() -> None:
     args = parser.parse_args()
     print(f"shoal {shoal.__version__}, numpy {np.__version__}, Python {platform.python_version()}")
     everybody = set(RIVALS)
+    step_adders(args.bursts)
     compare("4 floats", 100_000, (4,), np.float32, args.bursts, everybody)
     compare("376 floats", 100_000, (376,), np.float32, args.bursts, everybody - {"tianshou"})
     if args.images:

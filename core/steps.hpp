@@ -22,15 +22,14 @@ class Steps {
           next_(static_cast<uint64_t *>(memory_of(next, ring_.ring()->capacity * 8))), count_(nb::len(last)),
           last_(static_cast<uint64_t *>(memory_of(last, count_ * 8))),
           over_(static_cast<uint8_t *>(memory_of(over, count_))), resets_next_(resets_next), known_(count_),
-          slots_(count_), ids_(count_), rewards_(count_), first_(count_), previous_(count_),
-          in_(ring_.fields().size()) {
+          slots_(count_), ids_(count_), rewards_(count_), in_(ring_.fields().size()) {
         if (nb::len(columns) != COLUMNS || in_.size() != COLUMNS)
             throw nb::value_error("one column for each part of a step");
         for (size_t i = 0; i < COLUMNS; i++)
             column_[i] = nb::cast<size_t>(columns[i]);
         in_.at(column_[REWARD]) = rewards_.data();
-        in_.at(column_[FIRST]) = first_.data();
-        in_.at(column_[PREVIOUS]) = previous_.data();
+        in_.at(column_[FIRST]) = over_;
+        in_.at(column_[PREVIOUS]) = last_;
     }
 
     /* Whether it was plain; else nothing was stored. */
@@ -44,33 +43,46 @@ class Steps {
             return false;
         const auto *ended = static_cast<const uint8_t *>(in_[column_[TERMINATED]]);
         const auto *cut = static_cast<const uint8_t *>(in_[column_[TRUNCATED]]);
-        uint8_t over = 0, done = 0;
+        uint8_t over = 0;
         uint64_t begun = 0;
-        for (size_t i = 0; i < count_; i++) {
-            over |= over_[i];
-            done |= ended[i] | cut[i];
+        for (size_t i = 0; i < count_; i++)
             begun |= last_[i];
-        }
-        if (begun == 0 || (!resets_next_ && (over | done) != 0))
+        for (size_t i = 0; i < count_ && !resets_next_; i++)
+            over |= over_[i] | ended[i] | cut[i];
+        if (begun == 0 || over != 0)
             return false;
-        std::copy(over_, over_ + count_, first_.begin());
-        std::copy(last_, last_ + count_, previous_.begin());
         ring_.push_rows(in_.data(), count_, ids_.data());
-        const uint64_t capacity = ring_.ring()->capacity, *ids = ids_.data();
-        uint64_t *slots = slots_.data(), *known = known_.data(), *last = last_, *next = next_;
-        for (size_t i = 0; i < count_; i++) {
-            if (last[i] != 0)
-                next[known[i] == last[i] ? slots[i] : (last[i] - 1) % capacity] = ids[i] + 1;
-            last[i] = known[i] = ids[i] + 1;
-            const bool follows = i > 0 && ids[i] == ids[i - 1] + 1 && slots[i - 1] + 1 < capacity;
-            slots[i] = follows ? slots[i - 1] + 1 : ids[i] % capacity;
-        }
+        link();
         for (size_t i = 0; i < count_; i++)
             over_[i] = ended[i] | cut[i];
         return true;
     }
 
   private:
+    /* The rows before the new ones lead to them. */
+    void link() {
+        const uint64_t capacity = ring_.ring()->capacity, first = ids_[0], slot = first % capacity;
+        uint64_t *slots = slots_.data(), *known = known_.data(),
+                 other = ids_[count_ - 1] - first - (count_ - 1);
+        for (size_t i = 0; i < count_; i++)
+            other |= known[i] ^ last_[i];
+        if (other == 0 && slot + count_ <= capacity) { /* consecutive, after rows that were added here */
+            for (size_t i = 0; i < count_; i++)
+                next_[slots[i]] = first + i + 1;
+            for (size_t i = 0; i < count_; i++) {
+                slots[i] = slot + i;
+                last_[i] = known[i] = first + i + 1;
+            }
+            return;
+        }
+        for (size_t i = 0; i < count_; i++) {
+            if (last_[i] != 0)
+                next_[(last_[i] - 1) % capacity] = ids_[i] + 1;
+            last_[i] = known[i] = ids_[i] + 1;
+            slots[i] = ids_[i] % capacity;
+        }
+    }
+
     /* The memory of an array [environments, ...] of a field's own type. */
     const void *rows_of(const Field &field, nb::handle given) const {
         const ArrayHead *head = ArrayHead::of(given, ring_.array_type());
@@ -102,8 +114,6 @@ class Steps {
     std::vector<uint64_t> known_, slots_,
         ids_; /* of the newest rows: `last` as it was left here, and where */
     std::vector<float> rewards_;
-    std::vector<uint8_t> first_;
-    std::vector<uint64_t> previous_;
     std::vector<const void *> in_;
     size_t column_[COLUMNS] = {};
 };
