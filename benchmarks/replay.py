@@ -270,7 +270,7 @@ def bare_gather(shoal_rival: Shoal, capacity: int, directory: Path) -> Burst | N
 
 
 def step_adders(bursts: int) -> None:
-    """One step of 64 environments, as a training loop adds it; SB3 as it comes looks for timeouts in infos."""
+    """One step of 64 environments, as a training loop adds it; SB3 as it comes looks for timeouts, too."""
     rows = rows_of(64, (4,), np.float32)
     flags, rewards = np.zeros(64, np.bool_), rows["reward"].astype(np.float64)
     envs = shoal.make_vec("CartPole-v1", 64)
