@@ -17,18 +17,20 @@
 #include "check.h"
 #include "seed.h"
 
+#include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { WORDS = 100, STRIDE = 8 * WORDS + 64, CAPACITY = 5, BATCH = 3, BATCHES = 6 };
+enum { WORDS = 100, STRIDE = 8 * WORDS + 64, CAPACITY = 5, MOST = 8, BATCH = 3, BATCHES = 6 };
 
 typedef struct memory {
     shoal_word64 tail;
     shoal_ring_writer writers[SHOAL_RING_WRITERS];
-    _Alignas(64) char rows[CAPACITY * STRIDE];
+    _Alignas(64) char rows[MOST * STRIDE];
     uint64_t acknowledged[BATCH * BATCHES]; /* the child's ids */
     shoal_word64 number;                    /* how many of them */
 } memory;
@@ -39,17 +41,27 @@ static const shoal_column column = {8, WORDS * 8};
 static const shoal_columns columns = {&column, 1};
 static const char *fatal;
 static int turns_left;
+static _Thread_local uint64_t stalls; /* a thread's own random state; 0: it does not stall */
 
 void die_at(const char *name) {
+    if (stalls != 0) {
+        stalls = stalls * 6364136223846793005u + 1442695040888963407u;
+        if (stalls >> 60 == 0)
+            usleep((unsigned)(stalls >> 40 & 127));
+        else if (stalls >> 62 == 1)
+            sched_yield();
+    }
     if (fatal != NULL && strcmp(name, fatal) == 0 && turns_left-- == 0)
         kill(getpid(), SIGKILL);
 }
+
+static uint64_t capacity = CAPACITY;
 
 static shoal_ring handle(void) {
     return (shoal_ring){.tail = &shared->tail,
                         .writers = shared->writers,
                         .rows = shared->rows,
-                        .capacity = CAPACITY,
+                        .capacity = capacity,
                         .stride = STRIDE,
                         .lock_fd = shoal_reopen(shared_fd, 1),
                         .writer = SHOAL_RING_WRITERS};
@@ -137,11 +149,98 @@ static void a_writer_killed_at_any_step_loses_nothing_acknowledged_and_stops_nob
     printf("   %d deaths\n", deaths);
 }
 
+/* -- threads that stall between the steps
+ * -------------------------------------------------------------------- */
+
+enum { PEOPLE = 4, ROUNDS = 400 };
+static uint64_t pushed[PEOPLE][ROUNDS * BATCH];
+static shoal_word ended;
+
+static void *push_and_stall(void *number) {
+    const uint64_t me = (uint64_t)(uintptr_t)number;
+    shoal_ring ring = handle();
+    CHECK(shoal_ring_register(&ring) == 0);
+    stalls = me + 1;
+    for (uint64_t round = 0; round < ROUNDS; round++)
+        push(&ring, me, round * BATCH, &pushed[me][round * BATCH]);
+    close(ring.lock_fd);
+    return NULL;
+}
+
+static void *read_and_stall(void *number) {
+    shoal_ring ring = handle();
+    uint64_t row[WORDS], read = 0;
+    void *out[] = {row};
+    uint8_t found;
+    stalls = 100 + (uint64_t)(uintptr_t)number;
+    while (!atomic_load(&ended) || read == 0) {
+        const uint64_t tail = atomic_load(&shared->tail), id = tail == 0 ? 0 : tail - 1 - stalls % 5 % tail;
+        if (shoal_ring_fetch(&ring, columns, &id, 1, out, &found) == 1)
+            for (int w = 1; w < WORDS; w++)
+                CHECK_EQUAL(row[w], row[0]); /* whole */
+        read += found;
+        stalls++;
+        sched_yield();
+    }
+    close(ring.lock_fd);
+    return NULL;
+}
+
+static int by_value(const void *a, const void *b) {
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static void stress(uint64_t writers, uint64_t readers, uint64_t slots) {
+    pthread_t threads[2 * PEOPLE];
+    memset(shared, 0, sizeof *shared);
+    shared_fd = shoal_memory_create();
+    CHECK(shared_fd >= 0);
+    capacity = slots;
+    atomic_store(&ended, 0);
+    for (uint64_t i = 0; i < writers + readers; i++)
+        CHECK_EQUAL(pthread_create(&threads[i], NULL, i < writers ? push_and_stall : read_and_stall,
+                                   (void *)(uintptr_t)(i < writers ? i : i - writers)),
+                    0);
+    for (uint64_t i = 0; i < writers + readers; i++) {
+        if (i == writers)
+            atomic_store(&ended, 1);
+        pthread_join(threads[i], NULL);
+    }
+    shoal_ring ring = handle();
+    uint64_t newest[MOST] = {0}, row[MOST] = {0}, all[PEOPLE * ROUNDS * BATCH], count = 0;
+    for (uint64_t w = 0; w < writers; w++)
+        for (uint64_t i = 0; i < ROUNDS * BATCH; i++) {
+            const uint64_t id = pushed[w][i];
+            all[count++] = id;
+            if (id + 1 > newest[id % slots]) {
+                newest[id % slots] = id + 1;
+                row[id % slots] = w << 32 | i;
+            }
+        }
+    for (uint64_t slot = 0; slot < slots; slot++) /* nothing committed is lost */
+        CHECK(newest[slot] != 0 && there(&ring, newest[slot] - 1, row[slot]));
+    qsort(all, count, sizeof *all, by_value);
+    for (uint64_t i = 1; i < count; i++)
+        CHECK(all[i] != all[i - 1]); /* no id twice */
+    CHECK_EQUAL(shoal_ring_total(&ring), count);
+    close(ring.lock_fd);
+    close(shared_fd);
+    capacity = CAPACITY;
+}
+
+static void rows_are_whole_and_none_is_lost_however_writers_and_readers_stall(void) {
+    for (uint64_t slots = 3; slots <= MOST; slots++)
+        for (uint64_t people = 1; people <= PEOPLE; people++)
+            stress(people, 1 + (people + slots) % PEOPLE, slots);
+}
+
 int main(void) {
     setvbuf(stdout, NULL, _IONBF, 0); /* children are forked */
     alarm(300);
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(shared != MAP_FAILED);
+    RUN(rows_are_whole_and_none_is_lost_however_writers_and_readers_stall);
     RUN(a_writer_killed_at_any_step_loses_nothing_acknowledged_and_stops_nobody);
     return 0;
 }
