@@ -300,19 +300,20 @@ int shoal_ring_redraw(const shoal_ring *ring, const shoal_tree *tree, shoal_rng 
     listed list = {NULL, 0, NULL};
     uint64_t misses = 0;
     int found = 1;
-    for (uint64_t place = 0; place < count && found; place++)
-        while (slots[place] == MISSING && found) {
+    for (uint64_t place = 0; place < count; place++)
+        while (found && slots[place] == MISSING) {
             if (++misses % MISSES == 0) {
                 list_again(&list, ring, tree);
-                found = list.count != 0;
+                found = list.count != 0 || list.slots == NULL || list.sums == NULL;
             }
-            if (list.count != 0)
+            if (list.count == 0) {
+                found = found && shoal_ring_draw(ring, tree, rng, 1, &slots[place],
+                                                 tree == NULL ? NULL : &weights[place]) != 0;
+            } else {
                 slots[place] = draw_listed(&list, rng);
-            else if (!shoal_ring_draw(ring, tree, rng, 1, &slots[place],
-                                      weights + (tree == NULL ? 0 : place)))
-                found = 0;
-            if (tree != NULL && list.count != 0)
-                weights[place] = shoal_tree_get(tree, slots[place]);
+                if (tree != NULL)
+                    weights[place] = shoal_tree_get(tree, slots[place]);
+            }
             if (found)
                 (void)gather(ring, columns, place, place + 1, slots, out, ids);
         }

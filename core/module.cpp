@@ -243,8 +243,8 @@ NB_MODULE(_core, m) {
              "stride"_a, "columns"_a, "lock_fd"_a, "checks"_a)
         .def("close", &Ring::close)
         .def("renew", &Ring::renew, "lock_fd"_a)
-        .def("push", &Ring::push, "given"_a)
-        .def("extend", &Ring::extend, "given"_a)
+        .def("push", &Ring::push, "given"_a.none())
+        .def("extend", &Ring::extend, "given"_a.none())
         .def("sample_into", &Ring::sample_into, "rng"_a, "count"_a, "out"_a, "ids"_a)
         .def("sample", &Ring::sample, "rng"_a, "count"_a, "out"_a, "ids"_a)
         .def("fetch", &Ring::fetch, "ids"_a, "out"_a, "found"_a)
@@ -260,7 +260,8 @@ NB_MODULE(_core, m) {
     nb::class_<Steps>(m, "Steps")
         .def(nb::init<nb::object, nb::object, nb::object, nb::object, nb::list, bool>(), "ring"_a, "next"_a,
              "last"_a, "over"_a, "columns"_a, "resets_next"_a)
-        .def("add", &Steps::add, "action"_a, "obs"_a, "reward"_a, "terminated"_a, "truncated"_a);
+        .def("add", &Steps::add, "action"_a.none(), "obs"_a.none(), "reward"_a.none(), "terminated"_a.none(),
+             "truncated"_a.none());
     nb::class_<Weights>(m, "Weights")
         .def(nb::init<nb::object>(), "ring"_a)
         .def("weigh_new", &Weights::weigh_new, "weight"_a)

@@ -80,6 +80,15 @@ def test_a_row_without_its_leading_axis_is_told_so():
         assert buffer.push({"x": np.zeros(3, np.float32)}) == 0
 
 
+@pytest.mark.parametrize("nothing", [None, 5, "x", [1.0]])
+def test_what_is_no_row_is_told_what_one_is(nothing):
+    with ReplayBuffer(8, {"x": (np.float32, (3,)), "y": (np.int64, ())}) as buffer:
+        for store in (buffer.push, buffer.extend):
+            with pytest.raises(TypeError, match=r"expected a dict with the keys \['x', 'y'\]"):
+                store(nothing)
+        assert len(buffer) == 0
+
+
 def test_priorities_that_floats_cannot_hold_are_refused():
     with ReplayBuffer(8, {"x": (np.float32, ())}) as buffer:
         ids = np.asarray(buffer.extend({"x": np.zeros(3, np.float32)}))
