@@ -150,16 +150,18 @@ class Sb3:
         from stable_baselines3.common.buffers import ReplayBuffer as Theirs
 
         space = Box(0, 255, shape, dtype)
-        self.many = Theirs(
-            capacity, space, Discrete(4), n_envs=64, device="cpu", handle_timeout_termination=False
-        )
-        self.one = Theirs(1000, space, Discrete(4), n_envs=1, device="cpu", handle_timeout_termination=False)
+        plain = {"device": "cpu", "handle_timeout_termination": False}  # rows as the others keep them
+        self.many = Theirs(capacity, space, Discrete(4), n_envs=64, **plain)
+        self.one = Theirs(1000, space, Discrete(4), n_envs=1, **plain)
+        self.infos: list[dict[str, Any]] = [{} for _ in range(64)]
 
     def add(self, rows: dict[str, np.ndarray]) -> None:
-        for begin in range(0, len(rows["done"]), 64):
-            r = {name: array[begin : begin + 64] for name, array in rows.items()}
-            if len(r["done"]) == 64:
-                self.many.add(r["obs"], r["next_obs"], r["action"], r["reward"], r["done"], [{}] * 64)
+        if len(rows["done"]) == 64:
+            r = rows
+            self.many.add(r["obs"], r["next_obs"], r["action"], r["reward"], r["done"], self.infos)
+            return
+        for begin in range(0, len(rows["done"]) // 64 * 64, 64):
+            self.add({name: array[begin : begin + 64] for name, array in rows.items()})
 
     def add_one(self, rows: dict[str, np.ndarray]) -> Call:
         r = {name: array[:1] for name, array in rows.items()}
