@@ -32,21 +32,6 @@ uint64_t shoal_tail_read(const shoal_tail *tail, char *out) {
     return count;
 }
 
-/* Waits for something on `fd`; ends the process if the parent ends before. */
-static void wait_for(const watch *w, int fd, short events) {
-    for (;;) {
-        struct pollfd polled[] = {{.fd = w->parent_fd, .events = POLLIN},
-                                  {.fd = w->socket_fd, .events = 0},
-                                  {.fd = fd, .events = events}};
-        if (poll(polled, 3, -1) < 0)
-            continue; /* EINTR */
-        if (polled[0].revents != 0 || polled[1].revents != 0)
-            _exit(1);
-        if (polled[2].revents != 0)
-            return;
-    }
-}
-
 /* Passes on what is in the pipe; 0 once it can give no more. */
 static int pass_on(const watch *w) {
     char bytes[4096];
@@ -55,41 +40,58 @@ static int pass_on(const watch *w) {
         return count < 0 && (errno == EINTR || errno == EAGAIN);
     shoal_tail_add(w->tail, bytes, (uint64_t)count);
     for (ssize_t at = 0; at < count;) {
-        wait_for(w, w->out_fd, POLLOUT); /* a pipe that nobody empties must not hide the parent's end */
         ssize_t written = write(w->out_fd, bytes + at, (size_t)(count - at));
-        if (written < 0 && errno != EINTR && errno != EAGAIN)
+        if (written < 0 && errno == EAGAIN) /* somebody else made it so */
+            poll(&(struct pollfd){.fd = w->out_fd, .events = POLLOUT}, 1, -1);
+        else if (written < 0 && errno != EINTR)
             break; /* nobody hears it; the tail has it */
         at += written > 0 ? written : 0;
     }
     return 1;
 }
 
-static void *run(void *argument) {
-    watch w = *(watch *)argument;
+static void *run_voice(void *argument) {
+    const watch w = *(watch *)argument;
+    free(argument);
+    do /* the pipe may be one that does not block */
+        poll(&(struct pollfd){.fd = w.said_fd, .events = POLLIN}, 1, -1);
+    while (pass_on(&w));
+    return NULL;
+}
+
+static void *run_guard(void *argument) {
+    const watch w = *(watch *)argument;
     free(argument);
     for (;;) {
-        wait_for(&w, w.said_fd, POLLIN);
-        if (!pass_on(&w))
-            w.said_fd = -1;
+        struct pollfd polled[] = {{.fd = w.parent_fd, .events = POLLIN}, {.fd = w.socket_fd, .events = 0}};
+        if (poll(polled, 2, -1) > 0)
+            _exit(1);
     }
     return NULL; /* never */
 }
 
-int shoal_watch_start(int parent_fd, int socket_fd, int said_fd, int out_fd, shoal_tail *tail) {
-    watch *w = malloc(sizeof *w);
-    if (w == NULL)
+static int start(void *(*run)(void *), const watch *what) {
+    watch *copy = malloc(sizeof *copy);
+    if (copy == NULL)
         return -ENOMEM;
-    *w = (watch){parent_fd, socket_fd, said_fd, out_fd, tail};
+    *copy = *what;
+    pthread_t thread;
+    int error = pthread_create(&thread, NULL, run, copy);
+    if (error == 0)
+        pthread_detach(thread);
+    else
+        free(copy);
+    return -error;
+}
+
+int shoal_watch_start(int parent_fd, int socket_fd, int said_fd, int out_fd, shoal_tail *tail) {
+    const watch what = {parent_fd, socket_fd, said_fd, out_fd, tail};
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    pthread_t thread;
-    int error = pthread_create(&thread, NULL, run, w);
+    int error = start(run_guard, &what);
+    if (error == 0 && said_fd >= 0)
+        error = start(run_voice, &what);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (error != 0) {
-        free(w);
-        return -error;
-    }
-    pthread_detach(thread);
-    return 0;
+    return error;
 }

@@ -1,8 +1,10 @@
-/* A worker's watch: one thread that ends the worker with its parent and passes on what it says.
+/* A worker's watch: a thread that ends the worker with its parent, and one that passes on what it says.
  *
- *    worker's stderr -> pipe -> watch -> the real stderr, and the last bytes into the tail in shared memory
- *    the parent ends          -> watch -> _exit, even while the worker is inside a C loop
+ *    the parent ends          -> guard -> _exit, even while the worker is inside a C loop
+ *    worker's stderr -> pipe  -> voice -> the real stderr, and the last bytes into the tail in shared memory
  *
+ * Two, since the voice may be held up: the real stderr is shared with other workers, so that it can be full
+ * by the time of the write whatever a poll said before.
  * After a crash the parent finds the tail in the segment, and what was still in the pipe. */
 // SPDX-License-Identifier: MIT
 #ifndef SHOAL_WATCH_H
@@ -22,7 +24,7 @@ typedef struct shoal_tail {
     char bytes[SHOAL_TAIL_BYTES];
 } shoal_tail;
 
-/* Starts the thread; 0 or -errno. `parent_fd` becomes readable when the parent ends (-1: none), `socket_fd`
+/* Starts both threads; 0 or -errno. `parent_fd` becomes readable when the parent ends (-1: none), `socket_fd`
  * hangs up with it, `said_fd` is the pipe's reading end, `out_fd` where it goes. All stay the caller's. */
 int shoal_watch_start(int parent_fd, int socket_fd, int said_fd, int out_fd, shoal_tail *tail);
 

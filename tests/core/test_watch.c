@@ -61,12 +61,11 @@ typedef struct worker {
     shoal_tail *tail;
 } worker;
 
-/* Forks a worker that says `says` on its stderr, and then loops for ever without a system call. */
-static worker start_worker(const char *says, int with_parent_fd) {
+/* Forks a worker that says `says` on its stderr, `out`, and then loops for ever without a system call. */
+static worker start_worker_on(const int out[2], const char *says, int with_parent_fd) {
     worker w;
-    int parent[2], out[2], pair[2];
+    int parent[2], pair[2];
     CHECK_EQUAL(pipe(parent), 0);
-    CHECK_EQUAL(pipe(out), 0);
     CHECK_EQUAL(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
     w.tail = mmap(NULL, sizeof *w.tail, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(w.tail != MAP_FAILED);
@@ -86,7 +85,15 @@ static worker start_worker(const char *says, int with_parent_fd) {
         for (volatile uint64_t i = 0;; i++)
             continue;
     }
-    close(parent[0]), close(pair[1]), close(out[1]);
+    close(parent[0]), close(pair[1]);
+    return w;
+}
+
+static worker start_worker(const char *says, int with_parent_fd) {
+    int out[2];
+    CHECK_EQUAL(pipe(out), 0);
+    const worker w = start_worker_on(out, says, with_parent_fd);
+    close(out[1]);
     return w;
 }
 
@@ -191,19 +198,48 @@ static void a_user_who_has_gone_costs_neither_the_tail_nor_the_watch(void) {
     munmap(tail, sizeof *tail);
 }
 
+static void wait_until_stuck(int out_fd) {
+    int before = -1, waiting = 0;
+    while (waiting == 0 || waiting != before) {
+        before = waiting;
+        usleep(20000);
+        CHECK_EQUAL(ioctl(out_fd, FIONREAD, &waiting), 0);
+    }
+}
+
 static void output_that_nobody_empties_does_not_keep_a_worker_alive(void) {
     static char much[1 << 20];
     memset(much, 'm', sizeof much - 1);
     worker w = start_worker(much, 1); /* fills both pipes, and then waits to say more */
-    int before = -1, waiting = 0;
-    while (waiting == 0 || waiting != before) { /* until it is stuck */
-        before = waiting;
-        usleep(20000);
-        CHECK_EQUAL(ioctl(w.out_fd, FIONREAD, &waiting), 0);
-    }
+    wait_until_stuck(w.out_fd);
     CHECK_EQUAL(write(w.parent_fd, "x", 1), 1);
     check_exits(&w);
     clear(&w);
+}
+
+/* The last room in the pipe looks free to each of them, and one gets it. */
+static void nor_does_output_that_others_filled(void) {
+    static char much[1 << 18], page[4096];
+    memset(much, 'm', sizeof much - 1);
+    for (int round = 0; round < 10; round++) {
+        int out[2];
+        CHECK_EQUAL(pipe(out), 0);
+        worker all[4];
+        for (int i = 0; i < 4; i++)
+            all[i] = start_worker_on(out, much, 1);
+        wait_until_stuck(out[0]);
+        for (int i = 0; i < 50; i++) {
+            CHECK(read(out[0], page, sizeof page) > 0);
+            usleep(200);
+        }
+        for (int i = 0; i < 4; i++) {
+            CHECK_EQUAL(write(all[i].parent_fd, "x", 1), 1);
+            check_exits(&all[i]);
+            all[i].out_fd = -1;
+            clear(&all[i]);
+        }
+        close(out[0]), close(out[1]);
+    }
 }
 
 static void the_end_of_the_pipe_does_not_keep_the_watch_busy(void) {
@@ -266,6 +302,7 @@ int main(void) {
     RUN(what_a_worker_says_reaches_the_user_and_the_tail);
     RUN(a_user_who_has_gone_costs_neither_the_tail_nor_the_watch);
     RUN(output_that_nobody_empties_does_not_keep_a_worker_alive);
+    RUN(nor_does_output_that_others_filled);
     RUN(the_end_of_the_pipe_does_not_keep_the_watch_busy);
     RUN(signals_are_for_the_worker_not_for_its_watch);
     return 0;

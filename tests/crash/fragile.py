@@ -153,8 +153,13 @@ def is_running(pid: int) -> bool:
     return state_of(pid) not in "ZX"
 
 
+# How much longer things may take than promised: on a shared machine others have the cores now and then.
+LENIENCE = float(os.environ.get("SHOAL_TEST_LENIENCE", "1"))
+
+
 def wait_until(condition, within_s: float) -> float:
     """How long it took; an AssertionError if it takes longer."""
+    within_s *= LENIENCE
     begin = time.monotonic()
     while not condition():
         assert time.monotonic() - begin < within_s, f"not within {within_s} s"
@@ -169,6 +174,7 @@ def wait_gone(pids, within_s: float) -> float:
 @contextlib.contextmanager
 def at_most(seconds: float):
     """What is inside takes no longer."""
+    seconds *= LENIENCE
     begin = time.monotonic()
     yield
     took = time.monotonic() - begin
