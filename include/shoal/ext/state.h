@@ -1,0 +1,58 @@
+/* shoal.state/1: let others look into an environment, as named and typed fields of its world.
+ *
+ *   host, between two steps                            plug-in
+ *   fields(envs, env, host, add)  -------------------> add(host, &field) for each field
+ *
+ * A field inside the instance that is flagged stable is seen where it lies, without a copy; any other is
+ * copied while add runs, so it may lie anywhere, on the stack too. The rest says how to draw it; a viewer
+ * knows nothing else of the environment. */
+// SPDX-License-Identifier: MIT
+#ifndef SHOAL_EXT_STATE_H
+#define SHOAL_EXT_STATE_H
+
+#include <shoal/env.h>
+
+#define SHOAL_EXT_STATE "shoal.state/1"
+
+enum shoal_state_flags {
+    SHOAL_STATE_STABLE = 1 /* address and shape hold for the environment's life; the content may change */
+};
+
+enum shoal_state_role {
+    SHOAL_ROLE_NONE = 0,
+    SHOAL_ROLE_GRID = 1,     /* [height, width] of integers: tiles, each a category */
+    SHOAL_ROLE_ENTITIES = 2, /* [count, columns]: one row for each; columns r and c (or x and y) say where,
+                                kind which category, hp and hp_max how healthy, dir where it faces (0 up, 1
+                                right, 2 down, 3 left); r < 0: it is not there */
+    SHOAL_ROLE_SCALAR = 3,   /* one number, or a few: charts */
+    SHOAL_ROLE_IMAGE = 4     /* [height, width] or [height, width, 3] of uint8 */
+};
+
+typedef struct shoal_category {
+    int64_t value;
+    const char *name;
+    uint32_t rgb;      /* 0xRRGGBB */
+    uint32_t reserved; /* 0 */
+} shoal_category;
+
+typedef struct shoal_state_field {
+    const char *name;
+    shoal_dtype dtype;
+    uint32_t ndim;
+    int64_t shape[SHOAL_MAX_NDIM]; /* 0 is allowed: nothing of it just now */
+    const void *data;              /* packed, in C order */
+    uint32_t flags;                /* shoal_state_flags */
+    uint32_t role;                 /* shoal_state_role */
+    const char *const *columns;    /* names along the last dimension; NULL: none */
+    uint64_t num_columns;
+    const shoal_category *categories; /* of a grid's values, or of the column kind; NULL: none */
+    uint64_t num_categories;
+} shoal_state_field;
+
+typedef struct shoal_state_v1 {
+    /* Adds the fields of one environment and changes nothing. Not while it is stepped. [worker] */
+    void (*fields)(shoal_envs *envs, uint64_t env, void *host,
+                   void (*add)(void *host, const shoal_state_field *field));
+} shoal_state_v1;
+
+#endif

@@ -1,0 +1,5 @@
+"""State export: what environments publish of themselves, and how others look at it."""
+
+from shoal.state.snapshot import Category, Field, Snapshot
+
+__all__ = ["Category", "Field", "Snapshot"]

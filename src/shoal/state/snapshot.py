@@ -1,0 +1,71 @@
+"""What is seen of one environment at one step boundary: its world, and what went in and out of the step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["ROLES", "Category", "Field", "Snapshot"]
+
+ROLES = ("", "grid", "entities", "scalar", "image")
+"""How a field is drawn; by its number in C."""
+
+
+@dataclass(frozen=True, slots=True)
+class Category:
+    """What a value of a grid, or a kind of entity, means."""
+
+    value: int
+    name: str
+    color: str
+    """As "#rrggbb"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One named array, and how to draw it."""
+
+    name: str
+    data: NDArray[Any]
+    """Read-only."""
+    role: str = ""
+    columns: tuple[str, ...] = ()
+    """Names along the last dimension."""
+    categories: tuple[Category, ...] = ()
+    stable: bool = False
+    """Its shape holds for the environment's life, and it seldom changes."""
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """All but the data, as plain values."""
+        return {
+            "dtype": np.dtype(self.data.dtype).str,
+            "shape": list(self.data.shape),
+            "role": self.role,
+            "columns": list(self.columns),
+            "categories": [[one.value, one.name, one.color] for one in self.categories],
+            "stable": self.stable,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One environment between two steps; every part is of the same boundary."""
+
+    env_id: int
+    episode: int
+    """Counted from 0."""
+    tick: int
+    """Steps of this episode."""
+    time_ns: int
+    """When it was taken, of time.monotonic_ns."""
+    world: dict[str, Field] = field(default_factory=dict)
+    """What the environment exports; empty without the hook."""
+    step: dict[str, Field] = field(default_factory=dict)
+    """`observation` (or `observation/KEY`), `action` likewise, `reward`, `terminated`, `truncated`, and `frame`
+    where it renders; with several agents the first dimension is the agents."""
+    error: str = ""
+    """Why parts are missing, such as an export_state() that raised."""
