@@ -65,7 +65,7 @@ class Snapshot:
     world: dict[str, Field] = field(default_factory=dict)
     """What the environment exports; empty without the hook."""
     step: dict[str, Field] = field(default_factory=dict)
-    """`observation` (or `observation/KEY`), `action` likewise, `reward`, `terminated`, `truncated`, and `frame`
+    """`observation` (or `observation/KEY`), `action` likewise, `reward`, `terminated`, `truncated`, `frame`
     where it renders; with several agents the first dimension is the agents."""
     error: str = ""
     """Why parts are missing, such as an export_state() that raised."""
