@@ -160,7 +160,7 @@ static double attack(Reef *self, int32_t index, shoal_rng *rng) {
         entity->hp_max += 4 * (entity->comb_lvl - level);
         show(self, cell_of(self, entity));
         leave(self, victim);
-        inner_of(self)[other - 1].absence = ABSENCE;
+        inner_of(self)[other - 1].absence = 1 + ABSENCE; /* the rest of this step counts */
         self->enemies--;
         self->beaten++;
         return LEVEL_REWARD * victim->comb_lvl;

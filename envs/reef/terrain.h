@@ -20,41 +20,47 @@ static const shoal_category TERRAINS[NUM_TERRAINS] = {
     {ROCK, "rock", 0x6a6f78, 0},
 };
 
-/* A mixed number for each corner of the lattice. */
-static inline uint64_t terrain_mix(uint64_t seed, int32_t row, int32_t column) {
-    uint64_t mixed = seed ^ ((uint64_t)(uint32_t)row << 32 | (uint32_t)column);
-    mixed = (mixed ^ mixed >> 30) * 0xbf58476d1ce4e5b9u;
-    mixed = (mixed ^ mixed >> 27) * 0x94d049bb133111ebu;
-    return mixed ^ mixed >> 31;
+#define TERRAIN_INLINE static inline __attribute__((always_inline))
+
+/* From 0 to 1, another for each corner of the lattice. */
+TERRAIN_INLINE float terrain_corner(uint32_t seed, int32_t row, int32_t column) {
+    uint32_t mixed = seed + (uint32_t)row * 0x9e3779b1u + (uint32_t)column * 0x85ebca77u;
+    mixed = (mixed ^ mixed >> 15) * 0x2c1b3c6du;
+    mixed = (mixed ^ mixed >> 12) * 0x297a2d39u;
+    return (float)(int32_t)((mixed ^ mixed >> 15) >> 8) * (1.0f / 16777216);
 }
 
-static inline double terrain_corner(uint64_t seed, int32_t row, int32_t column) {
-    return (double)(terrain_mix(seed, row, column) >> 11) * (1.0 / 9007199254740992.0);
-}
-
-/* From 0 to 1: four corners blended so that slopes meet without a crease. */
-static inline double terrain_noise(uint64_t seed, double y, double x) {
+/* Four corners blended so that slopes meet without a crease. */
+TERRAIN_INLINE float terrain_noise(uint32_t seed, float y, float x) {
     int32_t row = (int32_t)y - (y < 0), column = (int32_t)x - (x < 0);
-    double v = y - row, u = x - column;
+    float v = y - (float)row, u = x - (float)column;
     v = v * v * (3 - 2 * v);
     u = u * u * (3 - 2 * u);
-    double above = terrain_corner(seed, row, column) * (1 - u) + terrain_corner(seed, row, column + 1) * u;
-    double below =
+    float above = terrain_corner(seed, row, column) * (1 - u) + terrain_corner(seed, row, column + 1) * u;
+    float below =
         terrain_corner(seed, row + 1, column) * (1 - u) + terrain_corner(seed, row + 1, column + 1) * u;
     return above * (1 - v) + below * v;
 }
 
-/* Noise at several scales, each half as strong as the one twice as coarse, and turned, so that no coast
- * follows the lattice. Sums to less than 1. */
-static inline double terrain_fractal(uint64_t seed, double y, double x, int octaves) {
-    double sum = 0, strength = 0.5;
-    for (int i = 0; i < octaves; i++, strength /= 2) {
-        double turned = 1.6 * y + 1.2 * x;
-        x = 1.6 * x - 1.2 * y;
-        y = turned;
-        sum += strength * terrain_noise(seed + (uint64_t)i, y, x);
+enum { STRIP = 32 }; /* cells of a line that are worked on at once, as vector code */
+
+/* Noise at several scales for the cells from (y, x) on, each scale half as strong as the one twice as coarse,
+ * and turned, so that no coast follows the lattice. Sums to less than 1. `bend` moves each cell's place. */
+TERRAIN_INLINE void terrain_fractal(float sums[STRIP], uint32_t seed, float y, float x, float scale,
+                                    const float bend[STRIP], int octaves) {
+    float ys[STRIP], xs[STRIP], strength = 0.5f;
+    for (int i = 0; i < STRIP; i++) {
+        sums[i] = 0;
+        ys[i] = y * scale + bend[i];
+        xs[i] = (x + (float)i) * scale - bend[i];
     }
-    return sum;
+    for (int octave = 0; octave < octaves; octave++, strength /= 2, seed++)
+        for (int i = 0; i < STRIP; i++) {
+            float turned = 1.6f * ys[i] + 1.2f * xs[i];
+            xs[i] = 1.6f * xs[i] - 1.2f * ys[i];
+            ys[i] = turned;
+            sums[i] += strength * terrain_noise(seed, ys[i], xs[i]);
+        }
 }
 
 enum { TERRAIN_LEVELS = 4096 };
@@ -106,34 +112,43 @@ static inline void terrain_connect(int8_t *terrain, int32_t height, int32_t widt
             terrain[cell] = ROCK;
 }
 
+/* Ground and growth of every cell, as levels below TERRAIN_LEVELS. */
+SHOAL_MULTIVERSION static void terrain_raise(int32_t *grounds, int32_t *growths, int32_t height,
+                                             int32_t width, uint32_t seed) {
+    int32_t edge = height < width ? height : width;
+    float scale = 1 / (edge < 28 ? 20 : edge < 112 ? (float)edge / 1.4f : 80); /* small map, small bays */
+    for (int32_t row = 0; row < height; row++)
+        for (int32_t column = 0; column < width; column += STRIP) {
+            float bend[STRIP] = {0}, ground[STRIP], growth[STRIP], y = (float)row, x = (float)column;
+            terrain_fractal(growth, seed + 100, y, x, 1 / 27.0f, bend, 3);
+            terrain_fractal(ground, seed + 200, y, x, scale, bend, 2);
+            for (int i = 0; i < STRIP; i++)
+                bend[i] = 0.6f * ground[i]; /* coasts that wind */
+            terrain_fractal(ground, seed, y, x, scale, bend, 5);
+            for (int32_t i = 0; i < STRIP && column + i < width; i++) {
+                grounds[row * width + column + i] = (int32_t)(ground[i] * TERRAIN_LEVELS);
+                growths[row * width + column + i] = (int32_t)(growth[i] * TERRAIN_LEVELS);
+            }
+        }
+}
+
 /* Fills in terrain[height][width]; scratch holds twice as many numbers. */
 static inline void terrain_generate(int8_t *terrain, int32_t height, int32_t width, shoal_rng *rng,
                                     int32_t *scratch) {
-    uint64_t seed = shoal_random64(rng), bends = seed ^ 0x5bd1e995, grows = seed ^ 0x27d4eb2f;
-    int32_t cells = height * width, counts[TERRAIN_LEVELS] = {0};
-    int32_t *levels = scratch, edge = height < width ? height : width;
-    double scale = 1.0 / (edge < 28 ? 20 : edge < 112 ? edge / 1.4 : 80); /* smaller bays on a small map */
-    for (int32_t cell = 0; cell < cells; cell++) {
-        double y = cell / width * scale, x = cell % width * scale;
-        double bend =
-            0.6 * terrain_fractal(bends, y, x, 2); /* coasts that wind instead of lying in squares */
-        double ground = terrain_fractal(seed, y + bend, x - bend, 5);
-        levels[cell] = (int32_t)(ground * TERRAIN_LEVELS);
-        counts[levels[cell]]++;
-    }
+    int32_t cells = height * width, counts[TERRAIN_LEVELS] = {0}, *grounds = scratch,
+            *growths = scratch + cells;
+    terrain_raise(grounds, growths, height, width, shoal_random32(rng));
+    for (int32_t cell = 0; cell < cells; cell++)
+        counts[grounds[cell]]++;
     int32_t water = terrain_level(counts, 0.24, cells), shallows = terrain_level(counts, 0.52, cells);
     int32_t sand = terrain_level(counts, 0.76, cells), rock = terrain_level(counts, 0.92, cells);
+    const int32_t coral = TERRAIN_LEVELS * 56 / 100, kelp = TERRAIN_LEVELS * 34 / 100;
     for (int32_t cell = 0; cell < cells; cell++) {
-        int32_t level = levels[cell];
-        int kind = level < water ? DEEP : level < shallows ? WATER : level < sand ? SHALLOWS : SAND;
-        if (kind == WATER || kind == SHALLOWS) {
-            double growth = terrain_fractal(grows, cell / width / 27.0, cell % width / 27.0, 3);
-            if (growth > 0.56)
-                kind = CORAL;
-            else if (growth < 0.34)
-                kind = KELP;
-        }
-        terrain[cell] = (int8_t)(level >= rock ? ROCK : kind);
+        int32_t ground = grounds[cell], growth = growths[cell];
+        int kind = ground < water ? DEEP : ground < shallows ? WATER : ground < sand ? SHALLOWS : SAND;
+        if (kind == WATER || kind == SHALLOWS)
+            kind = growth > coral ? CORAL : growth < kelp ? KELP : kind;
+        terrain[cell] = (int8_t)(ground >= rock ? ROCK : kind);
     }
     terrain_connect(terrain, height, width, scratch, scratch + cells);
 }
