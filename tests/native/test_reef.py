@@ -103,7 +103,9 @@ def check_world(host, env=0):
         fish[:, R] / np.float32(terrain.shape[0] - 1),
         fish[:, C] / np.float32(terrain.shape[1] - 1),
     ]
-    np.testing.assert_allclose(host.observations["self"][rows], np.stack(numbers, 1), rtol=1e-6)
+    own = host.observations["self"][rows]
+    np.testing.assert_allclose(own, np.stack(numbers, 1), rtol=1e-6)
+    assert (own >= 0).all() and (own <= 1).all()
     return state
 
 
@@ -120,7 +122,6 @@ def check_step(host, before, after, env=0):
     assert np.isin(host.terminated[rows], (0, 1)).all()
     worth = 0.1 * gained["eaten"] + 0.2 * before["positions"][dead, COMB].sum() - gained["fallen"]
     assert host.rewards[rows].sum() == pytest.approx(worth)
-    assert (host.rewards[rows][host.terminated[rows] == 1] < 0.2 * MAX_LEVEL).all()
     moved = abs(after["positions"][:, [R, C]] - before["positions"][:, [R, C]]).sum(1)
     stayed = (before["positions"][:, HP] > 0) & (after["positions"][:, HP] > 0)
     stayed[:agents] &= host.terminated[rows] == 0
@@ -253,7 +254,7 @@ def test_maps_are_smooth_and_have_everything():
     for seed in range(20):
         terrain = make(seed=seed).state()["terrain"]
         shares = np.bincount(terrain.ravel(), minlength=7) / terrain.size
-        assert shares.argmin() >= 0 and (shares[[DEEP, SAND, ROCK]] > 0.04).all(), shares
+        assert (shares[[DEEP, SAND, ROCK]] > 0.04).all(), shares
         assert shares[KELP] + shares[CORAL] > 0.05, shares
         assert (terrain[:, 1:] == terrain[:, :-1]).mean() > 0.75
         assert (terrain[1:] == terrain[:-1]).mean() > 0.75
@@ -299,13 +300,13 @@ def test_food_is_eaten_once_and_is_back_after_a_while():
 
 
 def fought(seed):
-    """A long play in which fish seek out enemies, and its states."""
+    """The states of a long play on a crowded map."""
     host = make(seed=seed, height=40, width=40, num_agents=24, num_enemies=30)
-    return host, play(host, scripted, 400, np.random.default_rng(seed))
+    return play(host, scripted, 400, np.random.default_rng(seed))
 
 
 def test_who_is_beaten_is_away_for_a_while():
-    host, states = fought(0)
+    states = fought(0)
     hp = np.stack([state["positions"][24:, HP] for state in states])
     absences = []
     for column in hp.T:
@@ -316,13 +317,13 @@ def test_who_is_beaten_is_away_for_a_while():
 
 
 def test_whoever_loses_health_quickly_was_bitten_by_a_neighbour():
-    _, states = fought(1)
+    states = fought(1)
     bitten = 0
     for before, after in zip(states, states[1:], strict=False):
         lost = before["positions"][:24, HP] - after["positions"][:24, HP]
-        alive = (after["positions"][:24, [R, C]] - before["positions"][:24, [R, C]]).__abs__().sum(1) <= 1
+        moved = abs(after["positions"][:24, [R, C]] - before["positions"][:24, [R, C]]).sum(1)
         biting = after["positions"][24:][after["positions"][24:, ANIM] == BITE]
-        for fish in np.flatnonzero((lost > 1) & alive):
+        for fish in np.flatnonzero((lost > 1) & (moved <= 1)):
             distances = abs(biting[:, [R, C]] - after["positions"][fish, [R, C]]).sum(1)
             assert (distances == 1).any()
             assert after["positions"][fish, IN_COMBAT] == 1
@@ -331,7 +332,7 @@ def test_whoever_loses_health_quickly_was_bitten_by_a_neighbour():
 
 
 def test_winning_teaches_and_makes_stronger():
-    _, states = fought(2)
+    states = fought(2)
     fish = np.stack([state["positions"][:24] for state in states])
     best = fish[..., COMB].max()
     assert best > 2
