@@ -39,11 +39,11 @@ class Publisher:
     def __call__(self, look: Callable[[int], Snapshot | None]) -> None:
         """Publishes each watched environment of this process, as `look` sees it."""
         begin = time.monotonic_ns()
-        if begin < self._rest_until:
-            return
         asked = {env: generation for env, generation in self._watched.tolist() if env in self._mine}
         for env in [env for env in self._windows if env not in asked]:
             self._windows.pop(env)[1].close()
+        if begin < self._rest_until:  # but who has just begun to watch is shown something
+            asked = {env: new for env, new in asked.items() if self._generation(env) != new}
         for env, generation in asked.items():
             try:
                 snapshot = look(env)
@@ -53,7 +53,10 @@ class Publisher:
             if snapshot is not None:
                 self._publish(snapshot, generation)
         end = time.monotonic_ns()
-        self._rest_until = end + _SHARE * (end - begin)
+        self._rest_until = max(self._rest_until, end + _SHARE * (end - begin) if asked else 0)
+
+    def _generation(self, env: int) -> int:
+        return self._windows[env][0] if env in self._windows else -1
 
     def _publish(self, snapshot: Snapshot, generation: int) -> None:
         parts, count = encode(snapshot)

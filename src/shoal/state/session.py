@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
@@ -117,11 +118,12 @@ def _bound(asked: str, env: str) -> tuple[str, Any]:
     raise SessionError("this process has ten thousand sessions; close some of them")
 
 
-def _forget_in_child() -> None:
-    # A forked child has no such thread, and must not keep sockets of its parent open.
+def _close_all() -> None:
     for hosted in list(_hosted):
         hosted.close()
     _hosted.clear()
 
 
-os.register_at_fork(after_in_child=_forget_in_child)
+atexit.register(_close_all)
+# A forked child has no such thread, and must not keep sockets of its parent open.
+os.register_at_fork(after_in_child=_close_all)
