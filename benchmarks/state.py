@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -84,7 +85,7 @@ def main() -> None:
         for envs in (plain, seen):
             envs.reset(seed=0)
             slices(envs, 0.2)
-        pair = (lambda: slices(plain, args.seconds)), (lambda: slices(seen, args.seconds))
+        pair = partial(slices, plain, args.seconds), partial(slices, seen, args.seconds)
         compare(f"{what}: with a session", *pair, args.rounds)
         command = [sys.executable, "-c", WATCHER, "benchmark", "0"]
         watchers = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(args.clients)]
