@@ -2,8 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-NATIVE := CMakeLists.txt pyproject.toml $(wildcard core/* include/shoal/*.h include/shoal/ext/*.h envs/*.h envs/*/*.c)
-C_FILES := $(wildcard core/*.[ch] core/*.cpp core/*.hpp include/shoal/*.h include/shoal/ext/*.h envs/*.h envs/*/*.c tests/core/*.[ch] tests/core/plugins/*.c tests/abi/*.[ch]* tests/native/plugins/*.c src/shoal/native/template.c benchmarks/*.c)
+NATIVE := CMakeLists.txt pyproject.toml $(wildcard core/* include/shoal/*.h include/shoal/ext/*.h envs/*.h envs/*/*.[ch])
+C_FILES := $(wildcard core/*.[ch] core/*.cpp core/*.hpp include/shoal/*.h include/shoal/ext/*.h envs/*.h envs/*/*.[ch] tests/core/*.[ch] tests/core/plugins/*.c tests/abi/*.[ch]* tests/native/plugins/*.c src/shoal/native/template.c benchmarks/*.c)
 BUILD_NEEDS := "scikit-build-core>=0.11" "nanobind>=3,<4" "cmake>=3.18" ninja
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
 INSTALL := $(PIP) install --no-build-isolation --config-settings=cmake.define.SHOAL_WERROR=ON --editable

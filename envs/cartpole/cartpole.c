@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: MIT
 #ifndef REAL
 #include "../lanes.h"
+#include <shoal/ext/state.h>
 
 #define X_LIMIT 2.4
 #define THETA_LIMIT (12 * 2 * 3.141592653589793 / 360)
@@ -38,6 +39,30 @@ static const char *describe(const shoal_value *options, shoal_spec *spec) {
     return lanes_describe(options, spec, sizeof(CartPole_float));
 }
 
+/* One lane of the block, as numbers of one kind whatever the precision. */
+static void state_fields(shoal_envs *envs, uint64_t env, void *host,
+                         void (*add)(void *host, const shoal_state_field *field)) {
+    static const char *const columns[] = {"x", "x_dot", "theta", "theta_dot"};
+    double numbers[4];
+    for (uint64_t i = 0; i < 4; i++) {
+        const void *block = lanes_block(envs, env);
+        uint64_t at = i * LANES + env % LANES; /* the first four arrays of a CartPole */
+        numbers[i] =
+            envs->options[PRECISION].s[0] == 'f' ? ((const float *)block)[at] : ((const double *)block)[at];
+    }
+    shoal_state_field state = {.name = "state", .dtype = SHOAL_FLOAT64, .ndim = 1, .shape = {4}};
+    state.data = numbers;
+    state.role = SHOAL_ROLE_SCALAR;
+    state.columns = columns;
+    state.num_columns = 4;
+    add(host, &state);
+}
+
+static const void *get_extension(const char *id) {
+    static const shoal_state_v1 state = {state_fields};
+    return strcmp(id, SHOAL_EXT_STATE) == 0 ? &state : lanes_get_extension(id);
+}
+
 const shoal_entry_v1 shoal_entry = {
     .abi_major = SHOAL_ABI_MAJOR,
     .abi_minor = SHOAL_ABI_MINOR,
@@ -47,7 +72,7 @@ const shoal_entry_v1 shoal_entry = {
     .describe = describe,
     .reset = reset,
     .step = step,
-    .get_extension = lanes_get_extension,
+    .get_extension = get_extension,
 };
 
 #else /* The physics, once per precision. */

@@ -11,6 +11,7 @@
 #include <shoal/env.h>
 #include <shoal/ext/checkpoint.h>
 #include <shoal/ext/render.h>
+#include <shoal/ext/state.h>
 #include <string.h>
 
 enum { WIDTH, HEIGHT, AGENTS, FOODS, VISION, NUM_OPTIONS };
@@ -213,6 +214,9 @@ static void step_one(Snake *self, shoal_envs *envs, uint64_t env) {
 
 SHOAL_BATCH(Snake, reset_one, step_one)
 
+static const uint8_t SKINS[6][3] = {{88, 166, 92},   {82, 139, 220}, {219, 171, 64},
+                                    {168, 108, 201}, {77, 184, 182}, {222, 130, 176}};
+
 static void render_size(shoal_envs *envs, uint64_t env, uint32_t *height, uint32_t *width) {
     (void)env;
     *height = PIXELS * (uint32_t)envs->options[HEIGHT].i;
@@ -221,24 +225,74 @@ static void render_size(shoal_envs *envs, uint64_t env, uint32_t *height, uint32
 
 static void render_draw(shoal_envs *envs, uint64_t env, uint8_t *rgb) {
     static const uint8_t ground[3] = {24, 26, 31}, food[3] = {224, 76, 76};
-    static const uint8_t skins[6][3] = {{88, 166, 92},   {82, 139, 220}, {219, 171, 64},
-                                        {168, 108, 201}, {77, 184, 182}, {222, 130, 176}};
     const Snake *self = SHOAL_INSTANCE(const Snake, envs, env);
     for (int32_t y = 0; y < PIXELS * self->height; y++)
         for (int32_t x = 0; x < PIXELS * self->width; x++, rgb += 3) {
             int32_t cell = cell_at(self, y / PIXELS, x / PIXELS), on = board_of(self)[cell];
-            const uint8_t *colour = on == EMPTY ? ground : on == FOOD ? food : skins[(on - BODY) % 6];
+            const uint8_t *colour = on == EMPTY ? ground : on == FOOD ? food : SKINS[(on - BODY) % 6];
             int is_head = on >= BODY && bodies_of(self)[on - BODY].head == cell;
             for (int i = 0; i < 3; i++)
                 rgb[i] = (uint8_t)(is_head ? 128 + colour[i] / 2 : colour[i]);
         }
 }
 
+/* What others see of it: the board as it lies, walls included, the heads on it, and how long snakes are. */
+static void state_fields(shoal_envs *envs, uint64_t env, void *host,
+                         void (*add)(void *host, const shoal_state_field *field)) {
+    shoal_category tiles[BODY + MAX_AGENTS] = {
+        {EMPTY, "empty", 0x181a1f, 0}, {FOOD, "food", 0xe04c4c, 0}, {WALL, "wall", 0x3a3f4b, 0}};
+    static const shoal_category kinds[] = {{0, "head", 0xf4f4f4, 0}};
+    static const char *const columns[] = {"kind", "r", "c", "dir"};
+    static const int32_t facing[NUM_ACTIONS] = {[DOWN] = 2, [UP] = 0, [LEFT] = 3, [RIGHT] = 1};
+    const Snake *self = SHOAL_INSTANCE(const Snake, envs, env);
+    const uint8_t *board = board_of(self);
+    int32_t heads[MAX_AGENTS][4], lengths[MAX_AGENTS] = {0};
+    for (int32_t cell = 0; cell < self->cells; cell++)
+        if (board[cell] >= BODY)
+            lengths[board[cell] - BODY]++;
+    for (int32_t agent = 0; agent < self->agents; agent++) {
+        const uint8_t *skin = SKINS[agent % 6];
+        uint32_t colour = (uint32_t)skin[0] << 16 | (uint32_t)skin[1] << 8 | skin[2];
+        tiles[BODY + agent] = (shoal_category){BODY + agent, "snake", colour, 0};
+        int32_t head = bodies_of(self)[agent].head;
+        heads[agent][0] = 0;
+        heads[agent][1] = head / self->stride;
+        heads[agent][2] = head % self->stride;
+        heads[agent][3] = facing[course_of(self)[head]];
+    }
+    shoal_state_field grid = {.name = "board", .dtype = SHOAL_UINT8, .ndim = 2};
+    grid.role = SHOAL_ROLE_GRID;
+    grid.shape[0] = self->stride ? self->cells / self->stride : 0;
+    grid.shape[1] = self->stride;
+    grid.data = board;
+    grid.categories = tiles;
+    grid.num_categories = (uint64_t)(BODY + self->agents);
+    add(host, &grid);
+    shoal_state_field entities = {.name = "heads", .dtype = SHOAL_INT32, .ndim = 2};
+    entities.role = SHOAL_ROLE_ENTITIES;
+    entities.shape[0] = self->agents;
+    entities.shape[1] = 4;
+    entities.data = heads;
+    entities.columns = columns;
+    entities.num_columns = 4;
+    entities.categories = kinds;
+    entities.num_categories = 1;
+    add(host, &entities);
+    shoal_state_field scores = {.name = "lengths", .dtype = SHOAL_INT32, .ndim = 1};
+    scores.role = SHOAL_ROLE_SCALAR;
+    scores.shape[0] = self->agents;
+    scores.data = lengths;
+    add(host, &scores);
+}
+
 static const void *get_extension(const char *id) {
     static const shoal_checkpoint_v1 checkpoint = {0}; /* the instance is all there is to save */
+    static const shoal_state_v1 state = {state_fields};
     static const shoal_render_v1 render = {.fps = 10, .size = render_size, .draw = render_draw};
     if (strcmp(id, SHOAL_EXT_CHECKPOINT) == 0)
         return &checkpoint;
+    if (strcmp(id, SHOAL_EXT_STATE) == 0)
+        return &state;
     return strcmp(id, SHOAL_EXT_RENDER) == 0 ? &render : 0;
 }
 

@@ -7,10 +7,12 @@
 // SPDX-License-Identifier: MIT
 #include <shoal/env.h>
 #include <shoal/ext/checkpoint.h>
+#include <shoal/ext/state.h>
 #include <string.h>
 
 enum { EMPTY = 0, AGENT = 1, GOAL = 2 };
 enum { STAY = 0, DOWN = 1, UP = 2, LEFT = 3, RIGHT = 4, NUM_ACTIONS = 5 };
+enum { MAX_SIZE = 255 };
 
 typedef struct Squared {
     int32_t size, row, column, goal_row, goal_column;
@@ -22,7 +24,7 @@ static const shoal_option OPTIONS[] = {
 
 static const char *describe(const shoal_value *options, shoal_spec *spec) {
     int64_t size = options[0].i;
-    if (size < 3 || size > 255 || size % 2 == 0)
+    if (size < 3 || size > MAX_SIZE || size % 2 == 0)
         return "size must be odd, from 3 to 255";
     spec->instance_bytes = sizeof(Squared);
     spec->max_episode_steps = 2 * size;
@@ -65,9 +67,38 @@ static void step_one(Squared *self, shoal_envs *envs, uint64_t env) {
 
 SHOAL_BATCH(Squared, reset_one, step_one)
 
-/* All there is to an environment lies in its struct, so the host can save it by itself. */
+/* What others see of it: the board with the goal, and the agent on it. Both are copied while add runs. */
+static void state_fields(shoal_envs *envs, uint64_t env, void *host,
+                         void (*add)(void *host, const shoal_state_field *field)) {
+    static const shoal_category tiles[] = {{EMPTY, "empty", 0x1f2430, 0}, {GOAL, "goal", 0x6cc070, 0}};
+    static const shoal_category kinds[] = {{AGENT, "agent", 0xf2b84b, 0}};
+    static const char *const columns[] = {"kind", "r", "c"};
+    const Squared *self = SHOAL_INSTANCE(Squared, envs, env);
+    uint8_t cells[MAX_SIZE * MAX_SIZE] = {EMPTY};
+    cells[self->goal_row * self->size + self->goal_column] = GOAL;
+    int inside = self->row >= 0 && self->row < self->size && self->column >= 0 && self->column < self->size;
+    int32_t agent[] = {AGENT, inside ? self->row : -1, inside ? self->column : -1}; /* -1: not there */
+    shoal_state_field board = {.name = "board", .dtype = SHOAL_UINT8, .ndim = 2, .role = SHOAL_ROLE_GRID};
+    board.shape[0] = board.shape[1] = self->size;
+    board.data = cells;
+    board.categories = tiles;
+    board.num_categories = 2;
+    shoal_state_field walker = {.name = "agent", .dtype = SHOAL_INT32, .ndim = 2, .shape = {1, 3}};
+    walker.data = agent;
+    walker.role = SHOAL_ROLE_ENTITIES;
+    walker.columns = columns;
+    walker.num_columns = 3;
+    walker.categories = kinds;
+    walker.num_categories = 1;
+    add(host, &board);
+    add(host, &walker);
+}
+
 static const void *get_extension(const char *id) {
-    static const shoal_checkpoint_v1 plain = {0, 0, 0};
+    static const shoal_checkpoint_v1 plain = {0, 0, 0}; /* the struct is all there is: the host copies it */
+    static const shoal_state_v1 state = {state_fields};
+    if (strcmp(id, SHOAL_EXT_STATE) == 0)
+        return &state;
     return strcmp(id, SHOAL_EXT_CHECKPOINT) == 0 ? &plain : 0;
 }
 
