@@ -31,6 +31,8 @@ async def deliver(writer: asyncio.StreamWriter, stall_s: float, *parts: bytes) -
     for part in parts:
         writer.write(part)
     left, since = writer.transport.get_write_buffer_size(), time.monotonic()
+    if not left:
+        return await writer.drain()
     while True:
         try:
             return await asyncio.wait_for(writer.drain(), stall_s / 4)

@@ -45,6 +45,8 @@ class Guard:
         self._check_host(request.headers.get("host", ""))
         if request.method != "GET":
             raise Refusal(405, "only GET is answered here", {"Allow": "GET"})
+        if request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers:
+            raise Refusal(400, "a request must not have a body")
         if request.headers.get("sec-fetch-site") == "cross-site":
             raise Refusal(403, "another site asked for this; open the link that shoal watch printed yourself")
         if request.path == "/" and request.query.startswith("token="):

@@ -95,8 +95,6 @@ async def read_request(reader: asyncio.StreamReader) -> Request | None:
         if name in headers:  # two readers could each believe another one
             raise Refusal(400, "a header is given twice")
         headers[name] = header[2].decode()
-    if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
-        raise Refusal(400, "a request must not have a body")
     path, _, query = request[2].decode().partition("?")
     return Request(request[1].decode(), path, query, headers)
 

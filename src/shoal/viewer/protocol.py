@@ -4,8 +4,8 @@
 
     u32 little-endian: length of JSON | JSON, UTF-8 | zeros up to a multiple of 8 | data
 
-The padding counts from the start of the message and each field begins at a multiple of 8 of the data, so a page
-makes typed arrays straight over the message it was given. NaN and infinities are null in JSON. By "type":
+The padding counts from the start of the message and each field begins at a multiple of 8 of the data, so a
+page makes typed arrays straight over the message it was given. NaN and infinities are null in JSON.
 
     {"type": "hello", "facts": {...}, "sessions": [names]}
         Once, first. `facts` are those of the session.
@@ -21,8 +21,8 @@ makes typed arrays straight over the message it was given. NaN and infinities ar
              "columns": [...], "categories": [[value, name, "#rrggbb"], ...], "stable": bool,
              "offset": into data, "bytes": n}
             {"name", "part", "same": true}
-        where `same` is: as in the last frame of this environment that this page was sent, shape and all. A field
-        that is not listed is not there any more. `time` is of the clock of the counters.
+        where `same` is: as in the last frame of this environment that this page was sent, shape and all. A
+        field that is not listed is not there any more. `time` is of the clock of the counters.
 
     {"type": "error", "message": text}
 
@@ -31,8 +31,8 @@ makes typed arrays straight over the message it was given. NaN and infinities ar
     {"type": "watch", "envs": [0, 3], "rate": 20}
         Replaces what this page watches: at most 16 environments, `rate` frames a second of each (above 0, at
         most 60; 20 if left out). An environment that is left out is forgotten: its next frame, if ever, comes
-        whole. An environment or a rate that cannot be is answered with an error, and nothing changes; what is no
-        such message closes with 1008.
+        whole. An environment or a rate that cannot be is answered with an error, and nothing changes; what is
+        no such message closes with 1008.
 
 The server watches for all pages together, at most 16 environments: who asked last has them, who loses some is
 told. After the run ended, the last frames stay.
@@ -92,7 +92,7 @@ class World:
 
     @classmethod
     def after(cls, last: World | None, stamp: int, number: int, snapshot: Snapshot) -> World:
-        """The world that follows `last`. What did not change keeps its stamp: compared once, for all pages."""
+        """The world that follows `last`. What did not change keeps its stamp: compared once for all pages."""
         raw: dict[Key, NDArray[np.uint8]] = {}
         since: dict[Key, int] = {}
         for part, fields in (("world", snapshot.world), ("step", snapshot.step)):

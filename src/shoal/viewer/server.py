@@ -109,20 +109,24 @@ class Server:
         writer.transport.set_write_buffer_limits(high=0)
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
         try:
-            await self._serve(reader, writer)
-            await self._linger(reader, writer)
+            if len(self._connections) > MAX_CONNECTIONS:  # not a moment for those that are too many
+                refusal = Refusal(
+                    503, f"more than {MAX_CONNECTIONS} connections at once", {"Retry-After": "5"}
+                )
+                writer.write(refusal.response())
+            else:
+                await self._serve(reader, writer)
+                await self._linger(reader, writer)
         except (OSError, Stalled, asyncio.IncompleteReadError):
             pass  # the other side is gone, or as good as that
         except asyncio.CancelledError:
             pass  # by close(), after the page was told; there is nobody to pass it on to
         finally:
             self._connections.discard(task)
-            writer.transport.abort() if writer.transport.get_write_buffer_size() else writer.close()
+            writer.transport.abort()  # what was delivered is with the kernel, and still arrives
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            if len(self._connections) > MAX_CONNECTIONS:
-                raise Refusal(503, f"more than {MAX_CONNECTIONS} connections at once", {"Retry-After": "5"})
             try:
                 request = await asyncio.wait_for(read_request(reader), self._handshake_s)
             except asyncio.TimeoutError:
