@@ -112,7 +112,7 @@ class World:
 
 def pack(message: Mapping[str, Any], data: Sequence[NDArray[np.uint8]] = ()) -> bytes:
     """One message to a page; each of `data` begins at a multiple of 8."""
-    text = json.dumps(_plain(message), allow_nan=False, separators=(",", ":"), default=str).encode()
+    text = json.dumps(plain(message), allow_nan=False, separators=(",", ":"), default=str).encode()
     parts: list[bytes | memoryview] = [struct.pack("<I", len(text)), text, bytes(-(4 + len(text)) % 8)]
     for one in data:
         parts += [one.data, bytes(-one.nbytes % 8)]
@@ -175,14 +175,14 @@ def read_watch(text: str, num_worlds: int) -> tuple[list[int], float]:
     return envs, float(rate)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """JSON has no word for NaN and infinities, and NumPy's numbers are not Python's."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return value
