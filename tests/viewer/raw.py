@@ -151,10 +151,10 @@ class Page:
 
     def answers(self):
         """Whether a ping comes back."""
-        self.send("there?", opcode=9)
+        self.send("are you there?", opcode=9)
         while (frame := self.frame())[0] != 10:
             pass
-        return frame[1] == b"there?"
+        return frame[1] == b"are you there?"
 
     def _take(self, size):
         while len(self.buffer) < size:

@@ -133,11 +133,11 @@ def test_a_request_from_another_site_is_refused_even_with_the_cookie(serve):
         "/./index.html",
         "/index.html/",
     ]
-    + ["/index.html%00", "/page/index.html", "/.hidden", "/notes.txt", "/sub", "/sub/", "/\\..\\x"],
+    + ["/index.html%00", "/page/index.html", "/.hidden.js", "/notes.txt", "/sub", "/sub/", "/\\..\\x"],
 )
 def test_no_path_reaches_the_file_system(serve, path, tmp_path):
     (tmp_path / "page" / "sub").mkdir(parents=True)
-    for name in ("server.py", "page/index.html", "page/.hidden", "page/notes.txt", "page/sub/view.js"):
+    for name in ("server.py", "page/index.html", "page/.hidden.js", "page/notes.txt", "page/sub/view.js"):
         (tmp_path / name).write_text(name)
     running = serve(assets=read_assets(tmp_path / "page"))
     (tmp_path / "page" / "index.html").unlink()  # read at the start, so it is served all the same
@@ -174,6 +174,8 @@ def test_every_answer_forbids_what_a_page_must_not_do(serve, tmp_path):
 BAD_HEADS = [
     b"GET / HTTP/1.0\r\n\r\n",
     b"GET / HTTP/2\r\n\r\n",
+    b"GET / HTTP/1.1 HTTP/1.1\r\n\r\n",
+    b"GET / HTTP/1.10\r\n\r\n",
     b"GET  / HTTP/1.1\r\n\r\n",
     b"GET http://127.0.0.1/ HTTP/1.1\r\n\r\n",
     b"GET /\x00 HTTP/1.1\r\n\r\n",
