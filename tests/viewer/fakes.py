@@ -125,6 +125,8 @@ class FakeSession:
             raise IndexError(f"no environment among {env_ids}")
         if len(env_ids) > 16:
             raise ValueError("at most 16 environments")
+        if not 0.1 <= rate_hz <= 60:
+            raise ValueError(f"rate_hz must be from 0.1 to 60, got {rate_hz}")
         self._answer()
         self.watched, self.rate_hz = list(env_ids), rate_hz
         self.wishes += 1

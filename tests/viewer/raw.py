@@ -88,6 +88,24 @@ def parse(data):
     return int(first.split()[1]), headers, body
 
 
+def decode(payload):
+    """A message's JSON, with arrays made straight over its bytes in place of offsets."""
+    (length,) = struct.unpack_from("<I", payload)
+    message = json.loads(payload[4 : 4 + length], parse_constant=lambda word: 1 / 0)
+    start = -(-(4 + length) // 8) * 8
+    assert not any(payload[4 + length : start])
+    for field in message.get("fields", []):
+        if "same" in field:
+            assert set(field) == {"name", "part", "same"} and field["same"] is True
+            continue
+        at, dtype = start + field["offset"], np.dtype(field["dtype"])
+        assert at % 8 == 0 and at + field["bytes"] <= len(payload)
+        field["data"] = np.frombuffer(payload, dtype, field["bytes"] // dtype.itemsize, at).reshape(
+            field["shape"]
+        )
+    return message
+
+
 class Closed(Exception):
     """The server closed: its code, or None where there was no close frame."""
 
@@ -183,22 +201,10 @@ class Page:
         return first & 15, payload
 
     def message(self):
-        """The JSON of the next message, arrays made straight over its bytes in place of offsets."""
+        """The next message, decoded."""
         opcode, payload = self.frame()
         assert opcode == 2
-        (length,) = struct.unpack_from("<I", payload)
-        message = json.loads(payload[4 : 4 + length], parse_constant=lambda word: 1 / 0)
-        start = -(-(4 + length) // 8) * 8
-        assert not any(payload[4 + length : start])
-        for field in message.get("fields", []):
-            if "same" in field:
-                assert set(field) == {"name", "part", "same"} and field["same"] is True
-                continue
-            at, dtype = start + field["offset"], np.dtype(field["dtype"])
-            assert at % 8 == 0 and at + field["bytes"] <= len(payload)
-            count = field["bytes"] // dtype.itemsize
-            field["data"] = np.frombuffer(payload, dtype, count, at).reshape(field["shape"])
-        return message
+        return decode(payload)
 
     def until(self, kind, accept=lambda message: True):
         """The next message of a type that is accepted; fails after 10 s."""

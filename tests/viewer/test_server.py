@@ -1,13 +1,16 @@
 """What a page is sent, decoded by a client of the tests' own."""
 
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from shoal.errors import SessionError
+from shoal.viewer.client import Client
 from shoal.viewer.protocol import World, frame
 from tests.viewer.fakes import FakeSession, plain, reef, small
-from tests.viewer.raw import Closed
+from tests.viewer.raw import Closed, decode
 
 
 def wait_for(condition, seconds=5.0):
@@ -175,11 +178,11 @@ def test_a_wish_that_cannot_be_is_an_error_and_changes_nothing(serve):
         assert "no environment -1" in page.until("error")["message"]
         page.watch(*range(17))
         assert "at most 16" in page.until("error")["message"]
-        for rate in (0, -1, 61, 1e300):
+        for rate in (0, -1, 1e-300, 61, 1e300):
             page.watch(0, rate=rate)
-            assert "above 0 and at most 60" in page.until("error")["message"]
+            assert "from 0.1 to 60" in page.until("error")["message"]
         page.send('{"type": "watch", "envs": [0], "rate": NaN}')
-        assert "above 0" in page.until("error")["message"]
+        assert "from 0.1" in page.until("error")["message"]
         assert session.watched == [1, 2]
 
 
@@ -234,6 +237,41 @@ def test_the_last_step_before_a_pause_is_shown_however_low_the_rate(serve):
         assert page.until("frame")["tick"] == 1
 
 
+def test_environments_take_turns_when_a_page_takes_one_frame_at_a_time():
+    feed = SimpleNamespace(worlds={}, counters=None, error=(0, ""))
+    client = Client(None, feed, b"hello", 1.0)
+    client.watch([0, 1, 2], 60)
+    assert client._next(0.0)[0] == b"hello"
+    sent = []
+    for turn in range(6):
+        feed.worlds = {
+            env: World.after(None, 10 * turn + env + 1, turn, small(env, 0, turn)) for env in range(3)
+        }
+        sent.append(decode(client._next(float(turn))[0])["env"])
+    assert sent == [0, 1, 2, 0, 1, 2]
+
+
+def test_a_wish_that_the_run_refuses_is_told_once_and_granted_later(serve):
+    class Full(FakeSession):
+        full, asked = True, 0
+
+        def watch(self, env_ids, rate_hz=20):
+            super().watch(env_ids, rate_hz)
+            if self.full and env_ids:
+                self.asked += 1
+                self.watched = []
+                raise SessionError("of 1 environments 0 can be watched")
+
+    session = Full()
+    with serve(session).page() as page:
+        page.watch(4)
+        assert page.until("error")["message"] == "of 1 environments 0 can be watched"
+        kinds = {page.message()["type"] for _ in range(3)}
+        assert kinds == {"counters"} and session.asked > 1
+        session.full = False
+        assert page.until("frame")["env"] == 4
+
+
 # -- the end -----------------------------------------------------------------------------------------
 
 
@@ -271,6 +309,26 @@ def test_a_run_that_ends_between_two_questions_is_an_ended_run(serve):
 
     with serve(Sudden()).page() as page:
         assert page.until("counters")["run"] == "ended"
+
+
+def test_a_run_that_lives_but_does_not_answer_is_idle(serve):
+    class Silent(FakeSession):
+        silent = False
+
+        def counters(self):
+            if self.silent:
+                raise SessionError("did not answer within 2 s")
+            return super().counters()
+
+    session = Silent()
+    with serve(session).page() as page:
+        session.step()
+        assert page.until("counters")["run"] == "stepping"
+        session.silent = True
+        assert page.until("counters", lambda told: told["run"] == "idle")["steps"] == 32
+        session.silent = False
+        session.step()
+        assert page.until("counters")["steps"] == 64
 
 
 def test_a_run_that_does_not_answer_keeps_nobody_waiting(serve):

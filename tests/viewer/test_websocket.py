@@ -161,12 +161,17 @@ def test_a_flood_of_pings_of_who_never_reads_takes_no_memory(serve):
 
 def test_who_reads_slowly_misses_frames_and_gets_the_newest(serve):
     session = FakeSession(reef)
-    with serve(session).page(receive_bytes=16 << 10) as page:
+    running = serve(session)
+    with running.page(receive_bytes=16 << 10) as page:
         page.watch(0)
         assert page.until("frame")["tick"] == 0
+        peak = 0
         for _ in range(60):  # frames of over 36 KB: what the kernel keeps is 15 of them, what we keep is one
             session.step()
             time.sleep(0.02)
+            (client,) = running.server._clients
+            peak = max(peak, client._writer.transport.get_write_buffer_size())
+        assert 0 < peak < 45_000
         ticks = [page.until("frame")["tick"]]
         while ticks[-1] != 60:
             ticks.append(page.until("frame")["tick"])

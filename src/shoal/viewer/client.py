@@ -59,7 +59,7 @@ class Client:
         self._hello: bytes | None = hello
         self._errors: deque[str] = deque(maxlen=_ERRORS_KEPT)
         self._pong: bytes | None = None
-        self._counted = 0
+        self._counted, self._warned = 0, feed.error[0]
         self._sent: dict[int, tuple[int, dict[Key, int]]] = {}
         """Stamp, and since when each field was like this, in the last frame of an environment."""
         self._due: dict[int, float] = {}
@@ -114,6 +114,10 @@ class Client:
             return pong, websocket.PONG, None
         if self._errors:
             return pack({"type": "error", "message": self._errors.popleft()}), websocket.BINARY, None
+        count, message = self._feed.error
+        if count != self._warned:
+            self._warned = count
+            return pack({"type": "error", "message": message}), websocket.BINARY, None
         counters = self._feed.counters
         if counters is not None and counters[0] != self._counted:
             self._counted = counters[0]

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from shoal.errors import SessionError
+from shoal.errors import ClosedError, SessionError
 from shoal.viewer.protocol import World
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ class Feed:
 
     counters: tuple[int, dict[str, Any]] | None = None
     """How many came so far, and the message of the newest."""
+    error: tuple[int, str] = (0, "")
+    """How many came so far, and the newest."""
     ended = False
 
     def __init__(self, session: Session, news: Callable[[], None]) -> None:
@@ -41,6 +43,8 @@ class Feed:
         self._news = news
         self._wish: tuple[list[int], float] = ([], 1.0)
         self._watched: tuple[list[int], float] = ([], 1.0)
+        self._granted = True
+        self._ask_again = 0.0
         self._stamps = itertools.count(1)
         self._wake = threading.Event()
         self._stopped = False
@@ -63,14 +67,14 @@ class Feed:
     def _run(self) -> None:
         last = {"time_ns": time.monotonic_ns(), "steps": 0, "episodes": 0, "return_sum": 0.0, "length_sum": 0}
         try:
-            last = self._session.counters()
+            last = self._count(last)
             due = time.monotonic() + _COUNTERS_S
             while not self._stopped and self._session.alive:
                 self._apply()
                 news = self._look()
                 if time.monotonic() >= due:
-                    due += _COUNTERS_S
-                    now = self._session.counters()
+                    due = time.monotonic() + _COUNTERS_S
+                    now = self._count(last)
                     self._tell(last, now, "stepping" if now["steps"] > last["steps"] else "idle")
                     last, news = now, True
                 if news:
@@ -78,8 +82,8 @@ class Feed:
                 self._rest(due)
             if not self._stopped:
                 self._look()  # what was published last
-        except SessionError:
-            pass  # the run ended between two questions
+        except (SessionError, ClosedError):
+            pass  # the run ended between two questions, or we did while one was open
         self.ended = True
         while not self._stopped:
             self._tell(last, last, "ended")
@@ -87,13 +91,33 @@ class Feed:
             self._wake.clear()
             self._wake.wait(_COUNTERS_S)
 
+    def _count(self, last: dict[str, Any]) -> dict[str, Any]:
+        """The counters; the last ones if the run lives but does not answer, such as in a debugger."""
+        try:
+            return self._session.counters()
+        except SessionError:
+            if not self._session.alive:
+                raise
+            return {**last, "time_ns": time.monotonic_ns()}
+
     def _apply(self) -> None:
-        wish = self._wish
-        if wish != self._watched:
+        """Asks for what is wished for, and again and again where it was refused."""
+        wish, now = self._wish, time.monotonic()
+        if wish == self._watched and (self._granted or now < self._ask_again):
+            return
+        self._watched = wish
+        for env in [env for env in self.worlds if env not in wish[0]]:
+            del self.worlds[env]
+        try:
             self._session.watch(*wish)
-            self._watched = wish
-            for env in [env for env in self.worlds if env not in wish[0]]:
-                del self.worlds[env]
+            self._granted = True
+        except SessionError as error:
+            if not self._session.alive:
+                raise
+            if self._granted or self.error[1] != str(error):
+                self.error = self.error[0] + 1, str(error)
+                self._news()
+            self._granted, self._ask_again = False, now + _COUNTERS_S
 
     def _look(self) -> bool:
         found = False

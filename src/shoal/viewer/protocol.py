@@ -29,8 +29,8 @@ page makes typed arrays straight over the message it was given. NaN and infiniti
 **Page to server**, text messages of at most 4 KiB, and nothing but
 
     {"type": "watch", "envs": [0, 3], "rate": 20}
-        Replaces what this page watches: at most 16 environments, `rate` frames a second of each (above 0, at
-        most 60; 20 if left out). An environment that is left out is forgotten: its next frame, if ever, comes
+        Replaces what this page watches: at most 16 environments, `rate` frames a second of each (0.1 to
+        60; 20 if left out). An environment that is left out is forgotten: its next frame, if ever, comes
         whole. An environment or a rate that cannot be is answered with an error, and nothing changes; what is
         no such message closes with 1008.
 
@@ -56,17 +56,19 @@ from shoal.state.snapshot import Snapshot
 __all__ = [
     "MAX_RATE_HZ",
     "MAX_WATCHED",
+    "MIN_RATE_HZ",
     "BadMessage",
     "BadWish",
     "Key",
     "World",
     "frame",
     "pack",
+    "plain",
     "read_watch",
 ]
 
 MAX_WATCHED = 16
-MAX_RATE_HZ = 60.0
+MIN_RATE_HZ, MAX_RATE_HZ = 0.1, 60.0
 
 Key: TypeAlias = tuple[str, str]
 """Part and name of a field."""
@@ -168,10 +170,8 @@ def read_watch(text: str, num_worlds: int) -> tuple[list[int], float]:
     envs = list(dict.fromkeys(envs))
     if len(envs) > MAX_WATCHED:
         raise BadWish(f"{len(envs)} environments are too many: at most {MAX_WATCHED} can be watched at once")
-    if not 0 < rate <= MAX_RATE_HZ:  # NaN is in no range
-        raise BadWish(
-            f"a rate of {rate} is not possible: it must be above 0 and at most {MAX_RATE_HZ:g} a second"
-        )
+    if not MIN_RATE_HZ <= rate <= MAX_RATE_HZ:  # NaN is in no range
+        raise BadWish(f"a rate of {rate} is not possible: it must be from {MIN_RATE_HZ} to {MAX_RATE_HZ:g}")
     return envs, float(rate)
 
 
