@@ -79,7 +79,14 @@ class Reef:
         self.size, self.agents, self.tick, self.episode = size, agents, 0, 0
         rows = self.rows = np.zeros((count, len(COLUMNS)), np.int32)
         rows[:, 0] = rng.choice(4, count, p=[0.72, 0.06, 0.14, 0.08])
-        rows[:, 1:3] = rng.integers(0, size, (count, 2))
+        # Each kind has tiles it lives on: only crabs come ashore, and nothing enters rock.
+        self.lives = np.isin(np.arange(8), [4, 7], invert=True)[None].repeat(4, 0)
+        self.lives[2] = np.isin(np.arange(8), [3, 4, 5, 6])
+        for kind in range(4):
+            chosen = np.flatnonzero(rows[:, 0] == kind)
+            home = np.argwhere(self.lives[kind][self.terrain])
+            if len(home):
+                rows[chosen, 1:3] = home[rng.integers(0, len(home), len(chosen))]
         rows[:, 4] = np.array([40, 120, 60, 90])[rows[:, 0]]
         rows[:, 3] = (rows[:, 4] * rng.uniform(0.3, 1, count)).astype(np.int32)
         rows[:, 5:7] = rng.integers(1, 30, (count, 2))
@@ -94,7 +101,9 @@ class Reef:
         turn = self.rng.random(count) < 0.15
         rows[turn, 7] = self.rng.integers(0, 4, int(turn.sum()))
         moves = (self.rng.random(count) < 0.5)[:, None] * STEPS[rows[:, 7]]
-        rows[:, 1:3] = (rows[:, 1:3] + moves) % self.size
+        to = (rows[:, 1:3] + moves) % self.size
+        may = self.lives[rows[:, 0], self.terrain[to[:, 0], to[:, 1]]]
+        rows[may, 1:3] = to[may]
         hurt = self.rng.random(count) < 0.02
         rows[:, 3] = np.clip(rows[:, 3] + np.where(hurt, -6, self.rng.random(count) < 0.05), 1, rows[:, 4])
         rows[:, 8], rows[:, 9] = self.tick % 4, hurt

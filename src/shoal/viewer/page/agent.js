@@ -1,10 +1,10 @@
 // What one agent sees, does and gets; and all that is told of the selected entity.
-import { drawBars } from "./charts.js";
-import { Chart } from "./charts.js";
+import { Chart, drawBars } from "./charts.js";
 import { kindColor, painter } from "./colors.js";
 import { $, el, fitCanvas, number, say } from "./dom.js";
-import { categoryOf, entitiesOf, ofAgent, pictureShape, windowShape } from "./fields.js";
+import { categoryOf, describeType, entitiesOf, ofAgent, pictureShape, windowShape } from "./fields.js";
 import { paint } from "./scene.js";
+import { describeStep } from "./tell.js";
 
 const MOST_CHANNELS = 32;
 
@@ -42,14 +42,7 @@ export class AgentPanel {
     $("agent-none").hidden = told;
     if (!told) return;
     say($("agent-title"), agents > 1 ? `Agent ${agent}` : "Step");
-    const rows = [];
-    for (const [name, field] of frame.step) {
-      if (name.startsWith("observation") || name === "frame") continue;
-      const { data } = ofAgent(field, agent, agents);
-      const text = field.dtype[1] === "b" ? (data[0] ? "yes" : "no") : Array.from(data.slice(0, 12), number).join(", ") + (data.length > 12 ? " …" : "");
-      rows.push([name, text]);
-    }
-    definitions($("agent-step"), rows);
+    definitions($("agent-step"), describeStep(frame, agent, agents));
     this.showReward(history, frame, agent, agents);
     this.showObservation(frame, layers, selection, agent, agents);
   }
@@ -82,7 +75,7 @@ export class AgentPanel {
     for (const [name, field] of frame.step) {
       if (!name.startsWith("observation")) continue;
       const one = ofAgent(field, agent, agents), around = windowShape(one), picture = pictureShape(one);
-      const about = `${one.dtype.slice(1)} [${one.shape.join(", ")}]`;
+      const about = describeType(one);
       if (around) parts.push(this.channels(name, about, one, around, layers, selection));
       else if (picture) parts.push(this.picture(name, about, one, picture));
       else parts.push(this.vector(name, about, one));
@@ -159,7 +152,7 @@ function sameGround(data, side, layers, selection) {
       inside++;
       same += field.data[r * w + c] === value;
     });
-    return inside > 0 && same > 0.7 * inside;
+    return inside > 0 && same === inside;
   })?.field;
 }
 

@@ -2,11 +2,11 @@
 import { AgentPanel, agentOf, viewSide } from "./agent.js";
 import { Camera, steer } from "./camera.js";
 import { $, atMost, fitCanvas, number, say, short, span, theme, themeChanged } from "./dom.js";
-import { exportDialog, makeGif, makePng } from "./exports.js";
-import { categoryOf, entitiesOf } from "./fields.js";
+import { exportDialog, makeGif, makePng, makeWebm } from "./exports.js";
+import { entitiesOf } from "./fields.js";
 import { History } from "./history.js";
 import { Inspector } from "./inspector.js";
-import { onKeys } from "./keys.js";
+import { onKeys, onTabs } from "./keys.js";
 import { readLink, writeLink } from "./link.js";
 import { entityAt } from "./marks.js";
 import { Overview } from "./overview.js";
@@ -14,13 +14,12 @@ import { Scene, drawPlain, extentOf, layersOf } from "./scene.js";
 import { Connection } from "./socket.js";
 import { Strip } from "./strip.js";
 import { EntityTable } from "./table.js";
-
-const RATE = 20, HIDDEN_RATE = 1;
-const GLANCE_MS = 3000, GLANCE_LIMIT_MS = 1200; // how often the other environments are looked at, and how long at most
+import { describePlace, describeStep, notice, showStatus } from "./tell.js";
+import { Watcher } from "./watch.js";
 
 const state = {
-  env: 0, facts: null, frame: null, layers: [], paused: false, selection: null, hovered: null, pointer: null,
-  hidden: new Set(), lines: false, theme: "", tab: "overview", link: "connecting", run: "stepping", counters: null,
+  env: 0, facts: null, frame: null, layers: [], shape: "", paused: false, link: "connecting", run: "stepping",
+  selection: null, follow: false, hovered: null, pointer: null, hidden: new Set(), lines: false, theme: "", tab: "overview",
 };
 const kept = new History();
 const camera = new Camera(() => redraw());
@@ -38,97 +37,76 @@ const worlds = () => state.facts?.num_worlds || state.facts?.num_envs || 1;
 
 const connection = new Connection({
   hello({ facts, sessions }) {
-    const other = state.facts && (state.facts.pid !== facts.pid || state.facts.started !== facts.started);
-    state.facts = facts;
-    if (other) {
-      overview.clear();
+    if (state.facts && (state.facts.pid !== facts.pid || state.facts.started !== facts.started)) {
+      overview.clear(); // another run than before
       kept.clear();
       state.frame = null;
     }
+    state.facts = facts;
+    const several = facts.agents > 1 ? ` · ${facts.agents} agents each` : "";
     say($("run-name"), facts.name);
-    say($("run-about"), `${facts.env} · ${number(facts.num_worlds)} worlds${facts.agents > 1 ? ` · ${facts.agents} agents each` : ""}`);
+    say($("run-about"), `${facts.env} · ${number(worlds())} ${worlds() === 1 ? "environment" : "environments"}${several}`);
     document.title = `${facts.name} · Shoal`;
     overview.showFacts(facts, sessions);
     pick(state.env);
   },
   counters(one) {
-    Object.assign(state, { counters: one, run: one.run });
+    state.run = one.run;
     overview.addCounters(one);
     say($("n-steps"), short(one.steps));
     say($("n-rate"), short(one.steps_per_s));
     say($("n-episodes"), short(one.episodes));
     say($("n-return"), number(one.mean_return));
-    showStatus();
+    showStatus(state);
     refreshCounters();
   },
   frame(frame) {
-    glance.delete(frame.env);
+    watcher.arrived(frame.env);
     strip.draw(frame, agents());
     if (frame.env !== state.env) return;
     kept.push(frame);
-    if (!state.paused) show(frame);
-    else refreshTime();
+    if (state.paused) refreshTime();
+    else show(frame);
   },
-  failure(message) {
-    notice(message, true);
-  },
+  failure: (message) => notice(message, true),
   status(link) {
     state.link = link;
-    showStatus();
+    showStatus(state);
   },
 });
-
-// ---- which environments are watched: the chosen one always, the others at a glance now and then
-
-const glance = new Set();
-
-function watch() {
-  connection.watch([state.env, ...[...glance].filter((env) => env !== state.env)].slice(0, 8), document.hidden ? HIDDEN_RATE : RATE);
-}
-
-function lookAround() {
-  if (document.hidden || !state.facts) return;
-  for (const env of strip.visible) glance.add(env);
-  watch();
-  const began = performance.now();
-  const timer = setInterval(() => {
-    if (glance.size && performance.now() - began < GLANCE_LIMIT_MS) return;
-    clearInterval(timer);
-    glance.clear();
-    watch();
-  }, 50);
-}
-
-setInterval(lookAround, GLANCE_MS);
-document.addEventListener("visibilitychange", watch);
+const watcher = new Watcher(connection, strip, () => state.env);
 
 function pick(env) {
   const next = Math.min(worlds() - 1, Math.max(0, Math.floor(env)));
   if (next !== state.env) {
-    Object.assign(state, { env: next, frame: null, paused: false, hovered: null, selection: null });
+    Object.assign(state, { env: next, frame: null, paused: false, hovered: null, selection: null, follow: false });
     kept.clear();
     const known = connection.latest.get(next);
-    if (known) kept.push({ ...known }), show(kept.last);
-    else notice("Waiting for the first frame");
+    if (known) {
+      kept.push({ ...known });
+      show(kept.last);
+    } else notice("Waiting for the first frame");
   }
   strip.show(state.env, worlds());
-  watch();
-  setTimeout(lookAround, 150);
-  showStatus();
-  remember();
+  watcher.ask();
+  setTimeout(() => watcher.lookAround(), 150); // once the strip knows which of it are in sight
+  showStatus(state);
+  redraw();
 }
 
 // ---- what is shown
 
 function show(frame) {
-  const agent = Math.max(0, chosenAgent(frame));
   state.frame = frame;
-  const layers = layersOf(frame, agent, agents());
-  const before = state.layers.map((layer) => `${layer.key}${layer.w}x${layer.h}`).join();
-  state.layers = layers;
-  if (camera.fitted && (before !== layers.map((layer) => `${layer.key}${layer.w}x${layer.h}`).join() || !layers.some((l) => l.w))) fit();
-  if (frame.error) notice(frame.error, true);
-  else notice("");
+  state.layers = layersOf(frame, Math.max(0, chosenAgent()), agents());
+  const shape = state.layers.map((layer) => `${layer.key} ${layer.w} ${layer.h}`).join();
+  if (camera.fitted && (shape !== state.shape || !state.layers.some((layer) => layer.w))) fit();
+  state.shape = shape;
+  if (state.follow) centre();
+  notice(frame.error, true);
+  const plain = !frame.world.size;
+  $("told").hidden = !plain;
+  if (plain) say($("told"), describeStep(frame, Math.max(0, chosenAgent()), agents()).map((pair) => pair.join(" ")).join("  ·  "));
   if (state.pointer) hoverAt(...state.pointer);
   redraw();
   refreshTime();
@@ -136,13 +114,13 @@ function show(frame) {
   refreshCharts();
 }
 
-function chosenAgent(frame) {
-  const layers = frame === state.frame ? state.layers : layersOf(frame);
-  const found = agentOf(layers, state.selection, agents());
-  return found < 0 && !layers.some((layer) => layer.kind === "entities") ? 0 : found;
+/** The agent that is looked at: the selected one; the first, where there is nothing to select; else -1. */
+function chosenAgent() {
+  const found = agentOf(state.layers, state.selection, agents());
+  return found < 0 && !state.layers.some((layer) => layer.kind === "entities") ? 0 : found;
 }
 
-let wanted = 0, groundKey = "", groundPaints = -1;
+let wanted = 0, groundKey = "";
 
 function redraw() {
   if (!wanted) wanted = requestAnimationFrame(draw);
@@ -150,24 +128,24 @@ function redraw() {
 
 function draw() {
   wanted = 0;
-  const began = performance.now(), stage = $("stage");
-  const resized = camera.width !== stage.clientWidth || camera.height !== stage.clientHeight;
-  Object.assign(camera, { width: stage.clientWidth, height: stage.clientHeight });
+  const began = performance.now(), { clientWidth: width, clientHeight: height } = $("stage");
+  const resized = camera.width !== width || camera.height !== height;
+  Object.assign(camera, { width, height });
   if (resized && camera.fitted) fit();
-  const ground = fitCanvas($("ground")), marks = fitCanvas($("marks"));
+  const ground = fitCanvas($("ground")), marks = fitCanvas($("marks")), { layers, hidden, lines } = state;
   if (state.frame) {
-    const { layers } = state;
-    for (const layer of layers) if (layer.w && !state.hidden.has(layer.key)) scene.ground(layer);
+    for (const layer of layers) if (layer.w && !hidden.has(layer.key)) scene.ground(layer);
     // The ground is drawn again only when something of it, or the place looked at, is another.
-    const key = [camera.x, camera.y, camera.scale, camera.width, camera.height, ground.ratio, state.lines, ...layers.map((l) => l.key), ...state.hidden].join();
-    if (key !== groundKey || scene.paints !== groundPaints || ground.changed || !layers.length) {
-      scene.drawGround(ground.ctx, camera, ground.ratio, layers, state.hidden, state.lines);
-      if (!layers.length) drawPlain(ground.ctx, camera.width, camera.height, state.frame, Math.max(0, chosenAgent(state.frame)), agents());
-      [groundKey, groundPaints] = [key, scene.paints];
+    const place = [camera.x, camera.y, camera.scale, width, height, ground.ratio];
+    const key = [...place, lines, scene.paints, state.shape, ...hidden].join();
+    if (key !== groundKey || ground.changed || !layers.length) {
+      scene.drawGround(ground.ctx, camera, ground.ratio, layers, hidden, lines);
+      if (!layers.length) drawPlain(ground.ctx, width, height, state.frame, Math.max(0, chosenAgent()), agents());
+      groundKey = key;
     }
     scene.drawMarks(marks.ctx, camera, marks.ratio, layers, look());
   } else {
-    for (const one of [ground, marks]) one.ctx.clearRect(0, 0, one.width, one.height);
+    for (const { ctx } of [ground, marks]) ctx.clearRect(0, 0, width, height);
     groundKey = "";
   }
   timing.last = performance.now() - began;
@@ -178,20 +156,13 @@ function draw() {
 }
 
 function look() {
-  const { hidden, lines, selection, hovered, frame } = state;
-  const view = viewSide(frame, agentOf(state.layers, selection, agents()), agents());
-  return { hidden, lines, selection, hovered, agents: agents(), view };
+  const { hidden, lines, selection, hovered, frame, layers } = state;
+  return { hidden, lines, selection, hovered, agents: agents(), view: viewSide(frame, agentOf(layers, selection, agents()), agents()) };
 }
 
 function fit() {
   camera.fit(extentOf(state.layers));
   redraw();
-}
-
-function notice(text, bad = false) {
-  $("notice").hidden = !text;
-  $("notice").dataset.bad = String(bad);
-  say($("notice"), text);
 }
 
 const refreshCounters = atMost(450, () => state.tab === "overview" && overview.drawCounters());
@@ -201,37 +172,23 @@ const refreshCharts = atMost(250, () => {
   overview.drawScalars(kept, state.frame);
 });
 const refreshPanel = atMost(200, () => {
-  if (!state.frame) return;
-  if (state.tab === "entities") table.show(state.layers, state.selection);
-  if (state.tab === "inspect") inspector.show(state.frame);
-  if (state.tab === "agent") agentPanel.show(state.frame, kept, state.layers, state.selection, chosenAgent(state.frame), agents());
+  const { frame, tab, layers, selection } = state;
+  if (!frame) return;
+  if (tab === "entities") table.show(layers, selection);
+  if (tab === "inspect") inspector.show(frame);
+  if (tab === "agent") agentPanel.show(frame, kept, layers, selection, chosenAgent(), agents());
 });
-
-function showStatus() {
-  const ended = state.run === "ended";
-  const [key, text] = ended ? ["ended", "Run ended"]
-    : state.link !== "open" ? [state.link, state.link === "lost" ? "Reconnecting" : "Connecting"]
-    : state.paused ? ["paused", "View paused"]
-    : state.run === "idle" ? ["idle", "Run idle"] : ["live", "Live"];
-  $("status").dataset.state = key;
-  say($("status").lastElementChild, text);
-  $("badge").hidden = !state.paused && !ended;
-  say($("badge"), ended ? "The run has ended. This is its last state." : "View paused. The run goes on.");
-  $("pause-icon").setAttribute("href", state.paused ? "#i-play" : "#i-pause");
-  $("pause").setAttribute("aria-label", state.paused ? "Go live" : "Pause the view");
-  $("live").dataset.on = String(!state.paused);
-}
 
 // ---- time
 
 const refreshTime = atMost(100, () => {
   const { frames } = kept, { frame } = state;
   if (!frame || !frames.length) return;
-  const at = kept.indexOf(frame);
   $("scrub").max = frames.length - 1;
-  $("scrub").value = at;
+  $("scrub").value = kept.indexOf(frame);
   const behind = kept.last.time - frame.time;
-  say($("when"), `episode ${number(frame.episode)} · tick ${number(frame.tick)}${state.paused && behind > 0 ? ` · −${behind < 60 ? `${behind.toFixed(1)} s` : span(behind)}` : ""}`);
+  const late = state.paused && behind > 0 ? ` · −${behind < 60 ? `${behind.toFixed(1)} s` : span(behind)}` : "";
+  say($("when"), `episode ${number(frame.episode)} · tick ${number(frame.tick)}${late}`);
   drawEpisodes(frames);
 });
 
@@ -248,7 +205,7 @@ function drawEpisodes(frames) {
 function pause(on) {
   state.paused = on;
   if (!on && kept.last) show(kept.last);
-  showStatus();
+  showStatus(state);
   refreshTime();
 }
 
@@ -256,52 +213,41 @@ function scrubTo(index) {
   if (!kept.frames.length) return;
   state.paused = true;
   show(kept.frames[Math.min(kept.frames.length - 1, Math.max(0, index))]);
-  showStatus();
+  showStatus(state);
 }
 
 const stepBy = (n) => state.frame && scrubTo(kept.indexOf(state.frame) + n);
 
 // ---- selection, layers, theme, tabs
 
-function select(selection, centre = false) {
+function select(selection, centred = false) {
   state.selection = selection;
-  if (selection && centre) {
-    const layer = state.layers.find((one) => one.key === selection.key), all = layer && entitiesOf(layer.field);
-    if (all && selection.index < all.count) {
-      if (camera.scale < 10) camera.scale = 14;
-      camera.moveTo(all.x(selection.index), all.y(selection.index));
-    }
+  if (!selection) $("follow").checked = state.follow = false;
+  if (centred) {
+    if (camera.scale < 10) camera.scale = 18;
+    centre();
   }
   if (selection && state.tab === "overview") setTab("agent");
   redraw();
   refreshPanel();
 }
 
-function hoverAt(sx, sy) {
-  state.pointer = sx === null ? null : [sx, sy];
-  const found = sx === null || !state.frame ? null : entityAt(camera, state.layers, state.hidden, sx, sy);
-  if (found?.index !== state.hovered?.index || found?.key !== state.hovered?.key) redraw();
-  state.hovered = found;
-  const parts = sx === null ? [] : describe(...camera.toWorld(sx, sy), found);
-  $("hover").hidden = !parts.length;
-  say($("hover"), parts.join("  ·  "));
+/** Brings the selected entity to the middle. */
+function centre() {
+  const layer = state.layers.find((one) => one.key === state.selection?.key), all = layer && entitiesOf(layer.field);
+  const { index } = state.selection ?? {};
+  if (all && index < all.count && all.there(index)) camera.moveTo(all.x(index), all.y(index));
 }
 
-function describe(x, y, found) {
-  const r = Math.floor(y), c = Math.floor(x), parts = [];
-  for (const { kind, field, w, h, key } of state.layers) {
-    if (state.hidden.has(key) || kind === "entities" || r < 0 || c < 0 || r >= h || c >= w) continue;
-    const channels = field.shape[2] || 1, at = (r * w + c) * channels;
-    const value = Array.from(field.data.slice(at, at + channels), number).join(", ");
-    if (!parts.length) parts.push(`row ${r}, column ${c}`);
-    parts.push(kind === "grid" ? categoryOf(field, field.data[at])?.[1] ?? `${field.name} ${value}` : value);
-  }
-  if (found) {
-    const { field } = state.layers.find((layer) => layer.key === found.key), all = entitiesOf(field);
-    const health = all.hp && all.hpMax ? `, ${number(all.hp(found.index))} of ${number(all.hpMax(found.index))} hp` : "";
-    parts.push(`${(all.kind && categoryOf(field, all.kind(found.index))?.[1]) || field.name} ${found.index}${health}`);
-  }
-  return parts;
+function hoverAt(sx, sy) {
+  const out = sx === null || !state.frame;
+  state.pointer = out ? null : [sx, sy];
+  const found = out ? null : entityAt(camera, state.layers, state.hidden, sx, sy);
+  if (found?.index !== state.hovered?.index || found?.key !== state.hovered?.key) redraw();
+  state.hovered = found;
+  const text = out ? "" : describePlace(state.layers, state.hidden, ...camera.toWorld(sx, sy), found);
+  $("hover").hidden = !text;
+  say($("hover"), text);
 }
 
 function setLayer(key, on) {
@@ -311,55 +257,63 @@ function setLayer(key, on) {
   refreshCharts();
 }
 
+function setLines(on) {
+  state.lines = on;
+  $("lines").setAttribute("aria-pressed", String(on));
+  redraw();
+}
+
+const shownTheme = () => document.documentElement.dataset.theme;
+const darkWanted = matchMedia("(prefers-color-scheme: dark)");
+
 function setTheme(name) {
   state.theme = name;
-  const dark = name ? name === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-  document.documentElement.dataset.theme = dark ? "dark" : "light";
+  document.documentElement.dataset.theme = name || (darkWanted.matches ? "dark" : "light");
   themeChanged();
   groundKey = "";
-  redraw();
-  overview.drawCounters();
-  refreshCharts();
-  refreshPanel();
+  refreshAll();
 }
 
 function setTab(name) {
   state.tab = name;
   for (const tab of document.querySelectorAll("[role=tab]")) {
-    const on = tab.getAttribute("aria-controls") === name;
+    const panel = tab.getAttribute("aria-controls"), on = panel === name;
     tab.setAttribute("aria-selected", String(on));
     tab.tabIndex = on ? 0 : -1;
-    $(tab.getAttribute("aria-controls")).hidden = !on;
+    $(panel).hidden = !on;
   }
-  overview.drawCounters();
+  refreshAll();
+}
+
+function refreshAll() {
+  redraw();
+  refreshCounters();
   refreshCharts();
   refreshPanel();
-  remember();
 }
 
 const remember = atMost(300, () => state.facts && writeLink({ ...state, camera }));
 
 function applyLink() {
   const link = readLink();
-  state.hidden = new Set(link.hidden);
-  state.lines = link.lines;
-  $("lines").setAttribute("aria-pressed", String(state.lines));
-  if (link.env !== undefined && link.env !== state.env) state.facts ? pick(link.env) : (state.env = link.env);
-  state.selection = link.selection ?? null;
-  if (link.camera) Object.assign(camera, link.camera, { fitted: false });
-  else camera.fitted = true;
+  if (link.env !== undefined && state.facts) pick(link.env);
+  else state.env = link.env ?? state.env;
+  Object.assign(state, { hidden: new Set(link.hidden), selection: link.selection ?? null });
+  Object.assign(camera, link.camera ?? {}, { fitted: !link.camera });
+  setLines(link.lines);
   setTheme(link.theme ?? "");
   if ($(link.tab)?.getAttribute("role") === "tabpanel") setTab(link.tab);
-  redraw();
+  if (camera.fitted && state.frame) fit();
+}
+
+async function copyLink() {
+  writeLink({ ...state, camera, theme: shownTheme() });
+  const done = await navigator.clipboard?.writeText(location.href).then(() => true, () => false);
+  notice(done ? "Link copied" : "The link is in the address bar");
+  setTimeout(() => notice(""), 1500);
 }
 
 // ---- what one can do
-
-function toggleLines() {
-  state.lines = !state.lines;
-  $("lines").setAttribute("aria-pressed", String(state.lines));
-  redraw();
-}
 
 const actions = {
   pause: () => pause(!state.paused),
@@ -367,62 +321,45 @@ const actions = {
   environment: (by) => pick((state.env + by + worlds()) % worlds()),
   zoom: (factor) => camera.zoom(factor),
   fit,
-  lines: toggleLines,
-  theme: () => setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"),
+  lines: () => setLines(!state.lines),
+  theme: () => setTheme(shownTheme() === "dark" ? "light" : "dark"),
   help: () => $("help").showModal(),
   nothing: () => select(null),
 };
 onKeys(actions);
-steer($("marks"), camera, { pick: (sx, sy) => select(state.frame && entityAt(camera, state.layers, state.hidden, sx, sy)), hover: hoverAt });
-const on = (id, work) => $(id).addEventListener("click", work);
-on("zoom-in", () => camera.zoom(1.5));
-on("zoom-out", () => camera.zoom(1 / 1.5));
-on("zoom-fit", fit);
-on("lines", toggleLines);
-on("pause", actions.pause);
-on("step-back", () => stepBy(-1));
-on("step-forward", () => stepBy(1));
-on("live", () => pause(false));
-on("env-before", () => actions.environment(-1));
-on("env-after", () => actions.environment(1));
-on("theme", actions.theme);
-on("help-open", actions.help);
-on("copy-link", async () => {
-  writeLink({ ...state, camera, theme: document.documentElement.dataset.theme });
-  await navigator.clipboard.writeText(location.href).catch(() => {});
-  $("copy-link").title = "Copied";
-  notice("Link copied");
-  setTimeout(() => notice(""), 1200);
+onTabs(setTab);
+steer($("marks"), camera, {
+  pick: (sx, sy) => state.frame && select(entityAt(camera, state.layers, state.hidden, sx, sy)),
+  hover: hoverAt,
 });
+const view = () => ({ camera, look: look(), agent: chosenAgent() });
+const name = () => `${state.facts.name}-env${state.env}-tick${state.frame.tick}`;
+const openExport = exportDialog({ view, frame: () => state.frame, history: kept, name });
+const clicks = {
+  "zoom-in": () => camera.zoom(1.5), "zoom-out": () => camera.zoom(1 / 1.5), "zoom-fit": fit, lines: actions.lines,
+  pause: actions.pause, "step-back": () => stepBy(-1), "step-forward": () => stepBy(1), live: () => pause(false),
+  "env-before": () => actions.environment(-1), "env-after": () => actions.environment(1),
+  theme: actions.theme, "help-open": actions.help, "copy-link": copyLink, "export-open": () => state.frame && openExport(),
+};
+for (const [id, work] of Object.entries(clicks)) $(id).addEventListener("click", work);
 $("scrub").addEventListener("input", () => scrubTo(Number($("scrub").value)));
-const tabs = [...document.querySelectorAll("[role=tab]")];
-for (const tab of tabs) {
-  tab.addEventListener("click", () => setTab(tab.getAttribute("aria-controls")));
-  tab.addEventListener("keydown", (event) => {
-    const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (!by) return;
-    event.stopPropagation();
-    const next = tabs[(tabs.indexOf(tab) + by + tabs.length) % tabs.length];
-    next.focus();
-    setTab(next.getAttribute("aria-controls"));
-  });
-}
-const view = () => ({ camera, look: look(), agent: chosenAgent(state.frame) });
-const fileName = () => `${state.facts.name}-env${state.env}-tick${state.frame.tick}`;
-const openExport = exportDialog({ view, frame: () => state.frame, history: kept, name: fileName });
-on("export-open", () => state.frame && openExport());
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => state.theme || setTheme(""));
+$("follow").addEventListener("change", () => {
+  state.follow = $("follow").checked;
+  centre();
+});
+darkWanted.addEventListener("change", () => state.theme || setTheme(""));
 window.addEventListener("hashchange", applyLink);
 new ResizeObserver(redraw).observe($("stage"));
 applyLink();
 
-// A handle for tests: what is shown, and where a tile is on the canvas, in CSS pixels.
+// A handle for tests: what is shown, and where a tile's middle is on the canvas, in CSS pixels.
 window.shoal = {
   get env() { return state.env; },
   get tick() { return state.frame?.tick ?? null; },
   get episode() { return state.frame?.episode ?? null; },
   get paused() { return state.paused; },
   get selection() { return state.selection; },
+  get hidden() { return [...state.hidden]; },
   get frames() { return kept.frames.length; },
   get bytes() { return kept.bytes; },
   get paints() { return scene.paints; },
@@ -431,4 +368,5 @@ window.shoal = {
   toCanvas: (row, column) => camera.toScreen(column + 0.5, row + 0.5),
   png: () => makePng(view(), state.frame),
   gif: (seconds) => makeGif(view(), kept.lastSeconds(seconds, 10), () => {}),
+  webm: (seconds) => makeWebm(view(), kept.lastSeconds(seconds, 30), () => {}),
 };

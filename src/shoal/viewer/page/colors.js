@@ -36,13 +36,14 @@ export function isQualitative(field) {
   return isInteger(field) && min >= 0 && max < PALETTE.length;
 }
 
-/** A function from a value to a packed colour, for what is painted tile by tile. */
-export function painter(field) {
-  const unknown = packed(rgb(UNKNOWN));
+/** A function from a value to a packed colour, for what is painted tile by tile. In a grid that lies above
+ * another, values without a category (and 0, where there are none at all) let the lower one through. */
+export function painter(field, above = false) {
+  const unknown = above ? 0 : packed(rgb(UNKNOWN));
   if (isQualitative(field)) {
     const table = new Map();
     if (field.categories.length) for (const [value, , color] of field.categories) table.set(value, packed(rgb(color)));
-    else PALETTE.forEach((color, value) => table.set(value, packed(rgb(color))));
+    else PALETTE.forEach((color, value) => table.set(value, above && value === 0 ? 0 : packed(rgb(color))));
     if (field.data.BYTES_PER_ELEMENT === 1) {
       const byte = new Uint32Array(256).fill(unknown);
       table.forEach((color, value) => (byte[value & 255] = color));
@@ -52,5 +53,5 @@ export function painter(field) {
   }
   const { min, max } = measure(field);
   const by = max > min ? 255 / (max - min) : 0;
-  return (value) => (Number.isFinite(value) ? RAMP256[Math.round((value - min) * by)] : unknown);
+  return (value) => (!Number.isFinite(value) ? unknown : above && value === 0 ? 0 : RAMP256[Math.round((value - min) * by)]);
 }

@@ -47,6 +47,14 @@ export function readFrame(head, buffer, start, last) {
   return frame;
 }
 
+const WORDS = { i: "int", u: "uint", f: "float" };
+
+/** As NumPy has it: int8 [512, 512]. */
+export function describeType({ dtype, shape }) {
+  const name = dtype[1] === "b" ? "bool" : WORDS[dtype[1]] ? WORDS[dtype[1]] + 8 * Number(dtype.slice(2)) : dtype;
+  return `${name} [${shape.join(", ")}]`;
+}
+
 export const isInteger = (field) => "iub".includes(field.dtype[1]);
 export const fieldsOf = (frame) => [...frame.world.values(), ...frame.step.values()];
 

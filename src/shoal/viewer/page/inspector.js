@@ -2,7 +2,8 @@
 import { definitions } from "./agent.js";
 import { drawHistogram } from "./charts.js";
 import { $, el, number, say } from "./dom.js";
-import { fieldsOf, measure } from "./fields.js";
+import { describeType, fieldsOf, measure, pictureShape } from "./fields.js";
+import { paint } from "./scene.js";
 
 const FIRST = 64;
 
@@ -24,11 +25,12 @@ export class Inspector {
   row(field) {
     const about = el("span", { className: "muted" }), values = el("code"), list = el("dl", { className: "pairs" });
     const histogram = el("canvas", { className: "histogram", role: "img", "aria-label": `histogram of ${field.name}` });
+    const picture = el("canvas", { className: "picture", role: "img", "aria-label": field.name, hidden: true });
     const column = el("select", { "aria-label": `column of ${field.name}` });
     const element = el("details", { className: "field" },
       el("summary", {}, el("b", { textContent: field.name }), el("span", { className: "part", textContent: field.part }), about),
-      column, list, histogram, values);
-    const row = { element, about, values, list, histogram, column };
+      picture, column, list, histogram, values);
+    const row = { element, about, values, list, histogram, column, picture };
     element.addEventListener("toggle", () => row.field && this.fill(row, row.field));
     column.addEventListener("change", () => this.fill(row, row.field));
     return row;
@@ -36,8 +38,11 @@ export class Inspector {
 
   fill(row, field) {
     row.field = field;
-    say(row.about, `${field.dtype.replace(/^[|<=]/, "")} [${field.shape.join(", ")}]${field.role ? ` · ${field.role}` : ""}`);
+    say(row.about, describeType(field) + (field.role ? ` · ${field.role}` : ""));
     if (!row.element.open) return;
+    const shape = field.data instanceof Uint8Array && pictureShape(field);
+    row.picture.hidden = !shape;
+    if (shape) paint(row.picture, { kind: "image", field, w: shape[1], h: shape[0] });
     const names = field.shape.length === 2 && field.columns.length === field.shape[1] ? field.columns : [];
     row.column.hidden = !names.length;
     if (row.column.options.length !== (names.length ? names.length + 1 : 0)) {

@@ -1,4 +1,4 @@
-// Keys of the whole page; a field that is typed into, and an open dialog, keep theirs.
+// Keys: of the whole page (a field that is typed into, and an open dialog, keep theirs), and of the tabs.
 
 export function onKeys(actions) {
   const keys = {
@@ -23,5 +23,21 @@ export function onKeys(actions) {
     if (typed || (event.key === " " && target.matches("button, input, summary"))) return;
     event.preventDefault();
     work(event);
+  });
+}
+
+/** A row of tabs: a click chooses one, arrows go to the next. */
+export function onTabs(choose) {
+  const tabs = [...document.querySelectorAll("[role=tab]")];
+  tabs.forEach((tab, k) => {
+    tab.addEventListener("click", () => choose(tab.getAttribute("aria-controls")));
+    tab.addEventListener("keydown", (event) => {
+      const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+      if (!by) return;
+      event.stopPropagation();
+      const next = tabs[(k + by + tabs.length) % tabs.length];
+      next.focus();
+      choose(next.getAttribute("aria-controls"));
+    });
   });
 }

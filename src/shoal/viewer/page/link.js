@@ -30,5 +30,6 @@ export function writeLink({ env, camera, selection, hidden, theme, lines, tab })
   if (theme) parts.set("theme", theme);
   if (lines) parts.set("lines", 1);
   if (tab && tab !== "overview") parts.set("tab", tab);
-  history.replaceState(null, "", `#${parts}`);
+  // Browsers allow only so many changes of the address in a while.
+  if (location.hash !== `#${parts}`) history.replaceState(null, "", `#${parts}`);
 }

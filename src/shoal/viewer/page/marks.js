@@ -6,7 +6,8 @@ const HEALTH = ["#e5484d", "#f0a33a", "#46a758"];
 const MOST_SPRITES = 400;
 const sprites = new Map();
 
-export const markRadius = (scale) => Math.min(28, Math.max(2.4, scale * 0.38));
+/** Never too small to see; from afar, many are smaller than few. */
+export const markRadius = (scale, count) => Math.min(28, Math.max(count > 800 ? 1.8 : 2.6, scale * 0.36));
 
 /** A body drawn once for each colour, size and facing, and copied from then on. */
 function sprite(color, radius, dir, agent, ratio) {
@@ -40,10 +41,10 @@ function sprite(color, radius, dir, agent, ratio) {
 
 export function drawEntities(ctx, camera, ratio, field, look) {
   const all = entitiesOf(field), { scale, width, height } = camera;
-  const radius = markRadius(scale), facing = scale >= 7 && all.dir, bars = scale >= 9 && all.hp && all.hpMax;
+  const radius = markRadius(scale, all.count), facing = scale >= 7 && all.dir, bars = scale >= 12 && all.hp && all.hpMax;
   const hasAgents = look.agents > 1 && look.agents < all.count;
   const boxes = HEALTH.map(() => []), edge = radius * 2;
-  const long = scale * 0.8, thick = Math.max(2, Math.min(5, scale * 0.12));
+  const long = scale * 0.86, thick = Math.max(2, Math.min(5, scale * 0.13));
   ctx.save();
   ctx.setTransform(1, 0, 0, 1, 0, 0); // copies land on whole pixels of the screen, so they stay sharp
   for (let i = 0; i < all.count; i++) {
@@ -55,7 +56,7 @@ export function drawEntities(ctx, camera, ratio, field, look) {
     ctx.drawImage(body, Math.round(sx * ratio - body.width / 2), Math.round(sy * ratio - body.height / 2));
     if (bars && all.hpMax(i) > 0) {
       const part = Math.min(1, Math.max(0, all.hp(i) / all.hpMax(i)));
-      boxes[Math.min(2, Math.floor(part * 3))].push(sx - long / 2, sy + radius * 1.12, long * part);
+      boxes[Math.min(2, Math.floor(part * 3))].push(sx - long / 2, sy + radius * 1.2, long * part);
     }
   }
   ctx.restore();
@@ -111,7 +112,7 @@ function drawView(ctx, camera, x, y, side, color) {
 
 /** The entity nearest to a place of the screen, within reach; {key, index} or null. */
 export function entityAt(camera, layers, hidden, sx, sy) {
-  const reach = Math.max(8, markRadius(camera.scale) * 1.3);
+  const reach = Math.max(8, camera.scale * 0.5);
   let best = null, least = reach;
   for (const layer of layers) {
     if (layer.kind !== "entities" || hidden.has(layer.key)) continue;

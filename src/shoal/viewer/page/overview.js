@@ -39,7 +39,7 @@ export class Overview {
 
   showFacts(facts, sessions) {
     const rows = [
-      ["Environment", facts.env], ["Worlds", number(facts.num_worlds)], ["Agents in each", number(facts.agents)],
+      ["Environment", facts.env], ["Environments", number(facts.num_worlds)], ["Agents in each", number(facts.agents)],
       ["Workers", number(facts.workers)], ["Backend", facts.backend], ["Process", String(facts.pid)],
       ["Started", new Date(facts.started * 1000).toLocaleString()], ["Observations", facts.observation_space],
       ["Actions", facts.action_space], ["Version", facts.version],

@@ -17,6 +17,7 @@ export function layersOf(frame, agent = 0, agents = 1) {
   for (const field of fields) {
     if (field.role === "grid" && field.shape.length === 2 && field.data.length) add("grid", field, field.shape[1], field.shape[0]);
   }
+  layers.filter((layer) => layer.kind === "grid").forEach((layer, k) => (layer.above = k > 0));
   for (const field of fields) if (field.role === "entities" && entitiesOf(field)) add("entities", field, 0, 0);
   if (layers.length) return layers;
   const own = frame.step.get("frame");
@@ -64,7 +65,7 @@ export function paint(canvas, layer) {
   const ctx = canvas.getContext("2d");
   const image = ctx.createImageData(w, h), { data } = field;
   if (layer.kind === "grid" || !(data instanceof Uint8Array)) {
-    const color = painter(field), pixels = new Uint32Array(image.data.buffer);
+    const color = painter(field, layer.above), pixels = new Uint32Array(image.data.buffer);
     const channels = layer.kind === "grid" ? 1 : field.shape[2] || 1;
     for (let i = 0; i < pixels.length; i++) pixels[i] = color(data[i * channels]);
   } else {

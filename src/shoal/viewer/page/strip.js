@@ -64,7 +64,7 @@ export class Strip {
     const camera = new Camera(() => {}), layers = layersOf(frame, 0, agents);
     Object.assign(camera, { width, height });
     if (layers.length) camera.fit(extentOf(layers), 0);
-    if (layers.some((layer) => layer.w)) camera.scale = Math.max(camera.scale, width / extentOf(layers).x1);
+    if (layers.some((layer) => layer.w)) camera.scale = Math.max(width / extentOf(layers).x1, height / extentOf(layers).y1);
     const look = { hidden: new Set(layers.filter((l) => l.kind === "entities" && l.field.shape[0] > 400).map((l) => l.key)), lines: false, selection: null, hovered: null, agents, view: 0 };
     thumb.scene.drawAll(ctx, camera, ratio, frame, layers, layers.length ? look : { ...look, hidden: NOTHING }, theme().stage);
   }
