@@ -36,9 +36,12 @@ export class AgentPanel {
     this.showEntity(layers, selection);
     const told = agent >= 0 && frame.step.size > 0;
     $("agent-some").hidden = !told;
-    say($("agent-none"), selection
-      ? "This entity is not an agent: it has no observation, action or reward of its own."
-      : "Select an entity on the map or in the table.");
+    say(
+      $("agent-none"),
+      selection
+        ? "This entity is not an agent: it has no observation, action or reward of its own."
+        : "Select an entity on the map or in the table.",
+    );
     $("agent-none").hidden = told;
     if (!told) return;
     say($("agent-title"), agents > 1 ? `Agent ${agent}` : "Step");
@@ -51,11 +54,16 @@ export class AgentPanel {
     const layer = selection && layers.find((one) => one.key === selection.key);
     $("entity-card").hidden = !layer || selection.index >= layer.field.shape[0];
     if ($("entity-card").hidden) return;
-    const { field } = layer, all = entitiesOf(field), at = selection.index * all.stride;
+    const { field } = layer,
+      all = entitiesOf(field),
+      at = selection.index * all.stride;
     const kind = all.kind ? all.kind(selection.index) : null;
     say($("entity-title"), `${categoryOf(field, kind)?.[1] ?? field.name} ${selection.index}`);
     $("entity-swatch").style.background = all.kind ? kindColor(field, kind) : "";
-    definitions($("entity-values"), field.columns.map((name, c) => [name, number(field.data[at + c])]));
+    definitions(
+      $("entity-values"),
+      field.columns.map((name, c) => [name, number(field.data[at + c])]),
+    );
   }
 
   showReward(history, frame, agent, agents) {
@@ -67,21 +75,29 @@ export class AgentPanel {
     });
     const index = history.indexOf(frame);
     const at = index >= history.frames.length - 1 ? null : Math.round(index / every);
-    this.reward.set(points.map((one) => one.time), [{ name: "reward", ys }], at);
+    this.reward.set(
+      points.map((one) => one.time),
+      [{ name: "reward", ys }],
+      at,
+    );
   }
 
   showObservation(frame, layers, selection, agent, agents) {
-    const box = $("agent-observation"), parts = [];
+    const box = $("agent-observation"),
+      parts = [];
     for (const [name, field] of frame.step) {
       if (!name.startsWith("observation")) continue;
-      const one = ofAgent(field, agent, agents), around = windowShape(one), picture = pictureShape(one);
+      const one = ofAgent(field, agent, agents),
+        around = windowShape(one),
+        picture = pictureShape(one);
       const about = describeType(one);
       if (around) parts.push(this.channels(name, about, one, around, layers, selection));
       else if (picture) parts.push(this.picture(name, about, one, picture));
       else parts.push(this.vector(name, about, one));
     }
     const wanted = parts.map((part) => part.element);
-    if (wanted.length !== box.children.length || wanted.some((part, k) => part !== box.children[k])) box.replaceChildren(...wanted);
+    if (wanted.length !== box.children.length || wanted.some((part, k) => part !== box.children[k]))
+      box.replaceChildren(...wanted);
     for (const part of parts) part.draw(); // once it is in the document, and so has a size
   }
 
@@ -91,26 +107,37 @@ export class AgentPanel {
   }
 
   frameFor(key, name, about, inner) {
-    return el("figure", { className: "observation" },
-      el("figcaption", {}, el("span", { textContent: name }), el("span", { className: "muted", textContent: about })), inner);
+    return el(
+      "figure",
+      { className: "observation" },
+      el("figcaption", {}, el("span", { textContent: name }), el("span", { className: "muted", textContent: about })),
+      inner,
+    );
   }
 
   channels(name, about, field, [side, channels], layers, selection) {
     const n = Math.min(channels, MOST_CHANNELS);
     const held = this.held(`window ${name} ${side} ${n}`, () => {
-      const canvases = Array.from({ length: n }, (_, k) => el("canvas", { width: side, height: side, role: "img", "aria-label": `${name}, channel ${k}` }));
-      const cells = canvases.map((canvas, k) => el("div", {}, canvas, el("span", { textContent: channels > 1 ? field.columns[k] ?? `channel ${k}` : "" })));
+      const canvases = Array.from({ length: n }, (_, k) =>
+        el("canvas", { width: side, height: side, role: "img", "aria-label": `${name}, channel ${k}` }),
+      );
+      const cells = canvases.map((canvas, k) =>
+        el("div", {}, canvas, el("span", { textContent: channels > 1 ? (field.columns[k] ?? `channel ${k}`) : "" })),
+      );
       return { canvases, element: this.frameFor("", name, about, el("div", { className: "channels" }, ...cells)) };
     });
-    const draw = () => held.canvases.forEach((canvas, k) => {
-      const data = field.data.filter((_, i) => i % channels === k);
-      const ground = sameGround(data, side, layers, selection);
-      const one = { dtype: field.dtype, shape: [side, side], data, categories: ground?.categories ?? [] };
-      const color = painter(one), ctx = canvas.getContext("2d"), image = ctx.createImageData(side, side);
-      const pixels = new Uint32Array(image.data.buffer);
-      data.forEach((value, i) => (pixels[i] = color(value)));
-      ctx.putImageData(image, 0, 0);
-    });
+    const draw = () =>
+      held.canvases.forEach((canvas, k) => {
+        const data = field.data.filter((_, i) => i % channels === k);
+        const ground = sameGround(data, side, layers, selection);
+        const one = { dtype: field.dtype, shape: [side, side], data, categories: ground?.categories ?? [] };
+        const color = painter(one),
+          ctx = canvas.getContext("2d"),
+          image = ctx.createImageData(side, side);
+        const pixels = new Uint32Array(image.data.buffer);
+        data.forEach((value, i) => (pixels[i] = color(value)));
+        ctx.putImageData(image, 0, 0);
+      });
     return { element: held.element, draw };
   }
 
@@ -141,13 +168,17 @@ export class AgentPanel {
 function sameGround(data, side, layers, selection) {
   const entities = layers.find((layer) => layer.key === selection?.key);
   if (!entities) return undefined;
-  const all = entitiesOf(entities.field), half = (side - 1) / 2;
-  const top = Math.floor(all.y(selection.index)) - half, left = Math.floor(all.x(selection.index)) - half;
+  const all = entitiesOf(entities.field),
+    half = (side - 1) / 2;
+  const top = Math.floor(all.y(selection.index)) - half,
+    left = Math.floor(all.x(selection.index)) - half;
   return layers.find(({ kind, field, w, h }) => {
     if (kind !== "grid" || !field.categories.length) return false;
-    let same = 0, inside = 0;
+    let same = 0,
+      inside = 0;
     data.forEach((value, i) => {
-      const r = top + Math.floor(i / side), c = left + (i % side);
+      const r = top + Math.floor(i / side),
+        c = left + (i % side);
       if (r < 0 || c < 0 || r >= h || c >= w) return;
       inside++;
       same += field.data[r * w + c] === value;

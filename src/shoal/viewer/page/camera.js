@@ -1,6 +1,7 @@
 // Where one looks: a place in the world in the middle of the view, and how many pixels a tile is wide.
 
-const LEAST = 0.02, MOST = 160;
+const LEAST = 0.02,
+  MOST = 160;
 
 export class Camera {
   constructor(changed) {
@@ -63,7 +64,8 @@ export function steer(element, camera, { pick, hover }) {
     if (held.size === 1) moved = 0;
   });
   element.addEventListener("pointermove", (event) => {
-    const now = place(event), was = held.get(event.pointerId);
+    const now = place(event),
+      was = held.get(event.pointerId);
     if (!was) return hover(...now);
     const before = held.size === 2 ? spread() : null;
     held.set(event.pointerId, now);
@@ -82,9 +84,13 @@ export function steer(element, camera, { pick, hover }) {
   element.addEventListener("pointercancel", (event) => held.delete(event.pointerId));
   element.addEventListener("pointerleave", () => held.size || hover(null, null));
   element.addEventListener("dblclick", (event) => camera.zoom(2, ...place(event)));
-  element.addEventListener("wheel", (event) => {
-    event.preventDefault();
-    const pixels = event.deltaY * (event.deltaMode === 1 ? 20 : 1);
-    camera.zoom(Math.exp(-pixels * 0.0016), ...place(event));
-  }, { passive: false });
+  element.addEventListener(
+    "wheel",
+    (event) => {
+      event.preventDefault();
+      const pixels = event.deltaY * (event.deltaMode === 1 ? 20 : 1);
+      camera.zoom(Math.exp(-pixels * 0.0016), ...place(event));
+    },
+    { passive: false },
+  );
 }

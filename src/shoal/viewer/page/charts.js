@@ -8,8 +8,13 @@ export class Chart {
     this.now = el("output", { className: "chart-now" });
     this.canvas = el("canvas", { role: "img", "aria-label": `${title} over time` });
     this.names = el("ul", { className: "chart-names" });
-    this.element = el("figure", { className: "chart" },
-      el("figcaption", {}, el("span", { textContent: title }), this.now), this.canvas, this.names);
+    this.element = el(
+      "figure",
+      { className: "chart" },
+      el("figcaption", {}, el("span", { textContent: title }), this.now),
+      this.canvas,
+      this.names,
+    );
     this.canvas.addEventListener("pointermove", (event) => {
       this.hover = event.offsetX / this.canvas.clientWidth;
       this.draw();
@@ -28,12 +33,19 @@ export class Chart {
 
   draw() {
     if (!this.canvas.clientWidth) return;
-    const { ctx, width, height } = fitCanvas(this.canvas), { xs, series } = this, look = theme();
+    const { ctx, width, height } = fitCanvas(this.canvas),
+      { xs, series } = this,
+      look = theme();
     ctx.clearRect(0, 0, width, height);
-    let min = Infinity, max = -Infinity;
-    for (const { ys } of series) for (const y of ys) if (Number.isFinite(y)) [min, max] = [Math.min(min, y), Math.max(max, y)];
-    const top = 6, bottom = height - 5, n = xs.length;
-    const wide = xs[n - 1] - xs[0] || 1, tall = max - min;
+    let min = Infinity,
+      max = -Infinity;
+    for (const { ys } of series)
+      for (const y of ys) if (Number.isFinite(y)) [min, max] = [Math.min(min, y), Math.max(max, y)];
+    const top = 6,
+      bottom = height - 5,
+      n = xs.length;
+    const wide = xs[n - 1] - xs[0] || 1,
+      tall = max - min;
     const px = (i) => 1 + ((xs[i] - xs[0]) / wide) * (width - 5);
     const py = (y) => (tall > 0 ? bottom - ((y - min) / tall) * (bottom - top) : (top + bottom) / 2);
     ctx.strokeStyle = look.line;
@@ -42,7 +54,10 @@ export class Chart {
     for (const { ys, color = look.accent } of min <= max ? series : []) {
       if (series.length === 1) this.fill(ctx, ys, px, py, bottom, color);
       ctx.beginPath();
-      ys.forEach((y, i) => Number.isFinite(y) && (i && Number.isFinite(ys[i - 1]) ? ctx.lineTo(px(i), py(y)) : ctx.moveTo(px(i), py(y))));
+      ys.forEach(
+        (y, i) =>
+          Number.isFinite(y) && (i && Number.isFinite(ys[i - 1]) ? ctx.lineTo(px(i), py(y)) : ctx.moveTo(px(i), py(y))),
+      );
       ctx.lineWidth = 1.6;
       ctx.lineJoin = "round";
       ctx.strokeStyle = color;
@@ -86,7 +101,8 @@ export class Chart {
   }
 
   tell(at, n) {
-    const { series } = this, value = (one) => (n ? this.format(one.ys[at] ?? null) : "–") + this.unit;
+    const { series } = this,
+      value = (one) => (n ? this.format(one.ys[at] ?? null) : "–") + this.unit;
     const when = n && this.hover !== null ? `${this.xText(this.xs[at])} · ` : "";
     say(this.now, series.length === 1 ? when + value(series[0]) : when.replace(" · ", ""));
     const many = series.length > 1 ? series : [];
@@ -103,7 +119,8 @@ export class Chart {
 
 /** A vector as bars from zero, each with its name and value; many values as thin columns. */
 export function drawBars(ctx, x, y, w, h, values, names = []) {
-  const look = theme(), n = values.length;
+  const look = theme(),
+    n = values.length;
   if (!n) return;
   let reach = 0;
   for (const v of values) if (Number.isFinite(v)) reach = Math.max(reach, Math.abs(v));
@@ -112,22 +129,39 @@ export function drawBars(ctx, x, y, w, h, values, names = []) {
   ctx.font = "12px ui-monospace, SFMono-Regular, Menlo, monospace";
   ctx.textBaseline = "middle";
   if (n > 64 || h / n < 11) {
-    const zero = least ? y + h / 2 : y + h, unit = (least ? h / 2 : h) / reach, each = w / n;
+    const zero = least ? y + h / 2 : y + h,
+      unit = (least ? h / 2 : h) / reach,
+      each = w / n;
     ctx.fillStyle = look.accent;
-    values.forEach((v, i) => Number.isFinite(v) && ctx.fillRect(x + i * each, Math.min(zero, zero - v * unit), Math.max(1, each - (each > 4 ? 1 : 0)), Math.abs(v) * unit));
+    values.forEach(
+      (v, i) =>
+        Number.isFinite(v) &&
+        ctx.fillRect(
+          x + i * each,
+          Math.min(zero, zero - v * unit),
+          Math.max(1, each - (each > 4 ? 1 : 0)),
+          Math.abs(v) * unit,
+        ),
+    );
     ctx.fillStyle = look.line;
     ctx.fillRect(x, zero, w, 1);
     return;
   }
-  const small = w < 140, label = small ? 0 : Math.min(120, w * 0.24), figure = small ? 0 : 68;
-  const room = w - label - figure, zero = x + label + (least ? room / 2 : 0), unit = (least ? room / 2 : room) / reach;
-  const each = h / n, thick = Math.max(2, Math.min(18, each * 0.5));
+  const small = w < 140,
+    label = small ? 0 : Math.min(120, w * 0.24),
+    figure = small ? 0 : 68;
+  const room = w - label - figure,
+    zero = x + label + (least ? room / 2 : 0),
+    unit = (least ? room / 2 : room) / reach;
+  const each = h / n,
+    thick = Math.max(2, Math.min(18, each * 0.5));
   values.forEach((v, i) => {
     const middle = y + (i + 0.5) * each;
     ctx.fillStyle = look.line;
     ctx.fillRect(x + label, middle - thick / 2, room, thick);
     ctx.fillStyle = look.accent;
-    if (Number.isFinite(v)) ctx.fillRect(Math.min(zero, zero + v * unit), middle - thick / 2, Math.abs(v) * unit, thick);
+    if (Number.isFinite(v))
+      ctx.fillRect(Math.min(zero, zero + v * unit), middle - thick / 2, Math.abs(v) * unit, thick);
     if (small) return;
     ctx.fillStyle = look.muted;
     ctx.textAlign = "left";
@@ -142,10 +176,12 @@ export function drawBars(ctx, x, y, w, h, values, names = []) {
 
 export function drawHistogram(canvas, { histogram, count }) {
   if (!canvas.clientWidth) return;
-  const { ctx, width, height } = fitCanvas(canvas), look = theme();
+  const { ctx, width, height } = fitCanvas(canvas),
+    look = theme();
   ctx.clearRect(0, 0, width, height);
   if (!count) return;
-  const most = Math.max(...histogram), each = width / histogram.length;
+  const most = Math.max(...histogram),
+    each = width / histogram.length;
   histogram.forEach((n, i) => {
     // Roots, so that rare values are seen beside frequent ones.
     const tall = n ? Math.max(1, Math.sqrt(n / most) * (height - 1)) : 0;

@@ -2,7 +2,18 @@
 import { isInteger, measure } from "./fields.js";
 
 export const PALETTE = [
-  "#3d7ea6", "#e9a23b", "#4f9d69", "#c8553d", "#7a6fb0", "#59b3b8", "#b8627d", "#a3a847", "#8a6d55", "#5a6b7b", "#d98cb3", "#2f5d50",
+  "#3d7ea6",
+  "#e9a23b",
+  "#4f9d69",
+  "#c8553d",
+  "#7a6fb0",
+  "#59b3b8",
+  "#b8627d",
+  "#a3a847",
+  "#8a6d55",
+  "#5a6b7b",
+  "#d98cb3",
+  "#2f5d50",
 ];
 const RAMP = ["#14213d", "#1f4e79", "#1f7a8c", "#4aa96c", "#b5c334", "#ffe680"];
 export const UNKNOWN = "#8a8f98";
@@ -16,8 +27,10 @@ const packed = ([r, g, b]) => ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0;
 
 /** 256 colours from dark to light, whose lightness only grows. */
 export const RAMP256 = Uint32Array.from({ length: 256 }, (_, i) => {
-  const at = (i / 255) * (RAMP.length - 1), low = Math.min(RAMP.length - 2, Math.floor(at));
-  const a = rgb(RAMP[low]), b = rgb(RAMP[low + 1]);
+  const at = (i / 255) * (RAMP.length - 1),
+    low = Math.min(RAMP.length - 2, Math.floor(at));
+  const a = rgb(RAMP[low]),
+    b = rgb(RAMP[low + 1]);
   return packed(a.map((v, k) => Math.round(v + (b[k] - v) * (at - low))));
 });
 
@@ -53,5 +66,6 @@ export function painter(field, above = false) {
   }
   const { min, max } = measure(field);
   const by = max > min ? 255 / (max - min) : 0;
-  return (value) => (!Number.isFinite(value) ? unknown : above && value === 0 ? 0 : RAMP256[Math.round((value - min) * by)]);
+  return (value) =>
+    !Number.isFinite(value) ? unknown : above && value === 0 ? 0 : RAMP256[Math.round((value - min) * by)];
 }

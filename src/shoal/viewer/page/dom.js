@@ -44,7 +44,9 @@ export const short = (value) => (Number.isFinite(value) ? SHORT.format(value) : 
 export function span(seconds) {
   const s = Math.max(0, Math.floor(seconds));
   const two = (n) => String(n).padStart(2, "0");
-  return s < 3600 ? `${Math.floor(s / 60)}:${two(s % 60)}` : `${Math.floor(s / 3600)}:${two(Math.floor(s / 60) % 60)}:${two(s % 60)}`;
+  return s < 3600
+    ? `${Math.floor(s / 60)}:${two(s % 60)}`
+    : `${Math.floor(s / 3600)}:${two(Math.floor(s / 60) % 60)}:${two(s % 60)}`;
 }
 
 let colors = null;
@@ -54,7 +56,9 @@ export function theme() {
   if (!colors) {
     const style = getComputedStyle(document.documentElement);
     const read = (name) => style.getPropertyValue(`--${name}`).trim();
-    colors = Object.fromEntries(["accent", "text", "muted", "line", "surface", "stage", "warn"].map((n) => [n, read(n)]));
+    colors = Object.fromEntries(
+      ["accent", "text", "muted", "line", "surface", "stage", "warn"].map((n) => [n, read(n)]),
+    );
   }
   return colors;
 }
@@ -66,7 +70,8 @@ export function themeChanged() {
 /** Fits a canvas to its box at the screen's own resolution. Its context is in CSS pixels. */
 export function fitCanvas(canvas) {
   const ratio = window.devicePixelRatio || 1;
-  const width = Math.round(canvas.clientWidth * ratio), height = Math.round(canvas.clientHeight * ratio);
+  const width = Math.round(canvas.clientWidth * ratio),
+    height = Math.round(canvas.clientHeight * ratio);
   const changed = canvas.width !== width || canvas.height !== height;
   if (changed) Object.assign(canvas, { width, height });
   const ctx = canvas.getContext("2d");
@@ -76,7 +81,8 @@ export function fitCanvas(canvas) {
 
 /** Calls `work` at most once in `ms`, the last time included. */
 export function atMost(ms, work) {
-  let last = -Infinity, timer = 0;
+  let last = -Infinity,
+    timer = 0;
   return () => {
     const wait = last + ms - performance.now();
     if (wait <= 0) {

@@ -3,7 +3,8 @@ import { $, el, say, theme } from "./dom.js";
 import { GifWriter } from "./gif.js";
 import { Scene, layersOf } from "./scene.js";
 
-const RATE = 10, WIDEST = 720;
+const RATE = 10,
+  WIDEST = 720;
 const pause = (ms) => new Promise((done) => setTimeout(done, ms));
 
 /** Draws frames as the view shows them now: same place, layers and selection. */
@@ -52,14 +53,19 @@ export async function makeGif(view, frames, progress) {
   return gif.finish();
 }
 
-export const canFilm = () => typeof MediaRecorder !== "undefined" && "captureStream" in HTMLCanvasElement.prototype &&
+export const canFilm = () =>
+  typeof MediaRecorder !== "undefined" &&
+  "captureStream" in HTMLCanvasElement.prototype &&
   MediaRecorder.isTypeSupported("video/webm");
 
 /** Plays the frames once more at their own pace, in front of the browser's recorder. */
 export async function makeWebm(view, frames, progress) {
   const studio = new Studio(view, 1280);
   studio.draw(frames[0]);
-  const recorder = new MediaRecorder(studio.canvas.captureStream(30), { mimeType: "video/webm", videoBitsPerSecond: 8e6 });
+  const recorder = new MediaRecorder(studio.canvas.captureStream(30), {
+    mimeType: "video/webm",
+    videoBitsPerSecond: 8e6,
+  });
   const parts = [];
   recorder.ondataavailable = (event) => parts.push(event.data);
   const ended = new Promise((done) => (recorder.onstop = done));
@@ -84,7 +90,9 @@ export function save(blob, name) {
 
 /** The dialog: what to make, and of which seconds. `view()` and `frame()` tell what is shown now. */
 export function exportDialog({ view, frame, history, name }) {
-  const dialog = $("export"), bar = $("export-progress"), note = $("export-note");
+  const dialog = $("export"),
+    bar = $("export-progress"),
+    note = $("export-note");
   if (!canFilm()) $("export-webm").disabled = true;
   const progress = (part) => (bar.value = part);
   const buttons = ["export-png", "export-gif", "export-webm"].map($);
@@ -98,28 +106,31 @@ export function exportDialog({ view, frame, history, name }) {
     bar.hidden = true;
     buttons.forEach((button) => (button.disabled = button.id === "export-webm" && !canFilm()));
   }
-  const film = (make, ending) => run(async () => {
-    const seconds = Math.min(300, Math.max(1, Number($("export-seconds").value) || 5));
-    bar.hidden = false;
-    if ($("export-when").value === "now") {
-      // What is to come is kept as well: wait for it, and take the last seconds then.
-      for (let s = 0; s < seconds; s++) {
-        say(note, `Recording: ${seconds - s} s left`);
-        progress(s / seconds);
-        await pause(1000);
+  const film = (make, ending) =>
+    run(async () => {
+      const seconds = Math.min(300, Math.max(1, Number($("export-seconds").value) || 5));
+      bar.hidden = false;
+      if ($("export-when").value === "now") {
+        // What is to come is kept as well: wait for it, and take the last seconds then.
+        for (let s = 0; s < seconds; s++) {
+          say(note, `Recording: ${seconds - s} s left`);
+          progress(s / seconds);
+          await pause(1000);
+        }
       }
-    }
-    const until = $("export-when").value === "now" ? history.last : frame();
-    const frames = history.lastSeconds(seconds, ending === "gif" ? RATE : 30, until);
-    say(note, `Making ${frames.length} pictures`);
-    const blob = await make(view(), frames, progress);
-    save(blob, `${name()}.${ending}`);
-    say(note, `Saved, ${(blob.size / 1e6).toFixed(1)} MB`);
-  });
-  $("export-png").addEventListener("click", () => run(async () => {
-    save(await makePng(view(), frame()), `${name()}.png`);
-    say(note, "Saved");
-  }));
+      const until = $("export-when").value === "now" ? history.last : frame();
+      const frames = history.lastSeconds(seconds, ending === "gif" ? RATE : 30, until);
+      say(note, `Making ${frames.length} pictures`);
+      const blob = await make(view(), frames, progress);
+      save(blob, `${name()}.${ending}`);
+      say(note, `Saved, ${(blob.size / 1e6).toFixed(1)} MB`);
+    });
+  $("export-png").addEventListener("click", () =>
+    run(async () => {
+      save(await makePng(view(), frame()), `${name()}.png`);
+      say(note, "Saved");
+    }),
+  );
   $("export-gif").addEventListener("click", () => film(makeGif, "gif"));
   $("export-webm").addEventListener("click", () => film(makeWebm, "webm"));
   return () => {

@@ -2,12 +2,23 @@
 // before. Everything that keeps or draws fields goes by that: the terrain is stored and painted once.
 
 const ARRAYS = {
-  b1: Uint8Array, u1: Uint8Array, i1: Int8Array, u2: Uint16Array, i2: Int16Array, u4: Uint32Array,
-  i4: Int32Array, f4: Float32Array, f8: Float64Array, u8: BigUint64Array, i8: BigInt64Array,
+  b1: Uint8Array,
+  u1: Uint8Array,
+  i1: Int8Array,
+  u2: Uint16Array,
+  i2: Int16Array,
+  u4: Uint32Array,
+  i4: Int32Array,
+  f4: Float32Array,
+  f8: Float64Array,
+  u8: BigUint64Array,
+  i8: BigInt64Array,
 };
 
 function half(bits) {
-  const sign = bits & 0x8000 ? -1 : 1, exponent = (bits >> 10) & 31, part = bits & 1023;
+  const sign = bits & 0x8000 ? -1 : 1,
+    exponent = (bits >> 10) & 31,
+    part = bits & 1023;
   if (exponent === 31) return part ? NaN : sign * Infinity;
   return sign * (exponent ? 2 ** (exponent - 15) * (1 + part / 1024) : (2 ** -14 * part) / 1024);
 }
@@ -83,19 +94,29 @@ export function windowShape(field) {
 /** What reads the rows of an entities field by the names of its columns, or null where no place is told. */
 export function entitiesOf(field) {
   if (field.shape.length !== 2) return null;
-  const stride = field.shape[1], at = (name) => field.columns.indexOf(name);
+  const stride = field.shape[1],
+    at = (name) => field.columns.indexOf(name);
   const byTile = at("r") >= 0 && at("c") >= 0;
-  const row = byTile ? at("r") : at("y"), col = byTile ? at("c") : at("x");
+  const row = byTile ? at("r") : at("y"),
+    col = byTile ? at("c") : at("x");
   if (row < 0 || col < 0) return null;
   const middle = byTile || isInteger(field) ? 0.5 : 0;
   const { data } = field;
   const get = (index) => (index < 0 ? null : (i) => data[i * stride + index]);
   return {
-    count: field.shape[0], stride, data, middle, row, col,
+    count: field.shape[0],
+    stride,
+    data,
+    middle,
+    row,
+    col,
     y: (i) => data[i * stride + row] + middle,
     x: (i) => data[i * stride + col] + middle,
     there: (i) => !(byTile && data[i * stride + row] < 0),
-    kind: get(at("kind")), hp: get(at("hp")), hpMax: get(at("hp_max")), dir: get(at("dir")),
+    kind: get(at("kind")),
+    hp: get(at("hp")),
+    hpMax: get(at("hp_max")),
+    dir: get(at("dir")),
   };
 }
 
@@ -105,9 +126,11 @@ export function categoryOf(field, value) {
 
 /** How often each value is in a field (or in one of its columns). */
 export function countValues(field, column = -1) {
-  const counts = new Map(), stride = column < 0 ? 1 : field.shape[1];
+  const counts = new Map(),
+    stride = column < 0 ? 1 : field.shape[1];
   if (column < 0 && field.data.BYTES_PER_ELEMENT === 1) {
-    const all = new Uint32Array(256), { data } = field;
+    const all = new Uint32Array(256),
+      { data } = field;
     for (let i = 0; i < data.length; i++) all[data[i] & 255]++;
     const signed = data instanceof Int8Array;
     all.forEach((n, i) => n && counts.set(signed && i > 127 ? i - 256 : i, n));
@@ -125,21 +148,32 @@ const known = new WeakMap();
 export function measure(field, column = -1, bins = 40) {
   const held = known.get(field) || known.set(field, new Map()).get(field);
   if (held.has(column)) return held.get(column);
-  const stride = column < 0 ? 1 : field.shape[1], { data } = field;
-  let min = Infinity, max = -Infinity, sum = 0, count = 0, odd = 0;
+  const stride = column < 0 ? 1 : field.shape[1],
+    { data } = field;
+  let min = Infinity,
+    max = -Infinity,
+    sum = 0,
+    count = 0,
+    odd = 0;
   for (let i = Math.max(0, column); i < data.length; i += stride) {
     const v = data[i];
-    if (!Number.isFinite(v)) { odd++; continue; }
+    if (!Number.isFinite(v)) {
+      odd++;
+      continue;
+    }
     if (v < min) min = v;
     if (v > max) max = v;
     sum += v;
     count++;
   }
-  const histogram = new Uint32Array(bins), wide = max - min || 1;
+  const histogram = new Uint32Array(bins),
+    wide = max - min || 1;
   for (let i = Math.max(0, column); count && i < data.length; i += stride) {
     if (Number.isFinite(data[i])) histogram[Math.min(bins - 1, Math.floor(((data[i] - min) / wide) * bins))]++;
   }
-  const found = count ? { min, max, mean: sum / count, count, odd, histogram } : { min: NaN, max: NaN, mean: NaN, count, odd, histogram };
+  const found = count
+    ? { min, max, mean: sum / count, count, odd, histogram }
+    : { min: NaN, max: NaN, mean: NaN, count, odd, histogram };
   held.set(column, found);
   return found;
 }

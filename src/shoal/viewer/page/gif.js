@@ -4,7 +4,8 @@ const CLEAR = 255; // the palette's last entry means: as before
 
 /** At most `most` colours for these pixels: boxes of colours are halved where they are widest (median cut). */
 export function makePalette(pixels, most) {
-  const weight = new Uint32Array(32768), sums = [new Float64Array(32768), new Float64Array(32768), new Float64Array(32768)];
+  const weight = new Uint32Array(32768),
+    sums = [new Float64Array(32768), new Float64Array(32768), new Float64Array(32768)];
   for (let i = 0; i < pixels.length; i += 4) {
     const at = ((pixels[i] >> 3) << 10) | ((pixels[i + 1] >> 3) << 5) | (pixels[i + 2] >> 3);
     weight[at]++;
@@ -25,7 +26,8 @@ export function makePalette(pixels, most) {
     for (let seen = cells[0].n; cut < cells.length - 1 && seen < total / 2; cut++) seen += cells[cut].n;
     boxes.splice(widest, 1, measureBox(cells.slice(0, cut)), measureBox(cells.slice(cut)));
   }
-  const table = new Uint8Array(768), index = new Uint8Array(32768);
+  const table = new Uint8Array(768),
+    index = new Uint8Array(32768);
   boxes.forEach(({ cells }, k) => {
     // The most frequent colour stands for the box: flat areas keep their colour exactly.
     const top = cells.reduce((a, b) => (b.n > a.n ? b : a));
@@ -36,10 +38,13 @@ export function makePalette(pixels, most) {
 }
 
 function measureBox(cells) {
-  let axis = 0, wide = -1, total = 0;
+  let axis = 0,
+    wide = -1,
+    total = 0;
   for (const cell of cells) total += cell.n;
   for (let k = 0; k < 3; k++) {
-    let low = 255, high = 0;
+    let low = 255,
+      high = 0;
     for (const cell of cells) {
       low = Math.min(low, cell.mean[k]);
       high = Math.max(high, cell.mean[k]);
@@ -83,9 +88,14 @@ class Bytes {
 
 /** GIF's LZW: codes of 9 to 12 bits, lowest bits first, in blocks of at most 255 bytes. */
 function compress(out, indices) {
-  const CLEAR_TABLE = 256, END = 257;
+  const CLEAR_TABLE = 256,
+    END = 257;
   const codes = new Int32Array(1 << 20); // by (code so far << 8 | next value); 0 is none
-  let block = [], bits = 0, held = 0, width = 9, next = 258;
+  let block = [],
+    bits = 0,
+    held = 0,
+    width = 9,
+    next = 258;
   const flush = () => {
     if (block.length) {
       out.put(block.length);
@@ -107,7 +117,8 @@ function compress(out, indices) {
   emit(CLEAR_TABLE);
   let prefix = indices[0];
   for (let i = 1; i < indices.length; i++) {
-    const key = (prefix << 8) | indices[i], found = codes[key];
+    const key = (prefix << 8) | indices[i],
+      found = codes[key];
     if (found) {
       prefix = found;
       continue;
@@ -147,12 +158,15 @@ export class GifWriter {
 
   /** Adds RGBA pixels, shown for `seconds`. */
   add(pixels, seconds) {
-    const { table, index } = makePalette(pixels, CLEAR), { out, before } = this;
+    const { table, index } = makePalette(pixels, CLEAR),
+      { out, before } = this;
     const now = new Uint32Array(pixels.buffer, pixels.byteOffset, pixels.length / 4);
     const indices = new Uint8Array(now.length);
     for (let i = 0, p = 0; i < indices.length; i++, p += 4) {
-      indices[i] = before && before[i] === now[i] ? CLEAR
-        : index[((pixels[p] >> 3) << 10) | ((pixels[p + 1] >> 3) << 5) | (pixels[p + 2] >> 3)];
+      indices[i] =
+        before && before[i] === now[i]
+          ? CLEAR
+          : index[((pixels[p] >> 3) << 10) | ((pixels[p + 1] >> 3) << 5) | (pixels[p + 2] >> 3)];
     }
     this.before = now.slice();
     out.add(0x21, 0xf9, 4, before ? 0x05 : 0x04);

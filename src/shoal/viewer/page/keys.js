@@ -17,7 +17,8 @@ export function onKeys(actions) {
     Escape: actions.nothing,
   };
   window.addEventListener("keydown", (event) => {
-    const { target } = event, work = keys[event.key];
+    const { target } = event,
+      work = keys[event.key];
     if (!work || event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
     const typed = target.matches("select, input") && target.type !== "range" && target.type !== "checkbox";
     if (typed || (event.key === " " && target.matches("button, input, summary"))) return;

@@ -1,16 +1,20 @@
 // The view as an address: what stands after the # opens the same view again.
 
 export function readLink() {
-  const found = new URLSearchParams(location.hash.slice(1)), link = {};
+  const found = new URLSearchParams(location.hash.slice(1)),
+    link = {};
   const numbers = (key) => (found.get(key) ?? "").split(",").map(Number);
   if (found.has("env")) link.env = Math.max(0, Math.floor(Number(found.get("env"))) || 0);
   if (found.has("zoom") && found.has("at")) {
-    const scale = Number(found.get("zoom")), [x, y] = numbers("at");
+    const scale = Number(found.get("zoom")),
+      [x, y] = numbers("at");
     if (scale > 0 && [scale, x, y].every(Number.isFinite)) link.camera = { scale, x, y };
   }
   if (found.has("select")) {
-    const at = found.get("select").lastIndexOf(":"), index = Number(found.get("select").slice(at + 1));
-    if (at > 0 && Number.isInteger(index) && index >= 0) link.selection = { key: found.get("select").slice(0, at), index };
+    const at = found.get("select").lastIndexOf(":"),
+      index = Number(found.get("select").slice(at + 1));
+    if (at > 0 && Number.isInteger(index) && index >= 0)
+      link.selection = { key: found.get("select").slice(0, at), index };
   }
   link.hidden = found.getAll("hide");
   if (["light", "dark"].includes(found.get("theme"))) link.theme = found.get("theme");

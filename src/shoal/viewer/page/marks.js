@@ -40,16 +40,22 @@ function sprite(color, radius, dir, agent, ratio) {
 }
 
 export function drawEntities(ctx, camera, ratio, field, look) {
-  const all = entitiesOf(field), { scale, width, height } = camera;
-  const radius = markRadius(scale, all.count), facing = scale >= 7 && all.dir, bars = scale >= 12 && all.hp && all.hpMax;
+  const all = entitiesOf(field),
+    { scale, width, height } = camera;
+  const radius = markRadius(scale, all.count),
+    facing = scale >= 7 && all.dir,
+    bars = scale >= 12 && all.hp && all.hpMax;
   const hasAgents = look.agents > 1 && look.agents < all.count;
-  const boxes = HEALTH.map(() => []), edge = radius * 2;
-  const long = scale * 0.86, thick = Math.max(2, Math.min(5, scale * 0.13));
+  const boxes = HEALTH.map(() => []),
+    edge = radius * 2;
+  const long = scale * 0.86,
+    thick = Math.max(2, Math.min(5, scale * 0.13));
   ctx.save();
   ctx.setTransform(1, 0, 0, 1, 0, 0); // copies land on whole pixels of the screen, so they stay sharp
   for (let i = 0; i < all.count; i++) {
     if (!all.there(i)) continue;
-    const sx = (all.x(i) - camera.x) * scale + width / 2, sy = (all.y(i) - camera.y) * scale + height / 2;
+    const sx = (all.x(i) - camera.x) * scale + width / 2,
+      sy = (all.y(i) - camera.y) * scale + height / 2;
     if (!(sx > -edge && sy > -edge && sx < width + edge && sy < height + edge)) continue;
     const color = all.kind ? kindColor(field, all.kind(i)) : look.accent;
     const body = sprite(color, radius, facing ? all.dir(i) : -1, hasAgents && i < look.agents, ratio);
@@ -61,7 +67,10 @@ export function drawEntities(ctx, camera, ratio, field, look) {
   }
   ctx.restore();
   if (bars) drawHealth(ctx, boxes, long, thick);
-  for (const [index, strength] of [[look.hovered, 0.6], [look.selected, 1]]) {
+  for (const [index, strength] of [
+    [look.hovered, 0.6],
+    [look.selected, 1],
+  ]) {
     if (index < 0 || index >= all.count || !all.there(index)) continue;
     const [sx, sy] = camera.toScreen(all.x(index), all.y(index));
     ring(ctx, sx, sy, Math.max(radius * 1.75, 8), look.accent, strength);
@@ -71,7 +80,8 @@ export function drawEntities(ctx, camera, ratio, field, look) {
 
 function drawHealth(ctx, boxes, long, thick) {
   ctx.beginPath();
-  for (const box of boxes) for (let k = 0; k < box.length; k += 3) ctx.rect(box[k] - 0.5, box[k + 1] - 0.5, long + 1, thick + 1);
+  for (const box of boxes)
+    for (let k = 0; k < box.length; k += 3) ctx.rect(box[k] - 0.5, box[k + 1] - 0.5, long + 1, thick + 1);
   ctx.fillStyle = "rgba(8,16,24,0.7)";
   ctx.fill();
   boxes.forEach((box, level) => {
@@ -83,7 +93,10 @@ function drawHealth(ctx, boxes, long, thick) {
 }
 
 function ring(ctx, x, y, radius, color, strength) {
-  for (const [width, style] of [[5, "rgba(255,255,255,0.9)"], [2.5, color]]) {
+  for (const [width, style] of [
+    [5, "rgba(255,255,255,0.9)"],
+    [2.5, color],
+  ]) {
     ctx.beginPath();
     ctx.arc(x, y, radius, 0, 2 * Math.PI);
     ctx.globalAlpha = strength;
@@ -96,14 +109,19 @@ function ring(ctx, x, y, radius, color, strength) {
 
 /** The square that an agent sees: all else is dimmed a little. */
 function drawView(ctx, camera, x, y, side, color) {
-  const long = side * camera.scale, [sx, sy] = camera.toScreen(x, y);
-  const left = Math.round(sx - long / 2) + 0.5, top = Math.round(sy - long / 2) + 0.5;
+  const long = side * camera.scale,
+    [sx, sy] = camera.toScreen(x, y);
+  const left = Math.round(sx - long / 2) + 0.5,
+    top = Math.round(sy - long / 2) + 0.5;
   ctx.beginPath();
   ctx.rect(0, 0, camera.width, camera.height);
   ctx.rect(left, top, long, long);
   ctx.fillStyle = "rgba(6,12,18,0.28)";
   ctx.fill("evenodd");
-  for (const [width, style] of [[3.5, "rgba(255,255,255,0.85)"], [1.5, color]]) {
+  for (const [width, style] of [
+    [3.5, "rgba(255,255,255,0.85)"],
+    [1.5, color],
+  ]) {
     ctx.lineWidth = width;
     ctx.strokeStyle = style;
     ctx.strokeRect(left, top, long, long);
@@ -113,7 +131,8 @@ function drawView(ctx, camera, x, y, side, color) {
 /** The entity nearest to a place of the screen, within reach; {key, index} or null. */
 export function entityAt(camera, layers, hidden, sx, sy) {
   const reach = Math.max(8, camera.scale * 0.5);
-  let best = null, least = reach;
+  let best = null,
+    least = reach;
   for (const layer of layers) {
     if (layer.kind !== "entities" || hidden.has(layer.key)) continue;
     const all = entitiesOf(layer.field);

@@ -4,7 +4,8 @@ import { isQualitative, kindColor, paletteColor } from "./colors.js";
 import { $, el, number, say, short, span } from "./dom.js";
 import { categoryOf, countValues, measure } from "./fields.js";
 
-const MOST_ROWS = 24, MOST_POINTS = 300;
+const MOST_ROWS = 24,
+  MOST_POINTS = 300;
 
 export class Overview {
   constructor(toggle) {
@@ -34,19 +35,29 @@ export class Overview {
     const every = Math.ceil(this.counters.length / MOST_POINTS) || 1;
     const points = this.counters.filter((_, i) => i % every === 0 || i === this.counters.length - 1);
     const xs = points.map((one) => one.time);
-    for (const [key, chart] of Object.entries(this.charts)) chart.set(xs, [{ name: key, ys: points.map((one) => one[key]) }]);
+    for (const [key, chart] of Object.entries(this.charts))
+      chart.set(xs, [{ name: key, ys: points.map((one) => one[key]) }]);
   }
 
   showFacts(facts, sessions) {
     const rows = [
-      ["Environment", facts.env], ["Environments", number(facts.num_worlds)], ["Agents in each", number(facts.agents)],
-      ["Workers", number(facts.workers)], ["Backend", facts.backend], ["Process", String(facts.pid)],
-      ["Started", new Date(facts.started * 1000).toLocaleString()], ["Observations", facts.observation_space],
-      ["Actions", facts.action_space], ["Version", facts.version],
+      ["Environment", facts.env],
+      ["Environments", number(facts.num_worlds)],
+      ["Agents in each", number(facts.agents)],
+      ["Workers", number(facts.workers)],
+      ["Backend", facts.backend],
+      ["Process", String(facts.pid)],
+      ["Started", new Date(facts.started * 1000).toLocaleString()],
+      ["Observations", facts.observation_space],
+      ["Actions", facts.action_space],
+      ["Version", facts.version],
       ["Other sessions", (sessions || []).filter((name) => name !== facts.name).join(", ")],
     ];
-    $("facts").replaceChildren(...rows.filter(([, value]) => value && value !== "–").flatMap(([name, value]) =>
-      [el("dt", { textContent: name }), el("dd", { textContent: value })]));
+    $("facts").replaceChildren(
+      ...rows
+        .filter(([, value]) => value && value !== "–")
+        .flatMap(([name, value]) => [el("dt", { textContent: name }), el("dd", { textContent: value })]),
+    );
   }
 
   /** One group for each layer: its switch, and its categories with how many there are of each. */
@@ -70,7 +81,8 @@ export class Overview {
   group(layer) {
     const box = el("input", { type: "checkbox", checked: true });
     box.addEventListener("change", () => this.toggle(layer.key, box.checked));
-    const total = el("span", { className: "count" }), list = el("ul");
+    const total = el("span", { className: "count" }),
+      list = el("ul");
     const head = el("label", { className: "layer" }, box, el("span", { textContent: layer.field.name }), total);
     return { element: el("div", { className: "legend-group" }, head, list), box, list, total, of: null };
   }
@@ -84,7 +96,9 @@ export class Overview {
     if (layer.kind === "entities" && column < 0) return;
     if (layer.kind === "grid" && !isQualitative(field)) return this.fillRamp(group, field);
     const counts = countValues(field, column);
-    const values = field.categories.length ? field.categories.map((one) => one[0]) : [...counts.keys()].sort((a, b) => a - b);
+    const values = field.categories.length
+      ? field.categories.map((one) => one[0])
+      : [...counts.keys()].sort((a, b) => a - b);
     for (const value of counts.keys()) if (!values.includes(value)) values.push(value);
     const shown = values.slice(0, MOST_ROWS);
     while (group.list.children.length > shown.length) group.list.lastChild.remove();
@@ -107,17 +121,29 @@ export class Overview {
 
   fillRamp(group, field) {
     const { min, max } = measure(field);
-    group.list.replaceChildren(el("li", { className: "ramp" }, el("span", { textContent: number(min) }), el("i"), el("span", { textContent: number(max) })));
+    group.list.replaceChildren(
+      el(
+        "li",
+        { className: "ramp" },
+        el("span", { textContent: number(min) }),
+        el("i"),
+        el("span", { textContent: number(max) }),
+      ),
+    );
   }
 
   /** Charts of the world's scalars, over the frames that are kept. */
   drawScalars(history, frame) {
-    const fields = [...frame.world.values()].filter((field) => field.role === "scalar" && field.data.length && field.data.length <= 64);
+    const fields = [...frame.world.values()].filter(
+      (field) => field.role === "scalar" && field.data.length && field.data.length <= 64,
+    );
     $("scalar-card").hidden = !fields.length;
     if (!fields.length) return;
-    const { frames } = history, every = Math.ceil(frames.length / MOST_POINTS) || 1;
+    const { frames } = history,
+      every = Math.ceil(frames.length / MOST_POINTS) || 1;
     const points = frames.filter((one, i) => i % every === 0 || i === frames.length - 1);
-    const xs = points.map((one) => one.time), at = history.indexOf(frame) >= frames.length - 1 ? null : Math.round(history.indexOf(frame) / every);
+    const xs = points.map((one) => one.time),
+      at = history.indexOf(frame) >= frames.length - 1 ? null : Math.round(history.indexOf(frame) / every);
     const kinds = [...frame.world.values()].flatMap((field) => field.categories);
     for (const field of fields) {
       let chart = this.scalars.get(field.name);
@@ -129,7 +155,10 @@ export class Overview {
       const series = Array.from(field.data.slice(0, 8), (_, k) => ({
         name: field.columns[k] ?? String(k),
         // A line about a kind has the colour of that kind.
-        color: field.data.length > 1 ? kinds.find((one) => one[1] === field.columns[k])?.[2] ?? paletteColor(k) : undefined,
+        color:
+          field.data.length > 1
+            ? (kinds.find((one) => one[1] === field.columns[k])?.[2] ?? paletteColor(k))
+            : undefined,
         ys: points.map((one) => one.world.get(field.name)?.data[k] ?? null),
       }));
       chart.set(xs, series, at);

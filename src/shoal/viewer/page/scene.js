@@ -15,7 +15,8 @@ export function layersOf(frame, agent = 0, agents = 1) {
     if (picture) add("image", field, picture[1], picture[0]);
   }
   for (const field of fields) {
-    if (field.role === "grid" && field.shape.length === 2 && field.data.length) add("grid", field, field.shape[1], field.shape[0]);
+    if (field.role === "grid" && field.shape.length === 2 && field.data.length)
+      add("grid", field, field.shape[1], field.shape[0]);
   }
   layers.filter((layer) => layer.kind === "grid").forEach((layer, k) => (layer.above = k > 0));
   for (const field of fields) if (field.role === "entities" && entitiesOf(field)) add("entities", field, 0, 0);
@@ -27,7 +28,8 @@ export function layersOf(frame, agent = 0, agents = 1) {
   }
   for (const [name, field] of frame.step) {
     if (!name.startsWith("observation")) continue;
-    const one = ofAgent(field, agent, agents), shape = pictureShape(one);
+    const one = ofAgent(field, agent, agents),
+      shape = pictureShape(one);
     if (shape) {
       add("image", one === field ? field : { ...one, of: field, agent }, shape[1], shape[0]);
       break;
@@ -47,15 +49,22 @@ export function extentOf(layers) {
     const all = entitiesOf(layer.field);
     for (let i = 0; i < all.count; i++) {
       if (!all.there(i)) continue;
-      x0 = Math.min(x0, all.x(i)); x1 = Math.max(x1, all.x(i));
-      y0 = Math.min(y0, all.y(i)); y1 = Math.max(y1, all.y(i));
+      x0 = Math.min(x0, all.x(i));
+      x1 = Math.max(x1, all.x(i));
+      y0 = Math.min(y0, all.y(i));
+      y1 = Math.max(y1, all.y(i));
     }
   }
   if (!(x0 <= x1)) return { x0: 0, y0: 0, x1: 1, y1: 1 };
   // Rounded outwards, so that the view does not tremble with what moves at the edge.
   const step = 2 ** Math.ceil(Math.log2(Math.max(x1 - x0, y1 - y0, 1e-6) / 6));
   const out = (v, round) => round(v / step) * step;
-  return { x0: out(x0, Math.floor), y0: out(y0, Math.floor), x1: out(x1, Math.ceil) || step, y1: out(y1, Math.ceil) || step };
+  return {
+    x0: out(x0, Math.floor),
+    y0: out(y0, Math.floor),
+    x1: out(x1, Math.ceil) || step,
+    y1: out(y1, Math.ceil) || step,
+  };
 }
 
 /** Writes a grid or a picture into a canvas, one pixel for each of its own. */
@@ -63,13 +72,16 @@ export function paint(canvas, layer) {
   const { field, w, h } = layer;
   if (canvas.width !== w || canvas.height !== h) Object.assign(canvas, { width: w, height: h });
   const ctx = canvas.getContext("2d");
-  const image = ctx.createImageData(w, h), { data } = field;
+  const image = ctx.createImageData(w, h),
+    { data } = field;
   if (layer.kind === "grid" || !(data instanceof Uint8Array)) {
-    const color = painter(field, layer.above), pixels = new Uint32Array(image.data.buffer);
+    const color = painter(field, layer.above),
+      pixels = new Uint32Array(image.data.buffer);
     const channels = layer.kind === "grid" ? 1 : field.shape[2] || 1;
     for (let i = 0; i < pixels.length; i++) pixels[i] = color(data[i * channels]);
   } else {
-    const channels = field.shape[2] || 1, out = image.data;
+    const channels = field.shape[2] || 1,
+      out = image.data;
     for (let i = 0, at = 0, to = 0; i < w * h; i++, at += channels, to += 4) {
       out[to] = data[at];
       out[to + 1] = data[channels > 2 ? at + 1 : at];
@@ -107,7 +119,8 @@ export class Scene {
       // A picture over a grid covers the same ground as the grid does.
       const over = layer.kind === "image" && layers.some((one) => one.kind === "grid");
       const [x, y] = camera.toScreen(0, 0);
-      const w = (over ? all.x1 : layer.w) * camera.scale, h = (over ? all.y1 : layer.h) * camera.scale;
+      const w = (over ? all.x1 : layer.w) * camera.scale,
+        h = (over ? all.y1 : layer.h) * camera.scale;
       const each = (w / layer.w) * ratio;
       ctx.imageSmoothingEnabled = each < 1 || (layer.kind === "image" && each < 3);
       ctx.imageSmoothingQuality = each < 1 ? "medium" : "low";
@@ -117,8 +130,10 @@ export class Scene {
   }
 
   drawLines(ctx, camera, { x0, y0, x1, y1 }) {
-    const [left, top] = camera.toWorld(0, 0), [right, bottom] = camera.toWorld(camera.width, camera.height);
-    const [sx0, sy0] = camera.toScreen(x0, y0), [sx1, sy1] = camera.toScreen(x1, y1);
+    const [left, top] = camera.toWorld(0, 0),
+      [right, bottom] = camera.toWorld(camera.width, camera.height);
+    const [sx0, sy0] = camera.toScreen(x0, y0),
+      [sx1, sy1] = camera.toScreen(x1, y1);
     ctx.beginPath();
     for (let x = Math.max(x0, Math.floor(left)); x <= Math.min(x1, right + 1); x++) {
       const at = Math.round(camera.toScreen(x, 0)[0]) + 0.5;
@@ -142,7 +157,11 @@ export class Scene {
       if (layer.kind !== "entities" || look.hidden.has(layer.key)) continue;
       const of = (one) => (one && one.key === layer.key ? one.index : -1);
       drawEntities(ctx, camera, ratio, layer.field, {
-        agents: look.agents, selected: of(look.selection), hovered: of(look.hovered), view: look.view, accent: theme().accent,
+        agents: look.agents,
+        selected: of(look.selection),
+        hovered: of(look.hovered),
+        view: look.view,
+        accent: theme().accent,
       });
     }
   }
@@ -169,7 +188,8 @@ export function drawPlain(ctx, width, height, frame, agent, agents) {
   const found = [...frame.step.values()].find((field) => field.name.startsWith("observation"));
   if (!found) return;
   const one = ofAgent(found, agent, agents);
-  const w = Math.min(width - 8, 760), rows = Math.min(64, one.data.length);
+  const w = Math.min(width - 8, 760),
+    rows = Math.min(64, one.data.length);
   const h = Math.min(height - 8, Math.max(90, rows * 44));
   drawBars(ctx, (width - w) / 2, (height - h) / 2, w, h, one.data, one.columns);
 }

@@ -18,12 +18,15 @@ export class Strip {
       pick(Number(field.value) || 0);
     });
     // Those scrolled out of sight are not watched.
-    this.seen = new IntersectionObserver((entries) => {
-      for (const entry of entries) {
-        const thumb = this.thumbs.get(Number(entry.target.dataset.env));
-        if (thumb) thumb.visible = entry.isIntersecting;
-      }
-    }, { root: $("thumbs") });
+    this.seen = new IntersectionObserver(
+      (entries) => {
+        for (const entry of entries) {
+          const thumb = this.thumbs.get(Number(entry.target.dataset.env));
+          if (thumb) thumb.visible = entry.isIntersecting;
+        }
+      },
+      { root: $("thumbs") },
+    );
   }
 
   /** Shows the page of environments that the chosen one is on. */
@@ -45,8 +48,12 @@ export class Strip {
 
   thumb(env) {
     const canvas = el("canvas", { "aria-hidden": "true" });
-    const element = el("button", { type: "button", className: "thumb", "aria-label": `Environment ${env}`, "data-env": env },
-      canvas, el("span", { textContent: String(env) }));
+    const element = el(
+      "button",
+      { type: "button", className: "thumb", "aria-label": `Environment ${env}`, "data-env": env },
+      canvas,
+      el("span", { textContent: String(env) }),
+    );
     element.addEventListener("click", () => this.pick(env));
     return { element, canvas, scene: new Scene(), visible: false, drawn: 0 };
   }
@@ -57,15 +64,33 @@ export class Strip {
 
   /** Draws an environment small, twice a second at most. */
   draw(frame, agents) {
-    const thumb = this.thumbs.get(frame.env), now = performance.now();
+    const thumb = this.thumbs.get(frame.env),
+      now = performance.now();
     if (!thumb?.visible || now - thumb.drawn < 500) return;
     thumb.drawn = now;
     const { ctx, width, height, ratio } = fitCanvas(thumb.canvas);
-    const camera = new Camera(() => {}), layers = layersOf(frame, 0, agents);
+    const camera = new Camera(() => {}),
+      layers = layersOf(frame, 0, agents);
     Object.assign(camera, { width, height });
     if (layers.length) camera.fit(extentOf(layers), 0);
-    if (layers.some((layer) => layer.w)) camera.scale = Math.max(width / extentOf(layers).x1, height / extentOf(layers).y1);
-    const look = { hidden: new Set(layers.filter((l) => l.kind === "entities" && l.field.shape[0] > 400).map((l) => l.key)), lines: false, selection: null, hovered: null, agents, view: 0 };
-    thumb.scene.drawAll(ctx, camera, ratio, frame, layers, layers.length ? look : { ...look, hidden: NOTHING }, theme().stage);
+    if (layers.some((layer) => layer.w))
+      camera.scale = Math.max(width / extentOf(layers).x1, height / extentOf(layers).y1);
+    const look = {
+      hidden: new Set(layers.filter((l) => l.kind === "entities" && l.field.shape[0] > 400).map((l) => l.key)),
+      lines: false,
+      selection: null,
+      hovered: null,
+      agents,
+      view: 0,
+    };
+    thumb.scene.drawAll(
+      ctx,
+      camera,
+      ratio,
+      frame,
+      layers,
+      layers.length ? look : { ...look, hidden: NOTHING },
+      theme().stage,
+    );
   }
 }

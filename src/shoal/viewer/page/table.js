@@ -43,7 +43,12 @@ export class EntityTable {
       this.buildHead(field);
     }
     this.order = this.sorted(field);
-    say($("table-count"), this.order.length === field.shape[0] ? number(field.shape[0]) : `${number(this.order.length)} of ${number(field.shape[0])}`);
+    say(
+      $("table-count"),
+      this.order.length === field.shape[0]
+        ? number(field.shape[0])
+        : `${number(this.order.length)} of ${number(field.shape[0])}`,
+    );
     this.fill();
   }
 
@@ -61,25 +66,33 @@ export class EntityTable {
   }
 
   sorted(field) {
-    const stride = field.shape[1], { data } = field, { column, down } = this.by;
+    const stride = field.shape[1],
+      { data } = field,
+      { column, down } = this.by;
     const wanted = $("table-filter").value.trim().toLowerCase();
     const kind = field.columns.indexOf("kind");
     let rows = Array.from({ length: field.shape[0] }, (_, i) => i);
     if (wanted) {
-      rows = rows.filter((i) => String(i) === wanted ||
-        (kind >= 0 && (categoryOf(field, data[i * stride + kind])?.[1] ?? "").toLowerCase().includes(wanted)));
+      rows = rows.filter(
+        (i) =>
+          String(i) === wanted ||
+          (kind >= 0 && (categoryOf(field, data[i * stride + kind])?.[1] ?? "").toLowerCase().includes(wanted)),
+      );
     }
     const sign = down ? -1 : 1;
     if (column >= 0) rows.sort((a, b) => sign * (data[a * stride + column] - data[b * stride + column]) || a - b);
     else if (down) rows.reverse();
     [...this.head.children].forEach((cell, k) =>
-      cell.setAttribute("aria-sort", k - 1 !== column ? "none" : down ? "descending" : "ascending"));
+      cell.setAttribute("aria-sort", k - 1 !== column ? "none" : down ? "descending" : "ascending"),
+    );
     return rows;
   }
 
   fill() {
     if (!this.layer || !this.box.clientHeight) return;
-    const { field } = this.layer, stride = field.shape[1], kind = field.columns.indexOf("kind");
+    const { field } = this.layer,
+      stride = field.shape[1],
+      kind = field.columns.indexOf("kind");
     const first = Math.max(0, Math.floor(this.box.scrollTop / ROW) - 4);
     const shown = this.order.slice(first, first + Math.ceil(this.box.clientHeight / ROW) + 8);
     $("table-above").style.height = `${first * ROW}px`;
@@ -97,7 +110,8 @@ export class EntityTable {
       row.setAttribute("aria-selected", String(chosen));
       say(row.children[0].firstChild, String(index));
       for (let c = 0; c < stride; c++) {
-        const value = field.data[index * stride + c], cell = row.children[c + 1];
+        const value = field.data[index * stride + c],
+          cell = row.children[c + 1];
         const named = c === kind ? categoryOf(field, value)?.[1] : undefined;
         if (c === kind) {
           cell.className = "kind";

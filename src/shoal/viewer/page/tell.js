@@ -4,10 +4,15 @@ import { categoryOf, entitiesOf, ofAgent } from "./fields.js";
 
 export function showStatus({ run, link, paused }) {
   const ended = run === "ended";
-  const [key, text] = ended ? ["ended", "Run ended"]
-    : link !== "open" ? [link, link === "lost" ? "Reconnecting" : "Connecting"]
-    : paused ? ["paused", "View paused"]
-    : run === "idle" ? ["idle", "Run idle"] : ["live", "Live"];
+  const [key, text] = ended
+    ? ["ended", "Run ended"]
+    : link !== "open"
+      ? [link, link === "lost" ? "Reconnecting" : "Connecting"]
+      : paused
+        ? ["paused", "View paused"]
+        : run === "idle"
+          ? ["idle", "Run idle"]
+          : ["live", "Live"];
   $("status").dataset.state = key;
   say($("status").lastElementChild, text);
   $("badge").hidden = !paused && !ended;
@@ -25,18 +30,23 @@ export function notice(text, bad = false) {
 
 /** Tile, category and entity at a place of the world. */
 export function describePlace(layers, hidden, x, y, found) {
-  const r = Math.floor(y), c = Math.floor(x), parts = [];
+  const r = Math.floor(y),
+    c = Math.floor(x),
+    parts = [];
   for (const { kind, field, w, h, key } of layers) {
     if (hidden.has(key) || kind === "entities" || r < 0 || c < 0 || r >= h || c >= w) continue;
-    const channels = field.shape[2] || 1, at = (r * w + c) * channels;
+    const channels = field.shape[2] || 1,
+      at = (r * w + c) * channels;
     const value = Array.from(field.data.slice(at, at + channels), number).join(", ");
     if (!parts.length) parts.push(`row ${r}, column ${c}`);
-    parts.push(kind === "grid" ? categoryOf(field, field.data[at])?.[1] ?? `${field.name} ${value}` : value);
+    parts.push(kind === "grid" ? (categoryOf(field, field.data[at])?.[1] ?? `${field.name} ${value}`) : value);
   }
   if (found) {
-    const { field } = layers.find((layer) => layer.key === found.key), all = entitiesOf(field);
+    const { field } = layers.find((layer) => layer.key === found.key),
+      all = entitiesOf(field);
     const name = (all.kind && categoryOf(field, all.kind(found.index))?.[1]) || field.name;
-    const health = all.hp && all.hpMax ? `, ${number(all.hp(found.index))} of ${number(all.hpMax(found.index))} hp` : "";
+    const health =
+      all.hp && all.hpMax ? `, ${number(all.hp(found.index))} of ${number(all.hpMax(found.index))} hp` : "";
     parts.push(`${name} ${found.index}${health}`);
   }
   return parts.join("  ·  ");

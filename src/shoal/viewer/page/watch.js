@@ -1,8 +1,11 @@
 // Which environments are watched: the chosen one always, those in the strip at a glance now and then. A run
 // pays for each that is watched, and small pictures need no twenty frames a second.
 
-const RATE = 20, HIDDEN_RATE = 1, MOST = 8;
-const EVERY_MS = 3000, LIMIT_MS = 1200; // how often the others are looked at, and how long at most
+const RATE = 20,
+  HIDDEN_RATE = 1,
+  MOST = 8;
+const EVERY_MS = 3000,
+  LIMIT_MS = 1200; // how often the others are looked at, and how long at most
 
 export class Watcher {
   constructor(connection, strip, env) {
