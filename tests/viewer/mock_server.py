@@ -196,12 +196,14 @@ def ws_frame(payload: bytes) -> bytes:
 
 
 class MockServer:
-    """Serves in a thread of its own. Tests set `hold` (nothing moves) and `run`, and reach into `worlds`."""
+    """Serves in a thread of its own. Tests set `hold` (nothing moves), `run` and `name`, and reach into
+    `worlds`; `watched` is what pages asked for."""
 
     def __init__(self, mode: str = "reef", num_envs: int = 64, port: int = 0, **world: Any) -> None:
         self.make = (lambda env: Reef(env, **world)) if world else MODES[mode]
         self.mode, self.num_envs, self.asked = mode, num_envs, port
         self.worlds: dict[int, Any] = {}
+        self.name = f"{mode}-run"
         self.hold, self.run, self.started = False, "stepping", time.time()
         self.watched: list[list[int]] = []
         self.clients: set[asyncio.StreamWriter] = set()
@@ -247,7 +249,9 @@ class MockServer:
             head = (await reader.readuntil(b"\r\n\r\n")).decode()
             path = head.split(" ")[1].partition("?")[0]
             if path == "/socket":
-                key = next(line for line in head.split("\r\n") if line.lower().startswith("sec-websocket-key"))
+                key = next(
+                    line for line in head.split("\r\n") if line.lower().startswith("sec-websocket-key")
+                )
                 await self.socket(key.split(":")[1].strip(), reader, writer)
             else:
                 self.file(path, writer)
@@ -302,7 +306,7 @@ class MockServer:
     async def send(self, writer: asyncio.StreamWriter, watch: dict[str, Any]) -> None:
         agents = self.world(0).agents
         facts = {
-            "name": f"{self.mode}-run",
+            "name": self.name,
             "env": {"reef": "Reef-v0"}.get(self.mode, "CartPole-v1"),
             "pid": 4242,
             "num_envs": self.num_envs * agents,
@@ -315,7 +319,9 @@ class MockServer:
             "action_space": "Discrete(4)" if agents > 1 else "Discrete(2)",
             "version": "0.1.0",
         }
-        writer.write(ws_frame(message({"type": "hello", "facts": facts, "sessions": [facts["name"], "other"]})))
+        writer.write(
+            ws_frame(message({"type": "hello", "facts": facts, "sessions": [facts["name"], "other"]}))
+        )
         sent: dict[int, dict[tuple[str, str], bytes]] = {}
         number = 0
         while True:
@@ -355,8 +361,16 @@ class MockServer:
             rate = 1.24e6 * (1 + 0.05 * rng.normal()) if self.run == "stepping" else 0.0
             one = {"type": "counters", "time": time.time(), "steps": int(tick * 6.2e5), "episodes": tick * 31}
             growth = 1 - float(np.exp(-tick / 60))
-            one |= {"steps_per_s": rate, "run": self.run, "mean_return": 180 * growth + float(rng.normal(0, 4))}
-            one |= {"mean_length": 420 * growth + 60 + float(rng.normal(0, 9))} if tick > 1 else {"mean_length": None}
+            one |= {
+                "steps_per_s": rate,
+                "run": self.run,
+                "mean_return": 180 * growth + float(rng.normal(0, 4)),
+            }
+            one |= (
+                {"mean_length": 420 * growth + 60 + float(rng.normal(0, 9))}
+                if tick > 1
+                else {"mean_length": None}
+            )
             writer.write(ws_frame(message(one)))
             await writer.drain()
             await asyncio.sleep(0.5)

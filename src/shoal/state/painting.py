@@ -130,8 +130,9 @@ def draw_entities(stage: Pixels, one: Field, scale: float, x0: float, y0: float)
         _stamp(stage, rows[chosen], cols[chosen], _body(radius, int(ahead), 1.0), _DARK)
         _stamp(stage, rows[chosen], cols[chosen], _body(radius, int(ahead), 0.0), colors[chosen][:, None])
     if "hp" in named and "hp_max" in named and scale >= 12:
-        most = np.maximum(named["hp_max"].astype(np.float64), 1e-9)
-        _draw_health(stage, rows, cols, (named["hp"] / most).clip(0, 1), scale, radius)
+        hp, most = named["hp"].astype(np.float64), named["hp_max"].astype(np.float64)
+        known = np.isfinite(hp) & np.isfinite(most) & (most > 0)
+        _draw_health(stage, rows[known], cols[known], (hp[known] / most[known]).clip(0, 1), scale, radius)
 
 
 def _draw_health(
