@@ -26,28 +26,31 @@ def decode_png(data: bytes) -> Any:
     width, height, bits, kind, *rest = head
     assert bits == 8 and kind in (2, 6) and rest == [0, 0, 0]
     each = 3 if kind == 2 else 4
-    rows = np.frombuffer(zlib.decompress(packed), np.uint8).reshape(height, 1 + width * each)
-    pixels = np.zeros((height + 1, width + 1, each), np.uint8)  # with a row and a column of zeros before
-    for y in range(height):
-        raw, up = rows[y, 1:].reshape(width, each), pixels[y]
-        out = pixels[y + 1]
-        filtered = rows[y, 0]
-        if filtered == 0:
-            out[1:] = raw
-        elif filtered == 1:
-            out[1:] = np.cumsum(raw, 0, dtype=np.uint8)
-        elif filtered == 2:
-            out[1:] = raw + up[1:]
+    long = width * each
+    raw, before, rows = zlib.decompress(packed), bytes(long), []
+    assert len(raw) == height * (1 + long)
+    for at in range(0, len(raw), 1 + long):
+        before = _unfilter(raw[at], bytearray(raw[at + 1 : at + 1 + long]), before, each)
+        rows.append(np.frombuffer(before, np.uint8).reshape(width, each))
+    return np.stack(rows)
+
+
+def _unfilter(kind: int, row: bytearray, up: bytes, each: int) -> bytes:
+    """One row as it was: bytes are relative to those to the left (a), above (b) and above left (c)."""
+    if kind == 2:
+        return (np.frombuffer(bytes(row), np.uint8) + np.frombuffer(up, np.uint8)).tobytes()
+    for i in range(len(row) if kind else 0):
+        a, c = (row[i - each], up[i - each]) if i >= each else (0, 0)
+        b = up[i]
+        if kind == 1:
+            guess = a
+        elif kind == 3:
+            guess = (a + b) // 2
         else:
-            for x in range(width):
-                a, b, c = out[x].astype(int), up[x + 1].astype(int), up[x].astype(int)
-                if filtered == 3:
-                    guess = (a + b) // 2
-                else:
-                    pa, pb, pc = abs(b - c), abs(a - c), abs(a + b - 2 * c)
-                    guess = np.where((pa <= pb) & (pa <= pc), a, np.where(pb <= pc, b, c))
-                out[x + 1] = raw[x] + guess.astype(np.uint8)
-    return pixels[1:, 1:]
+            pa, pb, pc = abs(b - c), abs(a - c), abs(a + b - 2 * c)
+            guess = a if pa <= pb and pa <= pc else b if pb <= pc else c
+        row[i] = (row[i] + guess) & 255
+    return bytes(row)
 
 
 def decode_gif(data: bytes) -> tuple[list[Any], list[int]]:

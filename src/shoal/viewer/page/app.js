@@ -101,7 +101,7 @@ function pick(env) {
     } else notice("Waiting for the first frame");
   }
   strip.show(state.env, worlds());
-  watcher.ask();
+  watcher.stop(); // what the strip showed before is of no more interest
   setTimeout(() => watcher.lookAround(), 150); // once the strip knows which of it are in sight
   showStatus(state);
   stage.redraw();
