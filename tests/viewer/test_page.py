@@ -1,114 +1,12 @@
-"""The viewer's page in a real browser, against a server of made-up worlds.
+"""The viewer's page in a real browser: it shows what the state says, and does what it is told."""
 
-Needs Debian's chromium and the package playwright: `make test-viewer` says how.
-"""
-
-from __future__ import annotations
-
-import shutil
-import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from typing import Any
+# ruff: noqa: F811 (fixtures are imported, and named again as arguments)
 
 import numpy as np
 import pytest
 
-from tests.viewer.mock_server import KINDS, TERRAIN, WINDOW, MockServer
-from tests.viewer.pictures import decode_gif, decode_png
-
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is missing: make test-viewer")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is missing (Debian: apt install chromium)")
-
-
-def rgb(color: str) -> tuple[int, ...]:
-    return tuple(int(color[at : at + 2], 16) for at in (1, 3, 5))
-
-
-GROUND = np.array([rgb(one[2]) for one in TERRAIN])
-FISH = np.array([rgb(one[2]) for one in KINDS])
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with sync_api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=CHROMIUM)
-        yield started
-        started.close()
-
-
-@pytest.fixture
-def serve() -> Iterator[Callable[..., MockServer]]:
-    with ExitStack() as stack:
-        yield lambda *args, **more: stack.enter_context(MockServer(*args, **more))
-
-
-@pytest.fixture
-def reef(serve: Callable[..., MockServer]) -> MockServer:
-    return serve("reef", size=48, count=60, agents=4)
-
-
-@pytest.fixture
-def visit(browser: Any) -> Iterator[Callable[..., Any]]:
-    """Opens pages; afterwards none may have failed, broken the policy, or asked another host for anything."""
-    contexts, faults = [], []
-
-    def visit(server: MockServer, link: str = "", expect_lost: bool = False, **more: Any) -> Any:
-        context = browser.new_context(**({"viewport": {"width": 1280, "height": 800}} | more))
-        contexts.append(context)
-        page = context.new_page()
-        page.set_default_timeout(20_000)
-
-        def note(message: Any) -> None:
-            if not (expect_lost and "WebSocket" in message.text):
-                faults.append(f"{message.type}: {message.text}")
-
-        page.on("console", note)
-        page.on("pageerror", lambda error: faults.append(f"error: {error}"))
-        home = (server.url, server.url.replace("http:", "ws:"), "blob:", "data:")
-        page.on("request", lambda one: one.url.startswith(home) or faults.append(f"asked for {one.url}"))
-        page.on("response", lambda one: one.status < 400 or faults.append(f"{one.status}: {one.url}"))
-        page.goto(server.url + link)
-        until(page, "window.shoal !== undefined && shoal.tick !== null")
-        return page
-
-    yield visit
-    for context in contexts:
-        context.close()
-    assert faults == []
-
-
-def until(page: Any, condition: str) -> None:
-    """Waits in Python: a condition that the page itself evaluates would break its policy."""
-    deadline = time.monotonic() + 20
-    while not page.evaluate(condition):
-        assert time.monotonic() < deadline, f"it never was: {condition}"
-        page.wait_for_timeout(20)
-
-
-def freeze(server: MockServer, page: Any) -> Any:
-    """Nothing moves from here on; the world as the page shows it."""
-    server.hold = True
-    env = page.evaluate("shoal.env")
-    until(page, f"shoal.tick === {settled(server, env)}")
-    page.wait_for_timeout(150)
-    return server.worlds[env]
-
-
-def settled(server: MockServer, env: int) -> int:
-    time.sleep(0.3)
-    return int(server.worlds[env].tick)
-
-
-def drawn(page: Any) -> Any:
-    """The stage as it is on the screen."""
-    return decode_png(page.locator("#stage").screenshot())[..., :3]
-
-
-def tile(page: Any, row: int, column: int) -> tuple[int, int]:
-    x, y = page.evaluate(f"shoal.toCanvas({row}, {column})")
-    return int(y), int(x)
+from tests.viewer.browsing import FISH, GROUND, browser, drawn, freeze, reef, serve, tile, until, visit  # noqa: F401
+from tests.viewer.worlds import KINDS, TERRAIN, WINDOW
 
 
 def test_every_tile_has_the_colour_of_its_category(reef, visit):
@@ -201,51 +99,6 @@ def test_a_scrubbed_frame_shows_the_entities_of_then(reef, visit):
     alone = [at for at in places if sum(abs(at[0] - r) < 3 and abs(at[1] - c) < 3 for r, c in places) == 1]
     for row, column in [at for at in alone if at[1] < 44 and at[0] > 4]:
         assert tuple(pixels[tile(page, row, column)]) == tuple(FISH[places[row, column]])
-
-
-def saved(page: Any, button: str) -> bytes:
-    with page.expect_download() as download:
-        page.click(button)
-    return download.value.path().read_bytes()
-
-
-def test_pictures_and_films_of_the_view_are_saved(reef, visit):
-    page = visit(reef, "#hide=world/animals")
-    until(page, "shoal.frames > 25")
-    world = freeze(reef, page)
-    page.click("#export-open")
-    page.fill("#export-seconds", "1")
-    size = page.evaluate("[stage.clientHeight, stage.clientWidth]")
-    png = decode_png(saved(page, "#export-png"))
-    assert list(png.shape[:2]) == size
-    frames, delays = decode_gif(saved(page, "#export-gif"))
-    assert 8 <= len(frames) <= 12 and all(5 <= delay <= 30 for delay in delays)
-    part = frames[0].shape[1] / size[1]
-    for row, column in np.argwhere(world.terrain[:44, 3:] >= 0)[::37]:
-        y, x = tile(page, row, column)
-        color = tuple(GROUND[world.terrain[row, column]])
-        assert tuple(png[y, x][:3]) == color
-        assert tuple(frames[-1][int(y * part), int(x * part)]) == color
-    assert page.locator("#export-webm").is_enabled()
-    assert saved(page, "#export-webm")[:4] == b"\x1a\x45\xdf\xa3"
-
-
-def test_a_gif_of_many_colours_is_read_back(serve, visit):
-    """Noise fills LZW's tables, and has more colours than a palette."""
-    page = visit(serve("vector"))
-    made = page.evaluate("""async () => {
-        const { GifWriter } = await import("/gif.js"), gif = new GifWriter(150, 90);
-        const pixels = new Uint8ClampedArray(150 * 90 * 4);
-        for (let k = 0; k < 2; k++) {
-            for (let i = 0; i < pixels.length; i++) pixels[i] = i % 4 === 3 ? 255 : (i * 2654435761) >>> 13;
-            gif.add(pixels, 0.1);
-        }
-        return [[...pixels], [...new Uint8Array(await gif.finish().arrayBuffer())]];
-    }""")
-    frames, delays = decode_gif(bytes(made[1]))
-    wanted = np.array(made[0]).reshape(90, 150, 4)[..., :3]
-    assert delays == [10, 10] and (frames[0] == frames[1]).all()
-    assert np.abs(frames[0].astype(int) - wanted).mean() < 24
 
 
 def test_a_link_opens_the_same_view_again(reef, visit):
@@ -367,7 +220,7 @@ def test_a_plain_environment_shows_its_picture_action_and_reward(serve, visit):
     cart = np.argwhere((picture == (20, 20, 24)).all(-1)).mean(0).astype(int) + (5, 0)  # below the pole
     for row, column in [(20, 20), (390, 20), (200, 100), tuple(cart)]:
         assert tuple(pixels[tile(page, row, column)]) == tuple(picture[row, column])
-    assert f"action {world.tick % 2}  ·  reward 1" in page.locator("#told").inner_text()
+    assert f"action {world.tick % 2} · reward 1" in page.locator("#told").inner_text()
 
 
 def test_an_environment_with_neither_shows_its_observation_as_bars(serve, visit):
@@ -375,60 +228,3 @@ def test_an_environment_with_neither_shows_its_observation_as_bars(serve, visit)
     page = visit(server, color_scheme="light")
     freeze(server, page)
     assert (drawn(page) == (0x0E, 0x7C, 0x86)).all(-1).sum() > 1000
-
-
-@pytest.mark.parametrize("width", [380, 820, 1900])
-def test_nothing_overflows_and_every_control_has_a_name(reef, visit, width):
-    page = visit(reef, viewport={"width": width, "height": 760})
-    assert page.evaluate("document.scrollingElement.scrollWidth") <= width
-    nameless = page.evaluate("""() => [...document.querySelectorAll("button, input, select")]
-        .filter((one) => !(one.textContent.trim() || one.ariaLabel || one.labels?.length))
-        .map((one) => one.outerHTML)""")
-    assert nameless == []
-    assert page.evaluate("stage.clientHeight") > 250
-
-
-def test_text_of_the_run_is_never_taken_for_markup(serve, visit):
-    server = serve("vector")
-    server.name = "<img src=x onerror=alert(1)><b>bold</b>"
-    page = visit(server)
-    assert page.locator("#run-name").inner_text() == server.name
-    assert page.locator("header b").count() == 0
-
-
-def test_fields_are_decoded_as_what_they_are(serve, visit):
-    page = visit(serve("vector"))
-    arrays = {"<i8": [-1, 2**52], "<u8": [2**53, 7], "<f2": [1.5, -0.25], "|b1": [1, 0], "<i2": [-300, 300]}
-    for dtype, values in arrays.items():
-        raw = np.array(values, dtype).tobytes()
-        got = page.evaluate(
-            """async ([dtype, raw]) => {
-            const { readFrame } = await import("/fields.js");
-            const field = { name: "a", part: "world", dtype, shape: [2], offset: 8, bytes: raw.length };
-            const buffer = new Uint8Array([...Array(16).fill(9), ...raw]).buffer;
-            return [...readFrame({ fields: [field] }, buffer, 8, null).world.get("a").data];
-        }""",
-            [dtype, list(raw)],
-        )
-        assert got == values
-
-
-def test_history_keeps_to_its_budget_and_counts_shared_fields_once(serve, visit):
-    page = visit(serve("vector"))
-    kept, total, held = page.evaluate("""async () => {
-        const { History } = await import("/history.js"), history = new History(10_000, 1000);
-        const terrain = { bytes: 5000 };
-        for (let i = 0; i < 100; i++) {
-            const world = new Map([["terrain", terrain], ["animals", { bytes: 500 }]]);
-            history.push({ world, step: new Map(), bytes: 500 + (i ? 0 : 5000), time: i });
-        }
-        const sum = history.frames.reduce((sum, one) => sum + one.bytes, 0);
-        return [history.frames.length, history.bytes, sum];
-    }""")
-    assert kept == 10 and total == held == 10_000
-
-
-def test_a_large_world_is_drawn_in_the_time_between_two_frames(serve, visit):
-    page = visit(serve("reef"))
-    until(page, "shoal.timing.count > 40")
-    assert page.evaluate("shoal.timing.mean") < 50
