@@ -29,7 +29,17 @@ PUBLIC = {
         "state",
         "vector",
     ],
-    "shoal.state": ["Category", "Field", "Session", "Snapshot", "attach", "sessions"],
+    "shoal.state": [
+        "Category",
+        "Field",
+        "Session",
+        "Snapshot",
+        "attach",
+        "render",
+        "sessions",
+        "to_png",
+        "write_png",
+    ],
     "shoal.vector": ["ProcessVectorEnv", "Rollout", "VectorEnv", "make_vec"],
     "shoal.replay": [
         "Batch",
