@@ -8,7 +8,7 @@ BUILD_NEEDS := "scikit-build-core>=0.11" "nanobind>=3,<4" "cmake>=3.18" ninja
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
 INSTALL := $(PIP) install --no-build-isolation --config-settings=cmake.define.SHOAL_WERROR=ON --editable
 
-.PHONY: all run test check fix asan asan-python tsan bench test-gymnasium torch clean
+.PHONY: all run test check fix asan asan-python tsan bench test-gymnasium test-viewer torch clean
 
 all: check test
 
@@ -63,6 +63,13 @@ test-gymnasium: $(VENV)/.ready
 	    "$(CURDIR)/$(BIN)/python" -m pytest -q -p swapped_vector -p no:cacheprovider tests/vector \
 	    tests/envs/registration/test_make_vec.py --deselect \
 	    tests/vector/test_sync_vector_env.py::test_sync_vector_env_seed $(ARGS) || exit 1; done
+
+# The viewer's tests with those in a browser, which are skipped without playwright and chromium.
+test-viewer: $(VENV)/.ready
+	@command -v chromium chromium-browser >/dev/null || \
+	    { echo "the page's tests drive a browser that is not here (Debian: apt install chromium)"; exit 2; }
+	@$(PIP) install playwright
+	@$(BIN)/python -m pytest tests/viewer $(ARGS)
 
 # The CPU build, for the tests that hand memory to torch; they are skipped without it.
 torch: $(VENV)/.ready

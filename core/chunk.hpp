@@ -27,17 +27,18 @@ class Chunk {
     enum { SAMPLE = 16 }; /* one step in so many has its environments timed */
 
     /* `arrays`: per environment of the vector: reset, return so far, length so far, last return, last length,
-     * ticket, finished; then this chunk's own sums: steps, episodes, returns, lengths. `first` is this
-     * chunk's first environment. */
+     * ticket, finished, episodes begun; then this chunk's own sums: steps, episodes, returns, lengths; and
+     * its line of what is due. `first` is this chunk's first environment. */
     Chunk(nb::list envs, uint64_t first, uint32_t autoreset, nb::tuple arrays, nb::object hooks)
         : envs_(envs), hooks_(hooks), first_(first), count_(nb::len(envs)), autoreset_(autoreset),
           step_(nb::cast("step")) {
         const size_t rows = first_ + count_;
-        const size_t bytes[] = {rows, rows * 8, rows * 4, rows * 8, rows * 4, rows * 4, rows * 4, 32};
-        void *base[8];
-        if (nb::len(arrays) != 8)
-            throw nb::value_error("eight arrays");
-        for (size_t i = 0; i < 8; i++) {
+        const size_t bytes[] = {rows,     rows * 8, rows * 4, rows * 8, rows * 4,
+                                rows * 4, rows * 4, rows * 4, 32,       4};
+        void *base[10];
+        if (nb::len(arrays) != 10)
+            throw nb::value_error("ten arrays");
+        for (size_t i = 0; i < 10; i++) {
             kept_.push_back(nb::borrow(arrays[i]));
             base[i] = memory_of(arrays[i], bytes[i]);
         }
@@ -48,7 +49,9 @@ class Chunk {
         last_length_ = static_cast<uint32_t *>(base[4]);
         ticket_ = static_cast<shoal_word *>(base[5]);
         finished_ = static_cast<shoal_word *>(base[6]);
-        sums_ = static_cast<double *>(base[7]);
+        episode_ = static_cast<uint32_t *>(base[7]);
+        sums_ = static_cast<double *>(base[8]);
+        due_ = static_cast<shoal_word *>(base[9]);
         generic_ = nb::module_::import_("numpy").attr("generic");
     }
 
@@ -118,6 +121,15 @@ class Chunk {
         add_info(local, info, reports);
     }
 
+    /* Somebody watches: what hooks.publish makes of it. `row` is where the vector's first environment lies.
+     */
+    void publish_due(uint32_t slot, uint64_t row) {
+        if (due_->load(std::memory_order_relaxed) == 0)
+            return;
+        due_->store(0, std::memory_order_relaxed);
+        hooks_.attr("publish")(slot, row);
+    }
+
     /* Writes an observation that came some other way, such as after a repair. */
     void write(uint32_t slot, uint64_t row, uint64_t local, nb::object observation, nb::list reports) {
         put(target_of(slot, row), row, local, observation, reports);
@@ -166,7 +178,13 @@ class Chunk {
         return nb::borrow(PyTuple_GetItem(result.ptr(), 1));
     }
 
+    /* An episode is counted when it begins, not when what ended is forgotten. */
     void begin_episode(uint64_t local) {
+        forget_episode(local);
+        episode_[first_ + local]++;
+    }
+
+    void forget_episode(uint64_t local) {
         total_[first_ + local] = 0;
         length_[first_ + local] = 0;
     }
@@ -201,6 +219,7 @@ class Chunk {
             step_or_report(target, row, local, actions[local], reports);
         if (timed_)
             gate->add_env_ns(spent_ns_ * SAMPLE);
+        publish_due(slot, row);
     }
 
     void step_or_report(Target &target, uint64_t row, uint64_t local, nb::object action, nb::list &reports) {
@@ -222,9 +241,10 @@ class Chunk {
         target.terminated[at] = 0;
         target.truncated[at] = 1;
         reset_[first_ + local] = 1;
-        begin_episode(local);
+        forget_episode(local);
         nb::object again = hooks_.attr("failed")(local, error, reports);
         if (!again.is_none()) {
+            episode_[first_ + local]++;
             put(target, row, local, again, reports);
             reset_[first_ + local] = autoreset_ == SHOAL_NEXT_STEP;
         }
@@ -282,7 +302,10 @@ class Chunk {
             sums_[1] += 1;
             sums_[2] += total_[env_id];
             sums_[3] += length_[env_id];
-            begin_episode(local);
+            if (autoreset_ == SHOAL_SAME_STEP)
+                begin_episode(local);
+            else
+                forget_episode(local);
             reset_[env_id] = autoreset_ == SHOAL_NEXT_STEP;
         }
         add_info(local, info, reports);
@@ -317,6 +340,7 @@ class Chunk {
                     gate.add_env_ns(spent_ns_ * SAMPLE);
                 if (nb::len(reports) != 0)
                     hooks_.attr("post")(reports);
+                publish_due(0, 0);
                 finished_[env_id].store(ticket); /* releases the row; partner: Gates.take_finished */
                 gate.ring();
             }
@@ -331,8 +355,8 @@ class Chunk {
     std::vector<nb::object> kept_;
     uint8_t *reset_;
     double *total_, *last_return_, *sums_;
-    uint32_t *length_, *last_length_;
-    shoal_word *ticket_, *finished_;
+    uint32_t *length_, *last_length_, *episode_;
+    shoal_word *ticket_, *finished_, *due_;
     std::map<uint32_t, Target> targets_;
     uint64_t turn_ = 0, spent_ns_ = 0;
     bool timed_ = false;

@@ -135,6 +135,7 @@ static void aim(shoal_engine *engine, const shoal_targets *targets) {
 
 static void forget_episode(shoal_engine *engine, uint64_t env) {
     engine->arrays.elapsed[env] = 0;
+    engine->arrays.episode[env]++;
     for (uint64_t row = env * engine->agents; row < (env + 1) * engine->agents; row++) {
         engine->arrays.total[row] = 0;
         engine->arrays.length[row] = 0;

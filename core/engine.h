@@ -29,6 +29,7 @@ typedef struct shoal_engine_arrays {
     uint32_t *length;      /* per row: steps so far of this episode */
     double *last_return;   /* per row: of the last finished episode */
     uint32_t *last_length; /* per row */
+    uint32_t *episode;     /* per environment: episodes begun */
 } shoal_engine_arrays;
 
 /* Where one step's results go. */

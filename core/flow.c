@@ -44,7 +44,8 @@ struct shoal_flow {
     uint64_t lanes, unit, agents, num_units, units_per_batch, num_batches;
     cell *queue; /* a ring */
     uint64_t num_cells;
-    batch *batches; /* a ring */
+    shoal_word *done; /* per unit: at rest. Writers: send clears it, the thread that stepped sets it */
+    batch *batches;   /* a ring */
     uint64_t sent, lent, received, forks;
     uint32_t num_workers, spin_ns;
     worker *workers;
@@ -131,6 +132,7 @@ static void *run_worker(void *argument) {
         aim(self, first);
         shoal_engine_step_range(flow->engine, &self->envs, first, first + flow->unit, &self->statistics);
         place(self, unit);
+        atomic_store_explicit(&flow->done[unit], 1, memory_order_release); /* partner: is_done */
     }
 }
 
@@ -171,12 +173,13 @@ int shoal_flow_create(shoal_engine *engine, const shoal_description *description
     flow->forks = shoal_fork_count();
     flow->num_cells = 2 * flow->num_units;
     flow->queue = calloc(flow->num_cells, sizeof *flow->queue);
+    flow->done = calloc(flow->num_units, sizeof *flow->done);
     void *batches = NULL, *workers = NULL;
     int error = posix_memalign(&batches, 64, flow->num_batches * sizeof *flow->batches) |
                 posix_memalign(&workers, 64, threads * sizeof *flow->workers);
     flow->batches = batches;
     flow->workers = workers;
-    if (error != 0 || flow->queue == NULL) {
+    if (error != 0 || flow->queue == NULL || flow->done == NULL) {
         shoal_flow_destroy(flow);
         return -ENOMEM;
     }
@@ -229,6 +232,7 @@ void shoal_flow_destroy(shoal_flow *flow) {
     free(flow->batches);
     free(flow->workers);
     free(flow->queue);
+    free(flow->done);
     free(flow);
 }
 
@@ -258,6 +262,7 @@ void shoal_flow_send(shoal_flow *flow, const uint64_t *units, uint64_t count) {
         while (atomic_load_explicit(&next->turn, memory_order_acquire) != ticket)
             shoal_relax();
         next->unit = units[i];
+        atomic_store_explicit(&flow->done[units[i]], 0, memory_order_relaxed);
         /* Releases the unit, its actions and the lent batches; partner: wait_for_cell. */
         atomic_store(&next->turn, ticket + 1);
     }
@@ -285,6 +290,16 @@ int shoal_flow_recv(shoal_flow *flow, uint64_t timeout_ns) {
         }
         now = shoal_now_ns();
     }
+}
+
+int shoal_flow_is_done(const shoal_flow *flow, uint64_t unit) {
+    return atomic_load_explicit(&flow->done[unit], memory_order_acquire) != 0;
+}
+
+void shoal_flow_await(const shoal_flow *flow, uint64_t unit, uint64_t timeout_ns) {
+    for (const uint64_t begin = shoal_now_ns();
+         !shoal_flow_is_done(flow, unit) && shoal_now_ns() - begin < timeout_ns;)
+        shoal_futex_wait(&flow->done[unit], 0, 100000); /* nobody wakes it: this is rare */
 }
 
 uint64_t shoal_flow_under_way(const shoal_flow *flow) {

@@ -43,6 +43,11 @@ void shoal_flow_send(shoal_flow *flow, const uint64_t *units, uint64_t count);
 /* Waits up to `timeout_ns` for the oldest batch: 1 if it is complete (and then it is taken), else 0. */
 int shoal_flow_recv(shoal_flow *flow, uint64_t timeout_ns);
 
+/* Whether a unit that was sent has been stepped; then it is at rest until it is sent again. `await` sleeps
+ * until then, or for `timeout_ns`. */
+int shoal_flow_is_done(const shoal_flow *flow, uint64_t unit);
+void shoal_flow_await(const shoal_flow *flow, uint64_t unit, uint64_t timeout_ns);
+
 /* Units sent and not yet received. */
 uint64_t shoal_flow_under_way(const shoal_flow *flow);
 void shoal_flow_statistics(const shoal_flow *flow, shoal_statistics *sum);

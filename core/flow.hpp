@@ -22,6 +22,8 @@ class Flow {
         flow_ = nullptr;
     }
     nb::dict statistics() const;
+    nb::tuple look(uint64_t env);
+    shoal_flow *flow() const { return flow_; }
     uint64_t under_way() const { return flow_ == nullptr ? 0 : shoal_flow_under_way(flow_) * unit_; }
 
   private:
@@ -41,8 +43,9 @@ class Flow {
     uint64_t unit_, batch_, forks_;
     bool begun_ = false;
     std::vector<Lent> slots_;
-    std::vector<size_t> order_; /* slots under way, oldest first */
-    std::vector<uint8_t> busy_; /* per unit: sent and not yet received */
+    std::vector<size_t> order_;  /* slots under way, oldest first */
+    std::vector<uint8_t> busy_;  /* per unit: sent and not yet received */
+    const Slot *last_ = nullptr; /* the batch that was received last */
 };
 
 inline Flow::Flow(nb::object stepper, uint32_t threads, uint64_t unit, uint64_t batch, nb::object hooks)
@@ -156,7 +159,39 @@ inline nb::object Flow::recv() {
     nb::object result = nb::make_tuple(stepper_.observation(*lent.slot), arrays[fields + 1],
                                        arrays[fields + 2], arrays[fields + 3], info);
     lent.out = false; /* only now: the result holds its arrays */
+    if (stepper_.is_due()) {
+        last_ = lent.slot.get();
+        stepper_.publish(nb::find(*this));
+        last_ = nullptr;
+    }
     return result;
+}
+
+/* One environment as it is now; of one that is being stepped, as it is when that is done. While a batch is
+ * published: rows of the step too, and only environments of that batch (an empty tuple for others). */
+inline nb::tuple Flow::look(uint64_t env) {
+    require_open();
+    if (env >= busy_.size() * unit_)
+        throw nb::index_error("no such environment");
+    const uint64_t unit = env / unit_;
+    const uint64_t place = unit * stepper_.description().spec.lanes + env % unit_;
+    nb::object rows = nb::none();
+    if (last_ != nullptr) {
+        const int64_t *ids = static_cast<const int64_t *>(last_->addresses[stepper_.fields()]);
+        const int64_t *found = std::find(ids, ids + batch_, static_cast<int64_t>(env));
+        if (found == ids + batch_)
+            return nb::make_tuple();
+        rows = stepper_.rows_of(*last_, static_cast<uint64_t>(found - ids), stepper_.own_actions(), place);
+    }
+    while (busy_[unit] && !shoal_flow_is_done(flow_, unit)) {
+        {
+            Unlocked unlocked;
+            shoal_flow_await(flow_, unit, 50000000);
+        }
+        if (PyErr_CheckSignals() != 0)
+            throw nb::python_error();
+    }
+    return nb::make_tuple(stepper_.stamps_of(place), stepper_.fields_of(place), rows);
 }
 
 inline nb::dict Flow::statistics() const {

@@ -4,6 +4,7 @@
 #include "chunk.hpp"
 #include "flow.hpp"
 #include "gate.hpp"
+#include "host.hpp"
 #include "platform.h"
 #include "row_writer.hpp"
 #include "segment.h"
@@ -181,6 +182,8 @@ NB_MODULE(_core, m) {
         .def("save", &Stepper::save, "env"_a)
         .def("restore", &Stepper::restore, "env"_a, "data"_a)
         .def("render", &Stepper::render, "env"_a)
+        .def("set_watch", &Stepper::set_watch, "due"_a, "sums"_a.none())
+        .def("look", &Stepper::look, "env"_a)
         .def("close", &Stepper::close)
         .def_prop_ro("finished", &Stepper::finished)
         .def_prop_ro("statistics", &Stepper::statistics);
@@ -191,9 +194,22 @@ NB_MODULE(_core, m) {
         .def("reset", &Flow::reset)
         .def("send", &Flow::send, "actions"_a, "env_ids"_a)
         .def("recv", &Flow::recv)
+        .def("look", &Flow::look, "env"_a)
         .def("close", &Flow::close)
         .def_prop_ro("under_way", &Flow::under_way)
         .def_prop_ro("statistics", &Flow::statistics);
+
+    nb::class_<Window>(m, "Window")
+        .def(nb::init<nb::object>(), "memory"_a)
+        .def("write", &Window::write, "stamps"_a, "parts"_a, "bytes"_a)
+        .def("read", &Window::read, "patience_ns"_a)
+        .def_prop_ro("capacity", &Window::capacity)
+        .def_prop_ro("number", &Window::number);
+
+    nb::class_<Host>(m, "Host")
+        .def(nb::init<int, int, uint64_t, nb::object, nb::object, nb::object>(), "listen_fd"_a, "facts_fd"_a,
+             "num_envs"_a, "watched"_a, "due"_a, "counted"_a)
+        .def("close", &Host::close);
 
     nb::class_<Gates>(m, "Gates")
         .def(nb::init<nb::object, nb::object, uint32_t, int, bool>(), "gates"_a, "bell"_a, "count"_a,
@@ -231,6 +247,7 @@ NB_MODULE(_core, m) {
         .def("step", &Chunk::step_all, "slot"_a, "row"_a, "actions"_a.none())
         .def("reset_one", &Chunk::reset_one, "slot"_a, "row"_a, "local"_a, "seed"_a.none(),
              "options"_a.none(), "reports"_a)
+        .def("publish_due", &Chunk::publish_due, "slot"_a, "row"_a)
         .def("write", &Chunk::write, "slot"_a, "row"_a, "local"_a, "observation"_a.none(), "reports"_a);
 
     nb::class_<Lease>(m, "Lease")
@@ -307,6 +324,8 @@ NB_MODULE(_core, m) {
         },
         "fd"_a, "begin"_a, "length"_a);
     m.def("seal", [](int fd) { checked(shoal_seal(fd)); }, "fd"_a);
+    m.def("seal_writes", [](int fd) { checked(shoal_seal_writes(fd)); }, "fd"_a);
+    m.def("peer_uid", [](int fd) { return shoal_peer_uid(fd); }, "fd"_a);
     m.def(
         "reopen", [](int fd, bool writable) { return checked(shoal_reopen(fd, writable)); }, "fd"_a,
         "writable"_a);

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -179,6 +180,50 @@ int shoal_seal(int fd) {
 #else
     (void)fd;
     return 0;
+#endif
+}
+
+int shoal_seal_writes(int fd) {
+#ifdef __linux__
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
+    const int size = F_SEAL_SHRINK | F_SEAL_GROW;
+    if (fcntl(fd, F_ADD_SEALS, size | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) == 0)
+        return 0;
+    if (errno == EINVAL) /* before Linux 5.1, or an emulation of it: what is handed on is read-only anyway */
+        return fcntl(fd, F_ADD_SEALS, size | F_SEAL_SEAL) == 0 ? 0 : -errno;
+    return -errno;
+#else
+    (void)fd;
+    return 0;
+#endif
+}
+
+int shoal_accept(int listen_fd) {
+#ifdef __linux__
+    int fd = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    return fd >= 0 ? fd : -errno;
+#else
+    int fd = accept(listen_fd, NULL, NULL), on = 1;
+    if (fd < 0)
+        return -errno;
+    fcntl(fd, F_SETFD, FD_CLOEXEC);
+    fcntl(fd, F_SETFL, O_NONBLOCK);
+    setsockopt(fd, SOL_SOCKET, SO_NOSIGPIPE, &on, sizeof on);
+    return fd;
+#endif
+}
+
+int64_t shoal_peer_uid(int fd) {
+#ifdef __linux__
+    struct ucred peer;
+    socklen_t size = sizeof peer;
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 ? (int64_t)peer.uid : -errno;
+#else
+    uid_t uid;
+    gid_t gid;
+    return getpeereid(fd, &uid, &gid) == 0 ? (int64_t)uid : -errno;
 #endif
 }
 

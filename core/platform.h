@@ -38,6 +38,10 @@ int shoal_reserve(int fd, uint64_t begin, uint64_t length);
  */
 int shoal_seal(int fd);
 
+/* The same, and from now on nobody can map it for writing or write to it; mappings that are there stay. For
+ * memory that shoal_seal has not seen. 0 also where the system has no such seal. */
+int shoal_seal_writes(int fd);
+
 /* Waits until all that was stored into the file, through its mapping at `base` too, is on disk. */
 int shoal_file_sync(int fd, void *base, uint64_t size);
 
@@ -75,6 +79,16 @@ static inline void shoal_relax(void) {
 /* A descriptor to sleep on (poll for reading) and one that ends the sleep when 8 bytes are written to it;
  * both non-blocking. They may be the same. 0 or -errno. */
 int shoal_bell_create(int *sleep_fd, int *ring_fd);
+
+/* Sockets: the next connection, which closes on exec and does not block, or -errno; whose process is at the
+ * other end, or -errno. */
+int shoal_accept(int listen_fd);
+int64_t shoal_peer_uid(int fd);
+#ifdef __linux__ /* flags for sendmsg and recvmsg */
+enum { SHOAL_MSG_NOSIGNAL = 0x4000, SHOAL_MSG_CLOEXEC = 0x40000000 };
+#else
+enum { SHOAL_MSG_NOSIGNAL = 0, SHOAL_MSG_CLOEXEC = 0 };
+#endif
 
 uint64_t shoal_now_ns(void);     /* monotonic */
 uint32_t shoal_cpu_count(void);  /* that this process may use */

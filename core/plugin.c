@@ -22,7 +22,7 @@ __attribute__((format(printf, 2, 3))) static int refuse(shoal_message *why, cons
     return -1;
 }
 
-static int valid_name(const char *name) {
+int shoal_name_is_valid(const char *name) {
     if (name == NULL || name[0] == '\0' || strnlen(name, MAX_NAME) == MAX_NAME)
         return 0;
     for (; *name != '\0'; name++)
@@ -39,7 +39,7 @@ static int check_entry(const shoal_entry_v1 *entry, const char *path, shoal_mess
             "%s was built for ABI %u.%u of shoal/env.h, this Shoal runs ABI %u; rebuild it with this "
             "Shoal's header",
             path, entry->abi_major, entry->abi_minor, SHOAL_ABI_MAJOR);
-    if (!valid_name(entry->name))
+    if (!shoal_name_is_valid(entry->name))
         return refuse(why, "%s: shoal_entry.name must be a string of 1 to %d characters", path, MAX_NAME - 1);
     if (entry->describe == NULL || entry->reset == NULL || entry->step == NULL)
         return refuse(why, "%s: shoal_entry needs describe, reset and step; %s is NULL", path,
@@ -51,7 +51,7 @@ static int check_entry(const shoal_entry_v1 *entry, const char *path, shoal_mess
                       (unsigned long long)entry->num_options, entry->options == NULL ? "NULL" : "too long");
     for (uint64_t i = 0; i < entry->num_options; i++) {
         const shoal_option *option = &entry->options[i];
-        if (!valid_name(option->name) || option->type > SHOAL_OPTION_STRING)
+        if (!shoal_name_is_valid(option->name) || option->type > SHOAL_OPTION_STRING)
             return refuse(why, "%s: option %llu needs a name and a type from 0 to 2", path,
                           (unsigned long long)i);
         if (option->type == SHOAL_OPTION_STRING && option->value.s == NULL)
@@ -90,6 +90,14 @@ void shoal_plugin_close(shoal_plugin *plugin) {
     if (plugin->library != NULL)
         dlclose(plugin->library);
     memset(plugin, 0, sizeof *plugin);
+}
+
+int shoal_dtype_is_known(const shoal_dtype dtype) {
+    const int bits = dtype.bits;
+    const int wide = bits == 16 || bits == 32 || bits == 64;
+    return dtype.lanes == 1 &&
+           (((dtype.code == SHOAL_CODE_INT || dtype.code == SHOAL_CODE_UINT) && (wide || bits == 8)) ||
+            (dtype.code == SHOAL_CODE_FLOAT && wide) || (dtype.code == SHOAL_CODE_BOOL && bits == 8));
 }
 
 uint64_t shoal_field_elements(const shoal_field *field) {
@@ -136,15 +144,10 @@ static int check_field(const shoal_field *field, const char *role, uint64_t inde
     const char *name = field->name == NULL ? "(unnamed)" : field->name;
     const shoal_dtype dtype = field->dtype;
     int integer = dtype.code == SHOAL_CODE_INT || dtype.code == SHOAL_CODE_UINT;
-    int known =
-        dtype.lanes == 1 &&
-        ((integer && (dtype.bits == 8 || dtype.bits == 16 || dtype.bits == 32 || dtype.bits == 64)) ||
-         (dtype.code == SHOAL_CODE_FLOAT && (dtype.bits == 16 || dtype.bits == 32 || dtype.bits == 64)) ||
-         (dtype.code == SHOAL_CODE_BOOL && dtype.bits == 8));
-    if ((count > 1 || field->name != NULL) && !valid_name(field->name))
+    if ((count > 1 || field->name != NULL) && !shoal_name_is_valid(field->name))
         return refuse(why, "%s %llu of %llu needs a name of 1 to %d characters", role,
                       (unsigned long long)index, (unsigned long long)count, MAX_NAME - 1);
-    if (!known)
+    if (!shoal_dtype_is_known(dtype))
         return refuse(why, "%s %s: unknown dtype {code %u, bits %u, lanes %u}", role, name, dtype.code,
                       dtype.bits, dtype.lanes);
     if (field->kind > SHOAL_MULTI_BINARY)

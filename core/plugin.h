@@ -42,6 +42,8 @@ int shoal_plugin_describe(const shoal_plugin *plugin, const shoal_value *values,
                           shoal_description *description, shoal_message *why);
 void shoal_description_free(shoal_description *description);
 
+int shoal_name_is_valid(const char *name);               /* 1 to 255 printable ASCII characters */
+int shoal_dtype_is_known(const shoal_dtype dtype);       /* integers, floats, bool */
 uint64_t shoal_field_elements(const shoal_field *field); /* of one row */
 uint64_t shoal_field_bytes(const shoal_field *field);
 

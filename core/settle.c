@@ -102,6 +102,7 @@ uint64_t shoal_settle(const shoal_engine_arrays *arrays, const shoal_envs *to, u
     uint32_t *length = arrays->length + begin, *last_length = arrays->last_length + begin;
     uint8_t *terminated = to->terminated + begin, *truncated = to->truncated + begin;
     uint8_t *reset = arrays->reset + begin;
+    uint32_t *episode = arrays->episode + begin;
     uint64_t length_sum = 0;
     update(due, reset, count);
     uint32_t longest = count_steps(rewards, total, length, count);
@@ -109,6 +110,7 @@ uint64_t shoal_settle(const shoal_engine_arrays *arrays, const shoal_envs *to, u
         uint64_t env = due->list[i];
         rewards[env] = total[env] = 0;
         length[env] = 0;
+        episode[env]++;
     }
     statistics->steps += count - due->count;
     if (longest >= time_limit)

@@ -15,6 +15,7 @@
 #include "platform.h"
 #include "plugin.hpp"
 #include "seed.h"
+#include "state.hpp"
 
 #include <shoal/ext/checkpoint.h>
 #include <shoal/ext/render.h>
@@ -83,6 +84,8 @@ class Stepper {
     nb::bytes save(uint64_t env);
     void restore(uint64_t env, nb::bytes data);
     nb::tuple render(uint64_t env);
+    void set_watch(nb::object due, nb::object sums);
+    nb::tuple look(uint64_t env) const;
     void close();
     uint64_t finished() const { return finished_; }
     nb::dict statistics() const;
@@ -91,6 +94,11 @@ class Stepper {
     shoal_engine *engine() const { return engine_; }
     const shoal_description &description() const { return description_.d; }
     const void *const *own_actions() const { return own_actions_.data(); }
+    bool is_due() const { return due_ != nullptr && due_->load(std::memory_order_relaxed) != 0; }
+    void publish(nb::handle source);
+    nb::list fields_of(uint64_t env) const;
+    nb::tuple rows_of(const Slot &slot, uint64_t row, const void *const *actions, uint64_t action_row) const;
+    nb::tuple stamps_of(uint64_t env) const;
     uint64_t num_envs() const { return num_envs_; }
     uint64_t fields() const { return fields_; }
     void mark_reset() { memset(arrays_.reset, 1, num_envs_); }
@@ -140,7 +148,11 @@ class Stepper {
     uint32_t flags_;
     std::vector<uint8_t> over_; /* SHOAL_DISABLED: environments that ended and were not reset */
     uint32_t turn_ = 0;
-    bool slow_ = false; /* the last step measured took long: others may run meanwhile */
+    bool slow_ = false;         /* the last step measured took long: others may run meanwhile */
+    shoal_word *due_ = nullptr; /* somebody watches: publish after this step */
+    double before_[4] = {};
+    double *sums_ = nullptr; /* where a worker's parent looks for the statistics */
+    bool acted_ = false;     /* actions_ are those of the step that is being published */
     bool disabled_, whole_, began_ = false, busy_ = false;
 };
 
@@ -168,7 +180,8 @@ inline Stepper::Stepper(nb::object plugin, nb::list values, uint64_t num_envs, u
                static_cast<double *>(address.at(4)),
                static_cast<uint32_t *>(address.at(5)),
                static_cast<double *>(address.at(6)),
-               static_cast<uint32_t *>(address.at(7))};
+               static_cast<uint32_t *>(address.at(7)),
+               static_cast<uint32_t *>(address.at(8))};
     for (nb::handle array : actions) {
         Buffer buffer;
         if (!buffer.try_take(array))
@@ -250,6 +263,8 @@ inline void Stepper::reset_slot(nb::object mask, const Slot &slot) {
         over_.clear();
     last_ = &slot;
     began_ = true;
+    if (is_due())
+        publish(nb::find(*this));
 }
 
 inline nb::object Stepper::reset(nb::object mask) {
@@ -404,6 +419,86 @@ inline void Stepper::run(const Slot &slot) {
         if (!any)
             over_.clear();
     }
+    if (sums_ != nullptr) {
+        shoal_statistics sum;
+        shoal_engine_statistics(engine_, &sum);
+        const double all[] = {static_cast<double>(sum.steps), static_cast<double>(sum.episodes),
+                              sum.return_sum, static_cast<double>(sum.length_sum)};
+        for (int i = 0; i < 4; i++)
+            sums_[i] = before_[i] + all[i];
+    }
+    if (is_due()) {
+        acted_ = true;
+        publish(nb::find(*this));
+        acted_ = false;
+    }
+}
+
+/* `due` is a line of 64 bytes that the host sets; `sums` an array of 8 doubles, or None. */
+inline void Stepper::set_watch(nb::object due, nb::object sums) {
+    Buffer line, row;
+    line.take(due);
+    kept_.push_back(due);
+    due_ = static_cast<shoal_word *>(line->buf);
+    if (!sums.is_none()) {
+        row.take(sums);
+        kept_.push_back(sums);
+        sums_ = static_cast<double *>(row->buf);
+        memcpy(before_, sums_, sizeof before_); /* of a worker that this one replaces */
+    }
+}
+
+/* What is watched is published by Python, which asks `source` to look. */
+inline void Stepper::publish(nb::handle source) {
+    due_->store(0, std::memory_order_relaxed);
+    hooks_.attr("publish")(source);
+}
+
+inline nb::list Stepper::fields_of(uint64_t env) const {
+    auto *extension =
+        static_cast<const shoal_state_v1 *>(nb::cast<const Plugin &>(plugin_).extension(SHOAL_EXT_STATE));
+    if (extension == nullptr)
+        return nb::list();
+    return FieldList(shoal_engine_envs(engine_), env, description_.d.spec.lanes).take(extension);
+}
+
+/* Episode, counted from 0, and steps of it. */
+inline nb::tuple Stepper::stamps_of(uint64_t env) const {
+    const uint32_t begun = arrays_.episode[env];
+    return nb::make_tuple(begun == 0 ? 0 : begun - 1,
+                          description_.d.spec.agents == 1 ? arrays_.length[env] : arrays_.elapsed[env]);
+}
+
+/* The rows of one environment as bytes: observations, rewards, terminated, truncated, actions (none: NULL).
+ */
+inline nb::tuple Stepper::rows_of(const Slot &slot, uint64_t row, const void *const *actions,
+                                  uint64_t action_row) const {
+    const uint64_t agents = description_.d.spec.agents;
+    auto rows = [agents](const void *base, uint64_t at, uint64_t bytes) {
+        return nb::bytes(static_cast<const char *>(base) + at * bytes, agents * bytes);
+    };
+    const shoal_targets targets = slot.targets();
+    nb::list observations, acted;
+    for (uint64_t f = 0; f < fields_; f++)
+        observations.append(
+            rows(slot.addresses[f], row, shoal_field_bytes(&description_.d.observations.items[f])));
+    for (uint64_t f = 0; actions != nullptr && f < actions_.size(); f++)
+        acted.append(rows(actions[f], action_row, shoal_field_bytes(&description_.d.actions.items[f])));
+    return nb::make_tuple(observations, rows(targets.rewards, row, sizeof(double)),
+                          rows(targets.terminated, row, 1), rows(targets.truncated, row, 1), acted);
+}
+
+/* One environment as it is now: episode and tick, exported fields, rows of the last step (none: not one yet).
+ */
+inline nb::tuple Stepper::look(uint64_t env) const {
+    require_open();
+    if (env >= num_envs_)
+        throw nb::index_error("no such environment");
+    const uint64_t row = env * description_.d.spec.agents;
+    nb::object rows = nb::none();
+    if (last_ != nullptr)
+        rows = rows_of(*last_, row, acted_ ? actions_.data() : nullptr, row);
+    return nb::make_tuple(stamps_of(env), fields_of(env), rows);
 }
 
 inline nb::object Stepper::result(const Slot &slot, bool copied) {

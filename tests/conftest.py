@@ -9,6 +9,7 @@ import signal
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -156,11 +157,25 @@ def _segment_descriptors() -> set[tuple[str, str]]:
     return found
 
 
+@pytest.fixture(autouse=True, scope="session")
+def own_sessions() -> Iterator[Path]:
+    """Sessions of this test run are in a directory of its own."""
+    with tempfile.TemporaryDirectory(prefix="shoal-", dir="/tmp") as directory:
+        os.environ["SHOAL_SESSION_DIR"] = directory
+        yield Path(directory)
+
+
 @pytest.fixture(autouse=True)
-def nothing_left_behind() -> Iterator[None]:
-    """Every test leaves /dev/shm and this process's segment descriptors as they were."""
+def nothing_left_behind(own_sessions: Path) -> Iterator[None]:
+    """Every test leaves /dev/shm, sessions and this process's segment descriptors as they were."""
     names, descriptors = _names(), _segment_descriptors()
+    sessions = set(own_sessions.iterdir())
     yield
+    mine = {path for path in own_sessions.iterdir() if f"-{os.getpid()}" in path.name} - sessions
+    if mine:
+        gc.collect()
+    mine = {path.name for path in own_sessions.iterdir() if path in mine}
+    assert not mine, f"sessions left: {sorted(mine)}"
     deadline = time.monotonic() + 2  # another run's dead names go when its test ends
     while (left := _left_over(names)) and time.monotonic() < deadline:
         time.sleep(0.05)

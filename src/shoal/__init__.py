@@ -3,10 +3,11 @@
 import atexit as _atexit
 from importlib.metadata import version as _version
 
-from shoal import _core, errors, memory, reference, replay, spaces, vector
+from shoal import _core, errors, memory, reference, replay, spaces, state, vector
 from shoal.errors import ShoalError
 from shoal.memory import Layout, Segment
 from shoal.replay import ReplayBuffer, SharedCircularBuffer
+from shoal.state import attach
 from shoal.vector import VectorEnv, make_vec
 from shoal.vector.make import register_bundled as _register_bundled
 
@@ -20,12 +21,14 @@ __all__ = [
     "ShoalError",
     "VectorEnv",
     "__version__",
+    "attach",
     "errors",
     "make_vec",
     "memory",
     "reference",
     "replay",
     "spaces",
+    "state",
     "vector",
 ]
 

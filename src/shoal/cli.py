@@ -63,6 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     check.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", type=_option)
     check.set_defaults(run=_check)
 
+    _add_viewer(commands)
+
     args = parser.parse_args(argv)
     if args.command is None:
         parser.print_help(sys.stderr)
@@ -78,6 +80,46 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+
+
+def _add_viewer(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """The commands that look into a running session."""
+    session = argparse.ArgumentParser(add_help=False)
+    session.add_argument("name", nargs="?", help="a session (default: the only one; `shoal ps` lists them)")
+
+    watch = commands.add_parser("watch", parents=[session], help="show a running session in a web page")
+    watch.add_argument("--host", default="127.0.0.1", help="listen on another address (default: %(default)s)")
+    watch.add_argument("--port", type=_port, default=0, help="(default: any that is free)")
+    watch.add_argument("--no-browser", action="store_true", help="print the link, open nothing")
+    watch.add_argument("--png", metavar="FILE", help="no page: write a picture of one environment and end")
+    watch.add_argument("--env", type=_whole, default=0, metavar="K", help="of --png (default: %(default)s)")
+    watch.set_defaults(run=_watch)
+
+    ps = commands.add_parser("ps", help="list the running sessions")
+    ps.add_argument("--json", action="store_true", help="all that is known of each, for programs")
+    ps.set_defaults(run=_ps)
+
+    top = commands.add_parser("top", parents=[session], help="show a running session's counters, live")
+    top.add_argument(
+        "--env", type=_whole, action="append", metavar="K", help="show its tick too; may be repeated"
+    )
+    top.add_argument("--seconds", type=_seconds, help="how long (default: until the run ends)")
+    top.set_defaults(run=_top)
+
+    metrics = commands.add_parser("metrics", parents=[session], help="print sessions for Prometheus")
+    metrics.set_defaults(run=_metrics)
+
+
+def _whole(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 0, got {text!r}")
+    return int(text)
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"must be a number from 0 to 65535, got {text!r}")
+    return int(text)
 
 
 def _positive(text: str) -> int:
@@ -144,6 +186,32 @@ def _check(args: argparse.Namespace) -> int:
     from shoal import check
 
     return check.run(args.env, dict(args.option))
+
+
+def _watch(args: argparse.Namespace) -> int:
+    from shoal.viewer import commands
+
+    if args.png is not None:
+        return commands.picture(args.name, args.env, args.png)
+    return commands.watch(args.name, args.host, args.port, browser=not args.no_browser)
+
+
+def _ps(args: argparse.Namespace) -> int:
+    from shoal.viewer import commands
+
+    return commands.ps(as_json=args.json)
+
+
+def _top(args: argparse.Namespace) -> int:
+    from shoal.viewer import commands
+
+    return commands.top(args.name, list(dict.fromkeys(args.env or [0])), args.seconds)
+
+
+def _metrics(args: argparse.Namespace) -> int:
+    from shoal.viewer import commands
+
+    return commands.metrics(args.name)
 
 
 def _clean(args: argparse.Namespace) -> int:

@@ -9,6 +9,7 @@ ShoalError
 |-- WorkerError            worker processes that cannot be started or talked to
 |   |-- WorkerDied         a worker process ended by itself or was killed
 |   `-- WorkerTimeout      a worker process was too slow, and was killed
+|-- SessionError           a run that cannot be looked at, or has ended
 |-- SpaceError             a value that does not fit its space (also a ValueError)
 |   |-- SpaceKeyError      a missing key, an unknown character (also a KeyError)
 |   `-- SpaceIndexError    an index or a length out of range (also an IndexError)
@@ -40,6 +41,7 @@ __all__ = [
     "PluginError",
     "SegmentError",
     "SegmentNotFound",
+    "SessionError",
     "ShmFullError",
     "ShoalError",
     "SpaceError",
@@ -110,6 +112,10 @@ class WorkerDied(WorkerError):
 
 class WorkerTimeout(WorkerDied, TimeoutError):
     """A worker process took longer than it may, and was killed."""
+
+
+class SessionError(ShoalError):
+    """There is no such run, it may not be looked at, or it has ended."""
 
 
 class SpaceError(ShoalError, ValueError):

@@ -7,6 +7,7 @@
 #include <shoal/env.h>
 #include <shoal/ext/checkpoint.h>
 #include <shoal/ext/render.h>
+#include <shoal/ext/state.h>
 #include <stddef.h>
 
 #ifdef __cplusplus
@@ -111,6 +112,32 @@ AT(shoal_render_v1, reserved, 4, 4);
 AT(shoal_render_v1, size, 8, 8);
 AT(shoal_render_v1, draw, 16, 8);
 
+FROZEN(SHOAL_STATE_STABLE == 1);
+FROZEN(SHOAL_ROLE_NONE == 0 && SHOAL_ROLE_GRID == 1 && SHOAL_ROLE_ENTITIES == 2 && SHOAL_ROLE_SCALAR == 3 &&
+       SHOAL_ROLE_IMAGE == 4);
+
+SIZE(shoal_category, 24);
+AT(shoal_category, value, 0, 8);
+AT(shoal_category, name, 8, 8);
+AT(shoal_category, rgb, 16, 4);
+AT(shoal_category, reserved, 20, 4);
+
+SIZE(shoal_state_field, 112);
+AT(shoal_state_field, name, 0, 8);
+AT(shoal_state_field, dtype, 8, 4);
+AT(shoal_state_field, ndim, 12, 4);
+AT(shoal_state_field, shape, 16, 48);
+AT(shoal_state_field, data, 64, 8);
+AT(shoal_state_field, flags, 72, 4);
+AT(shoal_state_field, role, 76, 4);
+AT(shoal_state_field, columns, 80, 8);
+AT(shoal_state_field, num_columns, 88, 8);
+AT(shoal_state_field, categories, 96, 8);
+AT(shoal_state_field, num_categories, 104, 8);
+
+SIZE(shoal_state_v1, 8);
+AT(shoal_state_v1, fields, 0, 8);
+
 /* The functions a plug-in defines, with the types they have for ever. Also a plug-in that runs. */
 static const char *describe(const shoal_value *options, shoal_spec *spec) {
     const shoal_field number = {0, SHOAL_INT64, SHOAL_DISCRETE, 0, 0, {0}, 0, 1, 0, 0};
@@ -151,11 +178,25 @@ static void draw(shoal_envs *envs, uint64_t env, uint8_t *rgb) { (void)envs, (vo
 static const shoal_checkpoint_v1 checkpoint = {save_size, save, restore};
 static const shoal_render_v1 render = {30, 0, draw_size, draw};
 
+static void add_fields(shoal_envs *envs, uint64_t env, void *host,
+                       void (*add)(void *host, const shoal_state_field *field)) {
+    const shoal_category kind = {1, "a kind", 0xffffff, 0};
+    const char *const column = "a column";
+    const shoal_state_field field = {"x",     SHOAL_INT64, 1,     {1}, &envs->num_envs, 0, SHOAL_ROLE_GRID,
+                                     &column, 1,           &kind, 1};
+    (void)env;
+    add(host, &field);
+}
+static const shoal_state_v1 state = {add_fields};
+
 /* The ids are letters in every compiled plug-in. */
 FROZEN(sizeof(SHOAL_EXT_CHECKPOINT) == sizeof("shoal.checkpoint/1"));
 FROZEN(sizeof(SHOAL_EXT_RENDER) == sizeof("shoal.render/1"));
+FROZEN(sizeof(SHOAL_EXT_STATE) == sizeof("shoal.state/1"));
 static const void *get_extension(const char *id) {
-    return id[6] == 'c' ? (const void *)&checkpoint : (const void *)&render;
+    return id[6] == 'c'   ? (const void *)&checkpoint
+           : id[6] == 's' ? (const void *)&state
+                          : (const void *)&render;
 }
 
 static const shoal_option OPTIONS[] = {{"pace", "an option", SHOAL_OPTION_FLOAT, 0, {0}}};

@@ -79,6 +79,11 @@ CHANGES = {
         "uint64_t (*size)(shoal_envs",
         "uint32_t (*size)(shoal_envs",
     ),
+    "an extension's field moves": (
+        "shoal/ext/state.h",
+        "    uint64_t num_columns;\n",
+        "    uint32_t num_columns;\n",
+    ),
 }
 
 
@@ -116,6 +121,7 @@ def test_the_ids_of_extensions_are_frozen():
         ids |= dict(re.findall(r'^#define (SHOAL_EXT_\w+) "([^"]+)"', header.read_text(), re.MULTILINE))
     assert ids["SHOAL_EXT_CHECKPOINT"] == "shoal.checkpoint/1"
     assert ids["SHOAL_EXT_RENDER"] == "shoal.render/1"
+    assert ids["SHOAL_EXT_STATE"] == "shoal.state/1"
 
 
 def test_the_header_can_be_read_in_one_sitting():

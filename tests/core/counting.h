@@ -192,7 +192,8 @@ static int open_world(world *world, setting wanted) {
                                           .total = guarded(world, world->padded * 8),
                                           .length = guarded(world, world->padded * 4),
                                           .last_return = guarded(world, world->padded * 8),
-                                          .last_length = guarded(world, world->padded * 4)};
+                                          .last_length = guarded(world, world->padded * 4),
+                                          .episode = guarded(world, envs * 4)};
     for (uint64_t i = 0; i < now.num_envs; i++)
         shoal_rng_seed(&world->arrays.rng[i], i);
     world->actions = guarded(world, world->padded * 8);

@@ -12,7 +12,7 @@ enum { MOST = SHOAL_SETTLED, GUARD = 64, LIMIT = 40 };
 typedef struct rows { /* one environment each; what lies behind them is nobody's */
     uint8_t reset[MOST + GUARD], terminated[MOST + GUARD], truncated[MOST + GUARD];
     double rewards[MOST + GUARD], total[MOST + GUARD], last_return[MOST + GUARD];
-    uint32_t length[MOST + GUARD], last_length[MOST + GUARD];
+    uint32_t length[MOST + GUARD], last_length[MOST + GUARD], episode[MOST + GUARD];
 } rows;
 
 static rows found, expected;
@@ -23,6 +23,7 @@ static uint64_t settle_plainly(rows *at, uint64_t count, uint32_t limit, shoal_s
         if (at->reset[i]) {
             at->rewards[i] = at->total[i] = 0;
             at->terminated[i] = at->truncated[i] = at->reset[i] = 0;
+            at->episode[i]++;
             at->length[i] = 0;
             continue;
         }
@@ -60,7 +61,8 @@ static void settles(uint64_t count, uint32_t rarity, shoal_rng *rng) {
                                   .total = found.total,
                                   .length = found.length,
                                   .last_return = found.last_return,
-                                  .last_length = found.last_length};
+                                  .last_length = found.last_length,
+                                  .episode = found.episode};
     shoal_envs envs = {
         .rewards = found.rewards, .terminated = found.terminated, .truncated = found.truncated};
     shoal_due due = {.count = 0};

@@ -45,7 +45,8 @@ BAD_ARGUMENTS = [
         "context must be None, 'fork', 'forkserver' or 'spawn'",
     ),
     ({"autoreset_mode": "never"}, ValueError, "autoreset_mode must be one of NEXT_STEP.*got 'never'"),
-    ({"session": "run"}, ValueError, "session must be None in this version, got 'run'"),
+    ({"session": "no/slash"}, ValueError, "a session's name must have 1 to 64 letters"),
+    ({"session": 3}, TypeError, "a session's name must be a str, got int: 3"),
     ({"worker": print}, ValueError, "custom `worker` is not supported"),
 ]
 

@@ -53,14 +53,15 @@ class Handles:
         self.lock_fd = -1
 
 
-def reserve_anonymous(handles: Handles, size: int) -> None:
+def reserve_anonymous(handles: Handles, size: int, seal: bool = True) -> None:
     def limits() -> list[Limit]:
         return memory_limits() + file_size_limits()
 
     require_room(size, limits())
     handles.fd = _system("create memory", _core.memory_create)
     _reserve(handles.fd, size, limits, NoRoomError)
-    _core.seal(handles.fd)
+    if seal:
+        _core.seal(handles.fd)
 
 
 def reserve_file(handles: Handles, size: int, directory: str, named: bool) -> None:

@@ -61,6 +61,13 @@ class Segment(Mapping[str, NDArray[Any]]):
         self._create(layout, "anonymous", huge_pages=huge_pages)
 
     @classmethod
+    def published(cls, layout: Layout) -> Segment:
+        """Creates an anonymous segment that nobody else can ever write: hand on `reader().fileno()`."""
+        self = cls.__new__(cls)
+        self._create(layout, "anonymous", huge_pages=False, published=True)
+        return self
+
+    @classmethod
     def named(cls, layout: Layout, name: str | None = None, *, huge_pages: bool = False) -> Segment:
         """Creates a segment that any process of this user can attach to by name; None: one is assigned.
 
@@ -104,9 +111,9 @@ class Segment(Mapping[str, NDArray[Any]]):
         return cls._opened(fd, "file", f"file {str(path)!r}", None, path, layout, readonly)
 
     @classmethod
-    def from_fileno(cls, fd: int) -> Segment:
+    def from_fileno(cls, fd: int, *, readonly: bool = False) -> Segment:
         """A segment from a descriptor received from another process, which it owns from now on."""
-        return cls._opened(fd, "anonymous", "segment received", None, None, None, False)
+        return cls._opened(fd, "anonymous", "segment received", None, None, None, readonly)
 
     def fileno(self) -> int:
         """The descriptor, to be passed to another process."""
@@ -220,6 +227,7 @@ class Segment(Mapping[str, NDArray[Any]]):
         name: str | None = None,
         path: Path | None = None,
         huge_pages: bool | None,
+        published: bool = False,
     ) -> None:
         if not isinstance(layout, Layout):
             raise TypeError(
@@ -232,11 +240,13 @@ class Segment(Mapping[str, NDArray[Any]]):
         handles = Handles(os.getpid())
         try:
             if kind == "anonymous":
-                reserve_anonymous(handles, size)
+                reserve_anonymous(handles, size, seal=not published)
             else:
                 directory = _core.name_directory() if path is None else str(path.parent)
                 reserve_file(handles, size, directory, kind == "named")
             mapping = map_segment(handles.fd, size, True)
+            if published:  # only now: the seal forbids mappings like this one
+                _core.seal_writes(handles.fd)
             if huge_pages is not None:
                 mapping.huge_pages(huge_pages)
             mapping.publish(data_offset, layout.schema, layout.digest)

@@ -17,8 +17,10 @@ from gymnasium.spaces.utils import is_space_dtype_shape_equiv
 from shoal import _core
 from shoal.memory import Segment
 from shoal.process.mail import Failure, dumps
+from shoal.process.watched import WatchedChunk
 from shoal.process.worker import ERROR, INFO
 from shoal.spaces import Bounds, Declaration, Memory
+from shoal.state.exports import from_python
 
 __all__ = [
     "EnvChunk",
@@ -54,6 +56,8 @@ class EnvChunk:
         makers = plan.makers
         self._makers: list[Callable[[], Any]] = pickle.loads(makers) if isinstance(makers, bytes) else makers
         self._envs: list[Any] = []
+        self._watched = WatchedChunk(self._envs, plan, worker.board)
+        self.publish = self._watched.publish
         for number, maker in enumerate(self._makers, plan.first):
             try:
                 self._envs.append(_environment(maker(), number))
@@ -68,16 +72,17 @@ class EnvChunk:
         self._seeds: list[int | None] = list(plan.seeds)
         self._repairs = [0] * len(self._envs)
         board = worker.board
-        arrays = ("reset", "total", "length", "last_return", "last_length", "ticket", "finished")
+        arrays = ("reset", "total", "length", "last_return", "last_length", "ticket", "finished", "episode")
         self._core: Any = _core.Chunk(
             self._envs,
             plan.first,
             plan.autoreset,
-            (*(board[name] for name in arrays), board["sums"][plan.worker]),
+            (*(board[name] for name in arrays), board["sums"][plan.worker], board["due"][plan.worker]),
             self,
         )
         self.serve: Any = self._core.serve
         self._actions: Memory | None = None
+        self._action_rows: Any = None
         self._space: Space[Any] | None = None
 
     def facts(self) -> dict[str, Any]:
@@ -87,10 +92,12 @@ class EnvChunk:
             "action_space": first.action_space,
             "metadata": dict(first.metadata),
             "render_mode": first.render_mode,
+            "name": _name_of(first),
             "spaces": [env.observation_space for env in self._envs] if self._plan.all_spaces else None,
         }
 
     def close(self) -> None:
+        self._watched.close()
         self.serve = self._core = None  # they refer to each other, which only this ends
         for env in self._envs:
             with contextlib.suppress(Exception):
@@ -105,12 +112,13 @@ class EnvChunk:
         action_space: Space[Any],
         in_segment: bool,
         actions: str,
+        session: str | None,
     ) -> list[tuple[bool, bool]]:
-        """The spaces all environments must have, and where actions come from."""
+        """The spaces all environments must have, where actions come from, and who may look on."""
         segment = None
         if actions != "message":
             segment = Segment.from_fileno(self._worker.receive_fds(1)[0])
-        same = self.bind(mode, observation_space, action_space, in_segment, actions, segment)
+        same = self.bind(mode, observation_space, action_space, in_segment, actions, session, segment)
         if segment is not None:
             segment.close()
         return same
@@ -122,12 +130,15 @@ class EnvChunk:
         action_space: Space[Any],
         in_segment: bool,
         actions: str,
+        session: str | None,
         segment: Segment | None,
     ) -> list[tuple[bool, bool]]:
         self._space = observation_space if in_segment else None
+        self._watched.begin(session, self._last_action)
         plan = self._plan
         if segment is not None and actions == "array":
-            self._core.set_actions(segment["action"][plan.first : plan.first + len(self._envs)])
+            self._action_rows = segment["action"][plan.first : plan.first + len(self._envs)]
+            self._core.set_actions(self._action_rows)
         elif segment is not None:
             self._actions = bound_memory(segment, action_space, "action", plan.num_envs, plan.bounds)
         return [
@@ -152,10 +163,12 @@ class EnvChunk:
             memory = bound_memory(segment, self._space, "observation", rows + ahead, self._plan.bounds)
         flags = (segment["reward"], segment["terminated"], segment["truncated"])
         self._core.add_slot(number, memory, *flags, ahead)
+        self._watched.add_slot(number, memory, flags, ahead)
 
     def on_drop(self, numbers: list[int]) -> None:
         for number in numbers:
             self._core.drop_slot(number)
+            self._watched.drop_slot(number)
 
     def on_reset(
         self, slot: int, row: int, seeds: list[int | None], options: Any, mask: list[bool] | None
@@ -173,7 +186,19 @@ class EnvChunk:
                 self._core.reset_one(slot, row, local, seed, given, reports)
             except BaseException as error:
                 reports.append((self._plan.first + local, ERROR, Failure.of(error, self._plan.first + local)))
+        self._core.publish_due(slot, row)
         return reports
+
+    def on_look(self, local: int | None) -> list[Any]:
+        """What one environment exports, or each of them."""
+        chosen = self._envs if local is None else [self._envs[local]]
+        return [from_python(env) for env in chosen]
+
+    def _last_action(self, local: int) -> Any:
+        """What an environment was told last; None where actions are messages."""
+        if self._action_rows is not None:
+            return self._action_rows[local]
+        return None if self._actions is None else self._actions.read_one(self._plan.first + local)
 
     def step(self, slot: int, row: int, actions: Any) -> list[Any]:
         reports: list[Any] = self._core.step(slot, row, actions)
@@ -272,6 +297,11 @@ class EnvChunk:
     def _next_seed(self, local: int) -> int | None:
         seed, self._next_seeds[local] = self._next_seeds[local], None
         return seed
+
+
+def _name_of(env: Any) -> str:
+    spec = getattr(env, "spec", None)
+    return str(getattr(spec, "id", None) or type(getattr(env, "unwrapped", env)).__name__)
 
 
 def derived_seed(seed: int | None, env_id: int, count: int) -> int:

@@ -29,12 +29,14 @@ import numpy as np
 from shoal import _core
 from shoal.errors import WorkerDied, WorkerError, WorkerTimeout
 from shoal.memory import Layout, Segment
+from shoal.memory.layout import FieldSpec
 from shoal.memory.limits import oom_kills
 from shoal.process.launcher import open_pidfd
 from shoal.process.mail import BOX_BYTES, HungUp, Mail, dumps, receive, transmit
 from shoal.process.start import Running, start
 from shoal.process.worker import MESSAGE, SENT, SHOW_STACK, STEP, STOP, Surroundings
 from shoal.spaces import Bounds
+from shoal.state.session import watch_fields
 
 __all__ = ["DIED", "IDLE", "TIMEOUT", "Crew", "Plan", "checked_makers", "surroundings"]
 
@@ -65,13 +67,18 @@ class Plan:
     seeds: list[int | None]
     agents: int = 1
     """Rows per environment."""
+    lanes: int = 1
+    """How many C environments share a block of memory."""
     surroundings: Surroundings | None = None
 
 
 class Crew:
     """Worker processes with their board."""
 
-    def __init__(self, plans: Sequence[Plan], rows: int, context: str | None) -> None:
+    def __init__(
+        self, plans: Sequence[Plan], rows: int, context: str | None, instance_bytes: int = 0
+    ) -> None:
+        """`instance_bytes`: of one environment in C, whose own memory is then in the board, too."""
         self.plans = list(plans)
         self._context = context
         self.size = len(plans)
@@ -82,7 +89,7 @@ class Crew:
         self._mails: list[Mail | None] = [None] * self.size
         _require_descriptors(self.size)
         self._kills = oom_kills()
-        self.board = Segment(_board_layout(self.size, rows))
+        self.board = Segment(_board_layout(self.plans, rows, instance_bytes))
         self._bell_fd, self._ring_fd = _core.bell_create()
         self._parent_fd = open_pidfd(self._pid)
         self.gates = _core.Gates(
@@ -311,9 +318,15 @@ class Crew:
                 os.close(fd)
 
 
-def _board_layout(workers: int, rows: int) -> Layout:
+def _board_layout(plans: Sequence[Plan], rows: int, instance_bytes: int) -> Layout:
+    workers = len(plans)
+    fields: dict[str, FieldSpec] = {}
+    if instance_bytes:  # a row for each worker, which begins on a cache line
+        most = max(-(-plan.count // plan.lanes) * plan.lanes for plan in plans)
+        fields["instances"] = (np.uint8, (workers, -(-most * instance_bytes // 64) * 64))
     return Layout(
         {
+            **fields,
             "gates": (np.uint8, (workers, _GATE_BYTES)),
             "bell": (np.uint8, (_BELL_BYTES,)),
             "request": (np.uint8, (workers, BOX_BYTES)),
@@ -327,6 +340,8 @@ def _board_layout(workers: int, rows: int) -> Layout:
             "last_length": (np.uint32, (rows,)),
             "ticket": (np.uint32, (rows,)),
             "finished": (np.uint32, (rows,)),
+            "episode": (np.uint32, (rows,)),
+            **watch_fields(workers + 1),
         }
     )
 

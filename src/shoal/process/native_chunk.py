@@ -9,10 +9,12 @@ import numpy as np
 
 from shoal import _core
 from shoal.memory import Layout, Segment
+from shoal.native.look import Looker
 from shoal.native.plugin import load, rng_words
 from shoal.native.refusals import refuse
 from shoal.process.mail import Failure
 from shoal.process.worker import ERROR, STEP
+from shoal.state.publish import Publisher
 
 __all__ = ["NativeChunk"]
 
@@ -28,10 +30,12 @@ class NativeChunk:
         rows = worlds * info.agents
         self._begin = plan.first * info.agents
         self._end = self._begin + rows
+        # In the board, where the parent sees it; a replacement finds what its predecessor left.
+        instances = worker.board["instances"][plan.worker]
+        instances[:] = 0
         state = Segment(
             Layout(
                 {
-                    "instances": (np.uint8, (worlds, max(1, info.instance_bytes))),
                     "rng": (np.uint64, (worlds, 5)),
                     "reset": (np.uint8, (worlds,)),
                     "elapsed": (np.uint32, (worlds,)),
@@ -42,7 +46,9 @@ class NativeChunk:
         )
         board, part = worker.board, slice(self._begin, self._end)
         self._state = state
-        arrays = (*(state[name] for name in state), board["last_return"][part], board["last_length"][part])
+        last = board["last_return"][part], board["last_length"][part]
+        episode = board["episode"][plan.first : plan.first + worlds]
+        arrays = (instances, *(state[name] for name in state), *last, episode)
         action = Segment(
             Layout({f"action/{i}": (f.dtype, (rows, *f.shape)) for i, f in enumerate(info.actions)})
         )
@@ -52,6 +58,9 @@ class NativeChunk:
             info.plugin, info.values, plan.count, 1, plan.autoreset, time_limit, arrays,
             tuple(self._actions), self, 0,
         )  # fmt: skip
+        self._stepper.set_watch(board["due"][plan.worker], board["sums"][plan.worker])
+        self._looker = Looker(info, instances, plan.first)
+        self._publisher: Publisher | None = None
         self._slots: dict[int, tuple[list[Any], int]] = {}
         self._seeded = False
         self._marked = board["reset"][plan.first : plan.first + plan.count]
@@ -61,6 +70,8 @@ class NativeChunk:
         return {}
 
     def close(self) -> None:
+        if self._publisher is not None:
+            self._publisher.close()
         self._stepper.close()
 
     def serve(self, gate: _core.Gate) -> int:
@@ -91,8 +102,17 @@ class NativeChunk:
         return tuple(array[begin : begin + count] for array, begin in zip(arrays, at, strict=True))
 
     def on_bind(
-        self, mode: Any, observation_space: Any, action_space: Any, in_segment: bool, actions: str
+        self,
+        mode: Any,
+        observation_space: Any,
+        action_space: Any,
+        in_segment: bool,
+        actions: str,
+        session: str | None,
     ) -> list[tuple[bool, bool]]:
+        if session is not None:
+            plan = self._plan
+            self._publisher = Publisher(session, self._worker.board["watched"], plan.first, plan.count)
         segment = Segment.from_fileno(self._worker.receive_fds(1)[0])
         end = self._begin + self._plan.count * self._info.agents
         self._shared_actions = [segment[name][self._begin : end] for name in segment]
@@ -141,12 +161,14 @@ class NativeChunk:
         """`save`, `restore` or `render` of one environment."""
         return getattr(self._stepper, method)(local, *rest)
 
-    def on_statistics(self) -> tuple[float, ...]:
-        """Steps, episodes, sum of returns, sum of lengths."""
-        known = self._stepper.statistics
-        episodes = known["episodes"]
-        sums = [known[name] * episodes if episodes else 0.0 for name in ("mean_return", "mean_length")]
-        return known["steps"], episodes, *sums
+    def on_look(self, local: int | None) -> list[Any]:
+        """What one environment exports, or each of them."""
+        chosen = range(self._plan.count) if local is None else [local]
+        return [self._stepper.look(number)[1] for number in chosen]
+
+    def publish(self, stepper: Any) -> None:
+        if self._publisher is not None:
+            self._publisher(lambda env: self._looker.snapshot(stepper, env))
 
     def refuse(self, reason: str) -> NoReturn:
         refuse(reason)

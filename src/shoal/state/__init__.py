@@ -1,5 +1,17 @@
 """State export: what environments publish of themselves, and how others look at it."""
 
+from shoal.state.attach import Session, attach, sessions
+from shoal.state.drawing import render, to_png, write_png
 from shoal.state.snapshot import Category, Field, Snapshot
 
-__all__ = ["Category", "Field", "Snapshot"]
+__all__ = [
+    "Category",
+    "Field",
+    "Session",
+    "Snapshot",
+    "attach",
+    "render",
+    "sessions",
+    "to_png",
+    "write_png",
+]

@@ -37,6 +37,8 @@ class Field:
     categories: tuple[Category, ...] = ()
     stable: bool = False
     """Its shape holds for the environment's life, and it seldom changes."""
+    live: bool = False
+    """`data` is the environment's own memory, and changes with it."""
 
     @property
     def schema(self) -> dict[str, Any]:

@@ -17,6 +17,7 @@ __all__ = [
     "checks",
     "choice",
     "count",
+    "env_id",
     "no_options",
     "reset_mask",
     "seconds",
@@ -97,6 +98,15 @@ def autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
     except ValueError:
         names = ", ".join(AutoresetMode.__members__)
         raise ValueError(f"autoreset_mode must be one of {names}, got {mode!r}") from None
+
+
+def env_id(given: Any, worlds: int) -> int:
+    """The number of an environment; TypeError or IndexError where it is none."""
+    if isinstance(given, bool) or not isinstance(given, (int, np.integer)):
+        raise TypeError(f"an environment's id must be an int, got {type(given).__name__}: {given!r}")
+    if not 0 <= given < worlds:
+        raise IndexError(f"environment {given} is out of range for {worlds} environments")
+    return int(given)
 
 
 def count(name: str, value: Any, most: int) -> int:

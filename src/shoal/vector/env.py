@@ -23,9 +23,14 @@ from shoal import _core
 from shoal.errors import ClosedError, ShoalError
 from shoal.memory import Layout, Segment
 from shoal.memory.layout import FieldSpec
+from shoal.native.look import Looker
 from shoal.native.plugin import PluginInfo, rng_words
+from shoal.state.publish import Publisher
+from shoal.state.session import AUTO, checked_session, open_session, watch_fields
+from shoal.state.snapshot import Field
 from shoal.vector import arguments
 from shoal.vector.hooks import Hooks
+from shoal.vector.looking import Looking
 from shoal.vector.rollout import Rollout
 from shoal.vector.slots import Infos, SlotMaker, native_rollout
 
@@ -38,7 +43,7 @@ _INFOS = 16
 _MAX_ENVS = 2**31
 
 
-class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
+class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
     """Steps `num_envs` C environments in one call. Made by `shoal.make_vec`.
 
     For environments with several agents the rows of every array are agents, `num_envs` counts rows, and
@@ -59,7 +64,9 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         check: Iterable[str] = ("actions", "nan"),
         render_mode: str | None = None,
         batch_size: int | None = None,
+        session: str | None = AUTO,
     ) -> None:
+        asked = checked_session(session)
         self.num_worlds = arguments.count("num_envs", num_envs, _MAX_ENVS)
         self.agents_per_env = info.agents
         self.num_envs = self.num_worlds * info.agents
@@ -106,7 +113,11 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             self.num_envs,
         )
         max_slots = arguments.count("max_slots", max_slots, 2**20)
-        self._hooks = Hooks(info.actions, self._slots, max_slots, infos, self._batch_maker(batch_size))
+        self._looker = Looker(info, self._state["instances"])
+        self._watching = _Watching(self._looker)
+        self._hooks = Hooks(
+            info.actions, self._slots, max_slots, infos, self._batch_maker(batch_size), self._watching
+        )
         flags = _BUFFERS[buffers] | sum(_CHECKS[name] for name in checks)
         if episode_stats or self._same_step:
             flags |= _INFOS
@@ -129,6 +140,13 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         if batch_size is not None:
             threads = min(threads, self.num_worlds // self._unit)
             self._flow = _core.Flow(self._stepper, threads, self._unit, batch_size, self._hooks)
+        if asked is not None:
+            try:
+                self._open_session(asked)
+            except BaseException:
+                self.close()
+                raise
+        if self._flow is not None:
             return
         # The bound native method, so that a step is one call with no Python frame of ours in between.
         self.step = self._stepper.step  # type: ignore[method-assign]
@@ -149,6 +167,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             "length": (np.uint32, (rows,)),
             "last_return": (np.float64, (rows,)),
             "last_length": (np.uint32, (rows,)),
+            "episode": (np.uint32, (worlds,)),
+            **watch_fields(1),
         }
         for number, field in enumerate(info.actions):
             fields[f"action/{number}"] = (field.dtype, (rows, *field.shape))
@@ -177,6 +197,9 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def close(self, **kwargs: Any) -> None:
         """Ends the threads and environments. Idempotent; arrays that were returned stay valid."""
         if not self.closed:
+            if self._hosted is not None:  # first: its thread reads what the others hold
+                self._hosted.close()
+            self._watching.close()
             if self._flow is not None:
                 self._flow.close()
             self._stepper.close()
@@ -277,6 +300,33 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     # -- inside ---------------------------------------------------------------------------------------
 
+    def _open_session(self, asked: str) -> None:
+        facts = {
+            "env": self._info.plugin.name,
+            "num_envs": self.num_envs,
+            "num_worlds": self.num_worlds,
+            "agents": self.agents_per_env,
+            "workers": 0,
+            "backend": "native",
+            "observation_space": str(self.single_observation_space),
+            "action_space": str(self.single_action_space),
+        }
+        watched, due = self._state["watched"], self._state["due"]
+        counted = self._flow or self._stepper
+        self._hosted = open_session(asked, facts, self.num_worlds, watched, due, counted)
+        if self._hosted is not None:
+            self._watching.publisher = Publisher(self._hosted.address, watched, 0, self.num_worlds)
+            self._stepper.set_watch(due, None)
+
+    def _world(self, env_id: int) -> dict[str, Field]:
+        if self.closed:
+            self._hooks.refuse("closed")
+        env = arguments.env_id(env_id, self.num_worlds)
+        return self._looker.fields(self._flow or self._stepper, env)
+
+    def _worlds(self) -> list[dict[str, Field]]:
+        return [self._world(env) for env in range(self.num_worlds)]
+
     def _checked_unit(self, batch_size: int) -> int:
         """How many environments flow together: as many as divide num_envs, batch_size and the lanes."""
         batch = arguments.count("batch_size", batch_size, self.num_worlds)
@@ -324,13 +374,10 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self.__reduce__()
 
     def _env_id(self, env_id: int) -> int:
-        if isinstance(env_id, bool) or not isinstance(env_id, (int, np.integer)):
-            raise TypeError(f"an environment's id must be an int, got {type(env_id).__name__}: {env_id!r}")
+        env = arguments.env_id(env_id, self.num_worlds)
         if self._flow is not None and self._flow.under_way:
             self._hooks.refuse("under way")
-        if not 0 <= env_id < self.num_worlds:
-            raise IndexError(f"environment {env_id} is out of range for {self.num_worlds} environments")
-        return self._place(int(env_id))
+        return self._place(env)
 
     def _seed(self, seed: int | Sequence[int | None] | None, mask: NDArray[np.bool_] | None) -> None:
         for env, value in enumerate(arguments.seeds(seed, self.num_worlds)):
@@ -345,4 +392,30 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._seeded = True
 
 
-_STATE = ("instances", "rng", "reset", "elapsed", "total", "length", "last_return", "last_length")
+class _Watching:
+    """What the stepper calls when something watched is due; it holds neither stepper nor environments."""
+
+    def __init__(self, looker: Looker) -> None:
+        self._looker = looker
+        self.publisher: Publisher | None = None
+
+    def __call__(self, source: Any) -> None:
+        if self.publisher is not None:
+            self.publisher(lambda env: self._looker.snapshot(source, env))
+
+    def close(self) -> None:
+        if self.publisher is not None:
+            self.publisher.close()
+
+
+_STATE = (
+    "instances",
+    "rng",
+    "reset",
+    "elapsed",
+    "total",
+    "length",
+    "last_return",
+    "last_length",
+    "episode",
+)

@@ -79,8 +79,11 @@ class Hooks(ActionHooks):
         max_slots: int,
         infos: Callable[..., dict[str, Any]],
         make_batch: Callable[[], tuple[Any, ...]] | None = None,
+        publish: Callable[[Any], None] | None = None,
     ) -> None:
         super().__init__(actions)
+        self.publish = publish
+        """Called with the stepper, or the flow, when a watched environment is to be published."""
         self.make_batch = make_batch
         self._make_slot = make_slot
         self._max_slots = max_slots

@@ -15,6 +15,7 @@ from gymnasium.vector import AutoresetMode
 
 from shoal.errors import PluginError
 from shoal.native.plugin import bundled, load
+from shoal.state.session import AUTO
 from shoal.vector import arguments
 from shoal.vector.env import VectorEnv
 from shoal.vector.plans import PluginEnvs
@@ -47,6 +48,7 @@ def make_vec(
     max_length: int | None = None,
     max_nodes: int | None = None,
     max_edges: int | None = None,
+    session: str | None = AUTO,
     **options: Any,
 ) -> VectorEnv | ProcessVectorEnv:
     """Makes `num_envs` environments that step together.
@@ -87,6 +89,8 @@ def make_vec(
         max_length: Processes: bound for Sequence spaces, so that they live in shared memory.
         max_nodes: Likewise for Graph spaces.
         max_edges: Likewise.
+        session: The name by which `shoal.attach` and `shoal watch` find this run; "auto": `ID-PID`. None:
+            they do not (so says SHOAL_SESSIONS=off for all).
         options: The environment's own.
     """
     if backend is not None:
@@ -97,6 +101,7 @@ def make_vec(
         "max_slots": max_slots,
         "episode_stats": episode_stats,
         "batch_size": batch_size,
+        "session": session,
     }
     processes: dict[str, Any] = {
         "num_workers": num_workers,

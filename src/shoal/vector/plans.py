@@ -102,6 +102,7 @@ def make_plans(
             crowded=parts > _core.cpu_count() - (not caller_steps),
             seeds=[None] * (end - first),
             agents=agents,
+            lanes=unit,
         )
 
     plans = [plan(number) for number in range(parts)]

@@ -30,10 +30,13 @@ from shoal.errors import ClosedError, ForkedError, ShoalError, WorkerDied
 from shoal.process.mail import Failure
 from shoal.process.worker import ERROR
 from shoal.spaces import Bounds
+from shoal.state.session import AUTO, checked_session, open_session
+from shoal.state.snapshot import Field
 from shoal.vector import arguments
 from shoal.vector.agreement import observation_spaces, require_same
 from shoal.vector.exchange import Actions, Rows, blocks, is_laid_out
 from shoal.vector.lending import Lender
+from shoal.vector.looking import Looking
 from shoal.vector.plans import PluginEnvs, make_plans
 from shoal.vector.plugin_actions import PluginActions
 from shoal.vector.repair import Repair
@@ -51,7 +54,7 @@ _MENDING_S = 60.0
 _IN_PLACE = object()
 
 
-class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
+class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
     """Steps environments in worker processes; results are lent from shared memory.
 
     >>> import gymnasium, shoal
@@ -88,7 +91,8 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             `step_timeout_s` is given).
         check: Values looked at each step: "actions" (are they in the space), "nan" (observations, rewards).
         episode_stats: Put return and length of finished episodes into `info["episode"]`.
-        session: Reserved; must be None.
+        session: The name by which `shoal.attach` and `shoal watch` find this run; "auto": the environment's
+            and this process's number. None: they do not.
     """
 
     def __init__(
@@ -118,9 +122,10 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         reset_timeout_s: float | None = None,
         check: Iterable[str] | None = None,
         episode_stats: bool = False,
-        session: None = None,
+        session: str | None = AUTO,
     ) -> None:
         self.env_fns = env_fns
+        asked = checked_session(session)
         self.shared_memory, self.copy, self.context, self.daemon = shared_memory, copy, context, daemon
         self.worker, self.observation_mode, self.max_concurrency = worker, observation_mode, max_concurrency
         self.autoreset_mode = arguments.autoreset_mode(autoreset_mode)
@@ -140,8 +145,6 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
                 "a custom `worker` is not supported: Shoal's workers step whole chunks. Wrap the environment "
                 "in its env_fn instead; autoreset_mode, on_fault and check cover what workers were for"
             )
-        if session is not None:
-            raise ValueError(f"session must be None in this version, got {session!r}")
         self._forks = _core.fork_count()
         self._pending: str | None = None
         self._abandoned: str | None = None
@@ -169,11 +172,33 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         try:
             facts = self._workers.start()
             self._adopt(facts, division.info, observation_space, action_space)
+            if asked is not None:
+                self._open_session(asked, facts)
             self._bind(bounds, checks, division.rows, max_slots, episode_stats)
         except BaseException:
             self.closed = True
+            self._close_session()
             self._finalizer()
             raise
+
+    def _open_session(self, asked: str, facts: dict[str, Any]) -> None:
+        board = self._workers.crew.board
+        told = {
+            "env": facts["name"] if self._info is None else self._info.plugin.name,
+            "num_envs": self.num_envs,
+            "num_worlds": self.num_worlds,
+            "agents": self.agents_per_env,
+            "workers": self.num_workers,
+            "backend": "process",
+            "observation_space": str(self.single_observation_space),
+            "action_space": str(self.single_action_space),
+        }
+        shared = board["watched"], board["due"], board["sums"]
+        self._hosted = open_session(asked, told, self.num_worlds, *shared)
+
+    def _close_session(self) -> None:
+        if self._hosted is not None:
+            self._hosted.close()
 
     def _adopt(
         self, facts: dict[str, Any], info: Any, observation: Space[Any] | None, action: Space[Any] | None
@@ -203,7 +228,8 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         else:
             self._actions = Actions(action, self.action_space, self.num_envs, bounds, "actions" in checks)
         mode = "same" if self.observation_mode == "same" else "different"
-        same = self._workers.bind(mode, single, action, in_segment, self._actions)
+        session = None if self._hosted is None else self._hosted.address
+        same = self._workers.bind(mode, single, action, in_segment, self._actions, session)
         require_same(mode, same, single, action)
         same_step = self.autoreset_mode == AutoresetMode.SAME_STEP
         self._lender = Lender(
@@ -462,9 +488,6 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         rows; `handoff`: waiting for it beyond that; `infos`: building the info dict. Averages.
         """
         self._require_open()
-        if self._info is not None:  # the engines are asked
-            self._require_ready("stats")
-            self._catch_up()
         counted = {"slots": self._lender.slots, "copies": self._lender.copies}
         times = self._vector_steps, self._waited_ns, self._infos_ns
         return self._workers.statistics(*times) | counted
@@ -570,12 +593,31 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._require_ready(method)
         if self._info is None:
             raise ShoalError(f"{method}_env is for environments in C; use call for those in Python")
-        if isinstance(env_id, bool) or not isinstance(env_id, (int, np.integer)):
-            raise TypeError(f"an environment's id must be an int, got {type(env_id).__name__}: {env_id!r}")
-        if not 0 <= env_id < self.num_worlds:
-            raise IndexError(f"environment {env_id} is out of range for {self.num_worlds} environments")
+        env = arguments.env_id(env_id, self.num_worlds)
         self._catch_up()
-        return self._workers.ask_owner(int(env_id), "stepper", method, *rest)
+        return self._workers.ask_owner(env, "stepper", method, *rest)
+
+    def _world(self, env_id: int) -> dict[str, Field]:
+        env = arguments.env_id(env_id, self.num_worlds)
+        w = self._workers.owner(env)
+        self._rest(w)
+        return self._workers.look(w, env - self._workers.parts()[w].start)[0]
+
+    def _worlds(self) -> list[dict[str, Field]]:
+        found: list[dict[str, Field]] = []
+        for w in range(len(self._workers.parts())):
+            self._rest(w)
+            found += self._workers.look(w, None)
+        return found
+
+    def _rest(self, w: int) -> None:
+        """Waits until a worker is between steps, and has nothing to do before somebody sends it."""
+        self._require_open()
+        if self._flight is not None:
+            self._flight.rest(w, self._limits["step"])
+            return
+        self._require_ready("state")
+        self._catch_up()
 
     # -- life -----------------------------------------------------------------------------------------
 
@@ -591,6 +633,7 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             logger.warn(f"Calling `close` while waiting for a pending call to `{self._pending}` to complete.")
         self.closed = True
         self._finalizer.detach()
+        self._close_session()
         begin = time.monotonic()
         if self._forks == _core.fork_count():
             self._workers.settle(max(limit / 2, limit - 0.5))  # then they are asked to end
@@ -608,6 +651,7 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def __del__(self) -> None:
         if not self.closed and hasattr(self, "_finalizer"):
             self.closed = True
+            self._close_session()
             self._finalizer()
 
     def __reduce__(self) -> NoReturn:

@@ -179,6 +179,21 @@ class SendRecv:
             if env in kept:  # finished before the death: these results stand
                 self._restore(env, kept[env])
 
+    def rest(self, w: int, limit_s: float | None) -> None:
+        """Waits until a worker has stepped all it was sent; what it said of itself is kept for `recv`."""
+        crew = self._workers.crew
+        board, part = crew.board, self._workers.parts()[w]
+        begin = time.monotonic()
+        while not np.array_equal(board["ticket"][part], board["finished"][part]) or not crew.gates.idle(w):
+            waited = time.monotonic() - begin
+            if not crew.alive(w) or (limit_s is not None and waited > limit_s):
+                raise ShoalError(
+                    f"worker {w} has {'not answered' if crew.alive(w) else 'died'}; recv() says more"
+                )
+            self._keep(crew.posted(None if limit_s is None else begin + limit_s))
+            time.sleep(min(0.001, waited + 2e-5))
+        self._keep(crew.posted(None))  # or its answer would be taken for this
+
     def abandon(self, limit_s: float | None) -> None:
         """After a death that was raised: waits for what the other workers are at, and forgets it."""
         self._taken(self._out.copy(), self.under_way, limit_s)

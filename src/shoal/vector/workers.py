@@ -23,6 +23,8 @@ from shoal.process.chunks import EnvChunk, derived_seed
 from shoal.process.crew import DIED, IDLE, Crew
 from shoal.process.mail import Failure, HungUp
 from shoal.process.worker import ERROR, INFO
+from shoal.state.exports import from_native
+from shoal.state.snapshot import Field
 from shoal.vector.exchange import Actions, Rows
 from shoal.vector.plans import Division
 from shoal.vector.plugin_actions import PluginActions
@@ -62,7 +64,10 @@ class Workers:
 
     def __init__(self, division: Division, context: str | None, limit_s: float | None = None) -> None:
         """`limit_s` is for messages on the way to a command, which take no time."""
-        self.crew = Crew(division.plans, division.rows, context)
+        info = division.info
+        self.crew = Crew(
+            division.plans, division.rows, context, 0 if info is None else max(1, info.instance_bytes)
+        )
         self.crew.limit_s = self._limit_s = limit_s
         self._local_plan = division.local
         self.local: EnvChunk | None = None
@@ -107,9 +112,10 @@ class Workers:
         action: Space[Any],
         in_segment: bool,
         actions: Actions | PluginActions,
+        session: str | None,
     ) -> list[tuple[bool, bool]]:
         """Tells all chunks their spaces; for each environment whether its own are the same."""
-        self._bound = (mode, observation, action, in_segment, actions.kind)
+        self._bound = (mode, observation, action, in_segment, actions.kind, session)
         self._actions = actions
         outcome = self.ask_all("bind", *self._bound, fds=self._action_fds())
         same = [pair for w in sorted(outcome.answers) for pair in outcome.answers[w]]
@@ -204,9 +210,26 @@ class Workers:
 
     def ask_owner(self, env_id: int, name: str, method: str, *rest: Any) -> Any:
         """Asks the worker of one environment, and gives its answer."""
-        w = next(w for w, part in enumerate(self.parts()) if part.start <= env_id < part.stop)
+        w = self.owner(env_id)
         self.crew.ask(w, name, method, env_id - self.parts()[w].start, *rest)
         return self._checked(self.wait(None)).answers.get(w)
+
+    def owner(self, env_id: int) -> int:
+        """The worker of an environment; as many as there are for the caller's own."""
+        return next(w for w, part in enumerate(self.parts()) if part.start <= env_id < part.stop)
+
+    def look(self, w: int, local: int | None) -> list[dict[str, Field]]:
+        """What one environment of an idle worker exports, or each of them."""
+        if w == self.crew.size:
+            assert self.local is not None
+            return self.local.on_look(local)
+        self.crew.ask(w, "look", local)
+        outcome = Outcome()
+        self._wait(outcome, self._limit_s, None, w, time.monotonic())
+        found: list[Any] = self._checked(outcome).answers[w]
+        if not self._native:
+            return found
+        return [from_native(raw, self.crew.board["instances"][w]) for raw in found]
 
     def ask_all(self, name: str, *arguments: Any, fds: Sequence[int] = ()) -> Outcome:
         """A message to every worker, answered; raises for workers that are gone."""
@@ -299,9 +322,6 @@ class Workers:
 
     def statistics(self, vector_steps: int, waited_ns: int, infos_ns: int) -> dict[str, Any]:
         steps, episodes, returns, lengths = self.crew.board["sums"].sum(axis=0)[:4].tolist()
-        if self._native:
-            parts = [answer for _, answer in sorted(self.ask_all("statistics").answers.items())]
-            steps, episodes, returns, lengths = (sum(part[i] for part in parts) for i in range(4))
         busy_ns, env_ns = (max(part) for part in zip(*self._times(), strict=True))
         share = 1e-3 / max(1, vector_steps)
         return {

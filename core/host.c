@@ -1,0 +1,341 @@
+/* The host's thread: see host.h. */
+// SPDX-License-Identifier: MIT
+#define _GNU_SOURCE
+#include "host.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { MAX_CLIENTS = 32, MOST_MILLIHERTZ = 60000 };
+
+typedef struct client {
+    int fd;        /* -1: nobody */
+    int passed_fd; /* came with the note that is being read; -1: none */
+    uint32_t got;  /* bytes of that note */
+    shoal_note note;
+    uint32_t count, millihertz; /* what it watches, and how often */
+    int64_t envs[SHOAL_MAX_WATCHED];
+} client;
+
+struct shoal_host {
+    shoal_host_plan plan;
+    int sleep_fd, ring_fd; /* ends the thread */
+    pthread_t thread;
+    client clients[MAX_CLIENTS];
+    int window_fds[SHOAL_MAX_WATCHED];
+};
+
+static void close_fd(int *fd) {
+    const int old = *fd;
+    *fd = -1;
+    if (old >= 0)
+        close(old);
+}
+
+int shoal_note_send(int fd, const shoal_note *note, int passed_fd) {
+    struct iovec part = {(void *)(uintptr_t)note, sizeof *note};
+    union {
+        struct cmsghdr head;
+        char bytes[CMSG_SPACE(sizeof(int))];
+    } control = {0};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    if (passed_fd >= 0) {
+        message.msg_control = control.bytes;
+        message.msg_controllen = sizeof control.bytes;
+        struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+        head->cmsg_level = SOL_SOCKET;
+        head->cmsg_type = SCM_RIGHTS;
+        head->cmsg_len = CMSG_LEN(sizeof(int));
+        memcpy(CMSG_DATA(head), &passed_fd, sizeof passed_fd);
+    }
+    const ssize_t sent = sendmsg(fd, &message, MSG_DONTWAIT | SHOAL_MSG_NOSIGNAL);
+    if (sent < 0)
+        return -errno;
+    return sent == (ssize_t)sizeof *note ? 0 : -EAGAIN; /* who leaves no room for a note is not reading */
+}
+
+static int is_watched_by(const client *c, int64_t env) {
+    for (uint32_t i = 0; i < c->count; i++)
+        if (c->envs[i] == env)
+            return 1;
+    return 0;
+}
+
+static int is_watched(const shoal_host *host, int64_t env) {
+    for (int i = 0; i < MAX_CLIENTS; i++)
+        if (host->clients[i].fd >= 0 && is_watched_by(&host->clients[i], env))
+            return 1;
+    return 0;
+}
+
+static int place_of(const shoal_host *host, int64_t env) {
+    for (int i = 0; i < SHOAL_MAX_WATCHED; i++)
+        if (host->plan.watched[i].env == env)
+            return i;
+    return -1;
+}
+
+static void set_watched(shoal_host *host, int place, int64_t env) {
+    shoal_watched *watched = &host->plan.watched[place];
+    close_fd(&host->window_fds[place]);
+    if (env >= 0)
+        __atomic_store_n(&watched->generation, watched->generation + 1, __ATOMIC_RELAXED);
+    __atomic_store_n(&watched->env, env, __ATOMIC_RELEASE); /* partner: who steps, after it saw `due` */
+}
+
+static void set_due(shoal_host *host) {
+    for (uint32_t i = 0; i < host->plan.lines; i++)
+        atomic_store_explicit((shoal_word *)(host->plan.due + (size_t)i * SHOAL_DUE_BYTES), 1,
+                              memory_order_release);
+}
+
+/* After somebody watches something else, or is gone: forgets what nobody watches. Publishers are told, so
+ * that they give its window back. */
+static void forget_unwatched(shoal_host *host) {
+    for (int i = 0; i < SHOAL_MAX_WATCHED; i++)
+        if (host->plan.watched[i].env >= 0 && !is_watched(host, host->plan.watched[i].env))
+            set_watched(host, i, -1);
+    set_due(host);
+}
+
+static void drop(shoal_host *host, client *c) {
+    close_fd(&c->passed_fd);
+    close_fd(&c->fd);
+    if (c->count != 0) {
+        c->count = 0;
+        forget_unwatched(host);
+    }
+}
+
+static void watch(shoal_host *host, client *c) {
+    const shoal_note asked = c->note;
+    c->count = 0;
+    for (uint32_t i = 0; i < asked.count && i < SHOAL_MAX_WATCHED; i++)
+        if (asked.values[i] >= 0 && (uint64_t)asked.values[i] < host->plan.num_envs)
+            c->envs[c->count++] = asked.values[i];
+    const int64_t most = MOST_MILLIHERTZ;
+    c->millihertz = (uint32_t)(asked.number < 100 ? 100 : asked.number > most ? most : asked.number);
+    forget_unwatched(host);
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < c->count; i++) {
+        int place = place_of(host, c->envs[i]);
+        if (place < 0 && (place = place_of(host, -1)) >= 0)
+            set_watched(host, place, c->envs[i]);
+        if (place >= 0) /* else: others watch too many */
+            c->envs[kept++] = c->envs[i];
+    }
+    c->count = kept;
+    set_due(host);
+    shoal_note answer = {.kind = SHOAL_WATCH, .count = kept};
+    int error = shoal_note_send(c->fd, &answer, -1);
+    for (uint32_t i = 0; i < kept && error == 0; i++) {
+        const int window_fd = host->window_fds[place_of(host, c->envs[i])];
+        shoal_note note = {.kind = SHOAL_WINDOW, .number = c->envs[i]};
+        if (window_fd >= 0)
+            error = shoal_note_send(c->fd, &note, window_fd);
+    }
+    if (error != 0)
+        drop(host, c);
+}
+
+/* A publisher has a new window: kept for who comes later, and given to all who watch that environment. */
+static void publish(shoal_host *host, client *from) {
+    const int64_t env = from->note.number;
+    const int place = env < 0 ? -1 : place_of(host, env);
+    if (place < 0 || from->passed_fd < 0)
+        return;
+    close_fd(&host->window_fds[place]);
+    host->window_fds[place] = from->passed_fd;
+    from->passed_fd = -1;
+    shoal_note note = {.kind = SHOAL_WINDOW, .number = env};
+    for (int i = 0; i < MAX_CLIENTS; i++) {
+        client *c = &host->clients[i];
+        if (c->fd >= 0 && is_watched_by(c, env) &&
+            shoal_note_send(c->fd, &note, host->window_fds[place]) != 0)
+            drop(host, c);
+    }
+}
+
+static void answer(shoal_host *host, client *c) {
+    shoal_note note = {.kind = c->note.kind};
+    int error = 0, passed_fd = -1;
+    switch (c->note.kind) {
+    case SHOAL_WATCH:
+        watch(host, c);
+        return;
+    case SHOAL_PUBLISH:
+        publish(host, c);
+        break;
+    case SHOAL_FACTS:
+        passed_fd = host->plan.facts_fd;
+        break;
+    case SHOAL_COUNTERS: {
+        shoal_statistics sum = {0};
+        host->plan.count(host->plan.context, &sum);
+        note.values[0] = (int64_t)shoal_now_ns();
+        note.values[1] = (int64_t)sum.steps;
+        note.values[2] = (int64_t)sum.episodes;
+        note.values[3] = (int64_t)sum.length_sum;
+        memcpy(&note.values[4], &sum.return_sum, sizeof sum.return_sum);
+        break;
+    }
+    default:
+        drop(host, c);
+        return;
+    }
+    error = shoal_note_send(c->fd, &note, passed_fd);
+    if (error != 0)
+        drop(host, c);
+}
+
+static void hear(shoal_host *host, client *c) {
+    struct iovec part = {(char *)&c->note + c->got, sizeof c->note - c->got};
+    union {
+        struct cmsghdr head;
+        char bytes[CMSG_SPACE(4 * sizeof(int))];
+    } control;
+    struct msghdr message = {.msg_iov = &part,
+                             .msg_iovlen = 1,
+                             .msg_control = control.bytes,
+                             .msg_controllen = sizeof control.bytes};
+    const ssize_t count = recvmsg(c->fd, &message, MSG_DONTWAIT | SHOAL_MSG_CLOEXEC);
+    if (count < 0 && (errno == EAGAIN || errno == EINTR))
+        return;
+    for (struct cmsghdr *head = count < 0 ? NULL : CMSG_FIRSTHDR(&message); head != NULL;
+         head = CMSG_NXTHDR(&message, head)) {
+        if (head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS)
+            continue;
+        for (size_t at = CMSG_LEN(0); at + sizeof(int) <= head->cmsg_len; at += sizeof(int)) {
+            int fd;
+            memcpy(&fd, (char *)head + at, sizeof fd);
+            close_fd(&c->passed_fd); /* one at most is meant */
+            c->passed_fd = fd;
+        }
+    }
+    if (count <= 0) {
+        drop(host, c);
+        return;
+    }
+    c->got += (uint32_t)count;
+    if (c->got < sizeof c->note)
+        return;
+    c->got = 0;
+    answer(host, c);
+    close_fd(&c->passed_fd);
+}
+
+static void welcome(shoal_host *host) {
+    int fd = shoal_accept(host->plan.listen_fd);
+    if (fd < 0)
+        return;
+    for (int i = 0; i < MAX_CLIENTS && shoal_peer_uid(fd) == (int64_t)geteuid(); i++) {
+        client *c = &host->clients[i];
+        if (c->fd < 0) {
+            *c = (client){.fd = fd, .passed_fd = -1};
+            return;
+        }
+    }
+    close(fd); /* another user, or too many */
+}
+
+static uint64_t period_ns(const shoal_host *host) {
+    uint32_t quickest = 0;
+    for (int i = 0; i < MAX_CLIENTS; i++) {
+        const client *c = &host->clients[i];
+        if (c->fd >= 0 && c->count != 0 && c->millihertz > quickest)
+            quickest = c->millihertz;
+    }
+    return quickest == 0 ? 0 : 1000000000000u / quickest;
+}
+
+static void *run(void *argument) {
+    shoal_host *host = argument;
+    uint64_t last = 0;
+    for (;;) {
+        struct pollfd polled[2 + MAX_CLIENTS] = {{.fd = host->sleep_fd, .events = POLLIN},
+                                                 {.fd = host->plan.listen_fd, .events = POLLIN}};
+        for (int i = 0; i < MAX_CLIENTS; i++)
+            polled[2 + i] = (struct pollfd){.fd = host->clients[i].fd, .events = POLLIN};
+        const uint64_t period = period_ns(host);
+        int timeout_ms = -1;
+        if (period != 0) {
+            const uint64_t now = shoal_now_ns();
+            if (now >= last + period) {
+                set_due(host);
+                last = now;
+            }
+            timeout_ms = (int)((last + period - now) / 1000000) + 1;
+        }
+        if (poll(polled, 2 + MAX_CLIENTS, timeout_ms) < 0)
+            continue; /* EINTR */
+        if (polled[0].revents != 0)
+            return NULL;
+        if (polled[1].revents != 0)
+            welcome(host);
+        for (int i = 0; i < MAX_CLIENTS; i++)
+            if (polled[2 + i].revents != 0 && host->clients[i].fd == polled[2 + i].fd)
+                hear(host, &host->clients[i]);
+    }
+}
+
+static void release(shoal_host *host) {
+    for (int i = 0; i < MAX_CLIENTS; i++) {
+        close_fd(&host->clients[i].passed_fd);
+        close_fd(&host->clients[i].fd);
+    }
+    for (int i = 0; i < SHOAL_MAX_WATCHED; i++)
+        close_fd(&host->window_fds[i]);
+    if (host->ring_fd != host->sleep_fd)
+        close_fd(&host->ring_fd);
+    close_fd(&host->sleep_fd);
+    close_fd(&host->plan.listen_fd);
+    close_fd(&host->plan.facts_fd);
+    free(host);
+}
+
+int shoal_host_start(const shoal_host_plan *plan, shoal_host **out) {
+    *out = NULL;
+    shoal_host *host = calloc(1, sizeof *host);
+    if (host == NULL)
+        return -ENOMEM;
+    host->plan = *plan;
+    for (int i = 0; i < MAX_CLIENTS; i++)
+        host->clients[i].fd = host->clients[i].passed_fd = -1;
+    for (int i = 0; i < SHOAL_MAX_WATCHED; i++) {
+        host->window_fds[i] = -1;
+        plan->watched[i].env = -1;
+    }
+    int error = -shoal_bell_create(&host->sleep_fd, &host->ring_fd);
+    if (error == 0) {
+        sigset_t all, before;
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, &before);
+        error = pthread_create(&host->thread, NULL, run, host);
+        pthread_sigmask(SIG_SETMASK, &before, NULL);
+    } else {
+        host->sleep_fd = host->ring_fd = -1;
+    }
+    if (error != 0) {
+        host->plan.listen_fd = host->plan.facts_fd = -1; /* the caller's still */
+        release(host);
+        return -error;
+    }
+    *out = host;
+    return 0;
+}
+
+void shoal_host_stop(shoal_host *host) {
+    const uint64_t one = 1;
+    while (write(host->ring_fd, &one, sizeof one) < 0 && errno == EINTR)
+        continue;
+    pthread_join(host->thread, NULL);
+    release(host);
+}
+
+void shoal_host_forget(shoal_host *host) { release(host); }

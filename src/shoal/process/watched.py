@@ -1,0 +1,109 @@
+"""A chunk of Python environments as others see them: the hook, the last step, a picture."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from shoal.memory import Segment
+from shoal.spaces import Memory
+from shoal.state.exports import from_python, named_arrays
+from shoal.state.publish import Publisher
+from shoal.state.snapshot import Field, Snapshot
+
+__all__ = ["WatchedChunk"]
+
+_SAME_STEP = 1
+
+
+class WatchedChunk:
+    """Publishes environments of a chunk. It is given what it needs, and holds no chunk."""
+
+    def __init__(self, envs: list[Any], plan: Any, board: Segment) -> None:
+        """`envs` is the chunk's own list, in which environments are made anew."""
+        self._envs, self._plan = envs, plan
+        self._watched = board["watched"]
+        self._episode, self._length = board["episode"], board["length"]
+        self._last_length = board["last_length"]
+        self._slots: dict[int, tuple[Memory | None, tuple[Any, ...], int]] = {}
+        self._publisher: Publisher | None = None
+        self._last_action: Callable[[int], Any] = lambda local: None
+
+    def begin(self, session: str | None, last_action: Callable[[int], Any]) -> None:
+        self._last_action = last_action
+        if session is not None:
+            self._publisher = Publisher(session, self._watched, self._plan.first, self._plan.count)
+
+    def add_slot(self, number: int, memory: Memory | None, flags: tuple[Any, ...], ahead: int) -> None:
+        # Views of our own: what is lent is counted by the references to the arrays themselves.
+        self._slots[number] = memory, tuple(flag[:] for flag in flags), ahead
+
+    def drop_slot(self, number: int) -> None:
+        self._slots.pop(number, None)
+
+    def close(self) -> None:
+        if self._publisher is not None:
+            self._publisher.close()
+        self._last_action = lambda local: None
+
+    def publish(self, slot: int, row: int) -> None:
+        """What is watched, after a step into that slot."""
+        if self._publisher is not None:
+            self._publisher(partial(self._snapshot, slot, row))
+
+    def _snapshot(self, slot: int, row: int, env_id: int) -> Snapshot:
+        local = env_id - self._plan.first
+        env = self._envs[local]
+        errors: list[str] = []
+        world = _attempt(lambda: from_python(env), "export_state", errors)
+        step = _attempt(lambda: self._step(slot, row, local, env), "the last step", errors)
+        if getattr(env, "render_mode", None) == "rgb_array":
+            step |= _attempt(lambda: _frame(env), "render", errors)
+        begun = int(self._episode[env_id])
+        return Snapshot(
+            env_id,
+            max(0, begun - 1),
+            self._tick(env_id, step),
+            time.monotonic_ns(),
+            world,
+            step,
+            "; ".join(errors),
+        )
+
+    def _tick(self, env_id: int, step: dict[str, Field]) -> int:
+        over = any(bool(step[name].data) for name in ("terminated", "truncated") if name in step)
+        if over and self._plan.autoreset != _SAME_STEP:  # of the episode that has just ended
+            return int(self._last_length[env_id])
+        return int(self._length[env_id])
+
+    def _step(self, slot: int, row: int, local: int, env: Any) -> dict[str, Field]:
+        memory, flags, ahead = self._slots[slot]
+        at = row + self._plan.first + local
+        seen: dict[str, Field] = {}
+        if memory is not None:
+            seen |= named_arrays("observation", memory.read_one(at + ahead))
+        action = self._last_action(local)
+        if action is not None:
+            seen |= named_arrays("action", action)
+        for name, flag in zip(("reward", "terminated", "truncated"), flags, strict=True):
+            seen[name] = Field(name, flag[at])
+        return seen
+
+
+def _attempt(get: Callable[[], dict[str, Field]], what: str, errors: list[str]) -> dict[str, Field]:
+    try:
+        return get()
+    except Exception as error:
+        errors.append(f"{what}: {type(error).__name__}: {error}")
+        return {}
+
+
+def _frame(env: Any) -> dict[str, Field]:
+    picture = np.asarray(env.render())
+    if picture.dtype != np.uint8 or picture.ndim != 3:
+        raise TypeError(f"expected uint8 [height, width, 3], got {picture.dtype} of shape {picture.shape}")
+    return {"frame": Field("frame", picture, "image")}

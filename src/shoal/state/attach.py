@@ -1,0 +1,271 @@
+"""Looking at a run from another process, without the run having been started for it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import struct
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import ClosedError, SegmentError, SessionError
+from shoal.memory import Segment
+from shoal.state import names, notes
+from shoal.state.exports import described
+from shoal.state.notes import COUNTERS, FACTS, MAX_WATCHED, WATCH, WINDOW, Note
+from shoal.state.snapshot import Snapshot
+from shoal.state.windows import ReadWindow
+
+__all__ = ["Session", "attach", "sessions"]
+
+_ANSWER_S = 2.0
+_RATE_HZ = 20.0
+
+
+def attach(name: str | None = None) -> Session:
+    """Opens a read-only view of a running vector environment of this user.
+
+    >>> import shoal
+    >>> envs = shoal.make_vec("Snake-v0", num_envs=4, session="doctest")
+    >>> _ = envs.reset(seed=0)
+    >>> with shoal.attach("doctest") as session:  # in any process
+    ...     session.facts["num_worlds"]
+    4
+    >>> envs.close()
+
+    Args:
+        name: As `shoal ps` lists it; None: the only one there is.
+    """
+    if name is None:
+        live = names.listed()
+        if len(live) != 1:
+            listing = ", ".join(path.name for path in live) or "none"
+            raise SessionError(f"name the session to look at; live are: {listing}")
+        return Session(live[0])
+    return Session(names.directory() / names.usable_name(name))
+
+
+def sessions() -> list[dict[str, Any]]:
+    """The facts of every live session of this user; names that dead runs left are removed on the way."""
+    found = []
+    for path in names.listed():
+        with contextlib.suppress(SessionError), Session(path) as session:  # it may end meanwhile
+            found.append(session.facts)
+    return found
+
+
+class Session:
+    """A run, seen from outside: it cannot be changed or slowed down through this."""
+
+    def __init__(self, path: Path) -> None:
+        self._name = path.name
+        self._lock = threading.RLock()
+        self._windows: dict[int, ReadWindow] = {}
+        self._seen: dict[int, tuple[ReadWindow, int, Snapshot]] = {}
+        self._watching: list[int] = []
+        self._rate_hz = _RATE_HZ
+        self._closed, self.alive = False, True
+        try:
+            self._channel = names.connect(path)
+        except (ConnectionRefusedError, FileNotFoundError):
+            live = ", ".join(found.name for found in names.listed()) or "none"
+            raise SessionError(f"no session is called {path.name!r}; live are: {live}") from None
+        except OSError as error:
+            raise SessionError(f"session {path.name!r} does not answer: {error.strerror or error}") from error
+        try:
+            self.facts: dict[str, Any] = self._read_facts()
+        except BaseException:
+            self.close()
+            raise
+
+    # -- what is asked of the host --------------------------------------------------------------------
+
+    def counters(self) -> dict[str, Any]:
+        """`time_ns`, `steps`, `episodes`, and the sums of their `return_sum` and `length_sum` so far."""
+        values = self._ask(Note(COUNTERS)).values
+        (returns,) = struct.unpack("=d", struct.pack("=q", values[4]))
+        return {
+            "time_ns": values[0],
+            "steps": values[1],
+            "episodes": values[2],
+            "return_sum": returns,
+            "length_sum": values[3],
+        }
+
+    def watch(self, env_ids: Sequence[int], rate_hz: float = _RATE_HZ) -> None:
+        """Watches these environments, and no others any more, up to `rate_hz` times a second."""
+        wanted = [self._env_id(env) for env in dict.fromkeys(env_ids)]
+        if len(wanted) > MAX_WATCHED:
+            raise ValueError(f"at most {MAX_WATCHED} environments can be watched, asked for {len(wanted)}")
+        if not 0.1 <= rate_hz <= 60:
+            raise ValueError(f"rate_hz must be from 0.1 to 60, got {rate_hz!r}")
+        with self._lock:
+            self._windows = {env: window for env, window in self._windows.items() if env in wanted}
+            self._seen = {env: seen for env, seen in self._seen.items() if env in wanted}
+            note = Note(WATCH, len(wanted), int(rate_hz * 1000), tuple(wanted))
+            kept = self._ask(note).count
+            self._watching, self._rate_hz = wanted, rate_hz
+            if kept < len(wanted):
+                raise SessionError(
+                    f"of {len(wanted)} environments {kept} can be watched: all watchers of a run together "
+                    f"watch {MAX_WATCHED} at most"
+                )
+
+    # -- what is seen ---------------------------------------------------------------------------------
+
+    def latest(self, env_id: int, after: int = 0) -> tuple[int, Snapshot] | None:
+        """The newest snapshot of a watched environment and its number, if above `after`. Never waits."""
+        with self._lock:
+            self._hear(0.0)
+            window = self._windows.get(env_id)
+            if window is None:
+                return None
+            known = self._seen.get(env_id)
+            if known is None or known[0] is not window or known[1] != window.number:
+                found = window.read()
+                if found is None:
+                    return None
+                self._seen[env_id] = known = (window, *found)
+            snapshot = known[2]  # windows are replaced, so their own numbers begin anew: the time does not
+            return (snapshot.time_ns, snapshot) if snapshot.time_ns > after else None
+
+    def snapshot(self, env_id: int = 0, timeout_s: float | None = 1.0) -> Snapshot:
+        """The newest snapshot; TimeoutError if the run makes no step of that environment meanwhile."""
+        env_id = self._env_id(env_id)
+        with self._lock:
+            if env_id not in self._watching:
+                self.watch([*self._watching[-MAX_WATCHED + 1 :], env_id], self._rate_hz)
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            found = self.latest(env_id)
+            if found is not None:
+                return found[1]
+            self._require_alive()
+            if deadline is not None and time.monotonic() >= deadline:
+                raise TimeoutError(
+                    f"environment {env_id} of {self._name!r} was not stepped within {timeout_s:g} s; is the "
+                    "run busy with something else?"
+                )
+            self._hear(0.005)
+
+    def state(self, env_id: int = 0) -> dict[str, dict[str, Any]]:
+        """What the environment exports, as `envs.state` gives it; a copy of one step boundary."""
+        return described(self.snapshot(env_id).world)
+
+    def state_arrays(self, env_id: int = 0) -> dict[str, NDArray[Any]]:
+        """The same as read-only arrays."""
+        return {name: field.data for name, field in self.snapshot(env_id).world.items()}
+
+    def observations(self, env_id: int = 0) -> dict[str, NDArray[Any]]:
+        """The observation of the newest step: "observation", or one for each part of a Dict space."""
+        step = self.snapshot(env_id).step
+        return {name: field.data for name, field in step.items() if name.split("/")[0] == "observation"}
+
+    def rewards(self, env_id: int = 0) -> NDArray[Any]:
+        """The reward of the newest step; with several agents one for each."""
+        found = self.snapshot(env_id).step.get("reward")
+        if found is None:
+            raise SessionError(f"environment {env_id} of {self._name!r} has made no step yet")
+        return found.data
+
+    # -- life -----------------------------------------------------------------------------------------
+
+    def fileno(self) -> int:
+        """Readable when there is something new to hear, such as the end of the run."""
+        return self._channel.fileno()
+
+    def close(self) -> None:
+        """Ends the connection, and with it the watching. Idempotent; snapshots stay."""
+        with self._lock:
+            self._closed = True
+            self._channel.close()
+            self._windows.clear()
+            self._seen.clear()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Session {self._name!r}{', closed' if self._closed else '' if self.alive else ', ended'}>"
+
+    # -- inside ---------------------------------------------------------------------------------------
+
+    def _read_facts(self) -> dict[str, Any]:
+        note = self._ask(Note(FACTS))
+        if note.fd < 0:
+            raise SessionError(f"session {self._name!r} gave no facts; is it of another version of Shoal?")
+        try:
+            with Segment.from_fileno(note.fd, readonly=True) as segment:
+                facts: dict[str, Any] = json.loads(segment["facts"].tobytes())
+        except (SegmentError, KeyError, ValueError) as error:
+            raise SessionError(f"session {self._name!r}: its facts cannot be read: {error}") from error
+        return facts
+
+    def _env_id(self, env_id: Any) -> int:
+        if isinstance(env_id, bool) or not isinstance(env_id, (int, np.integer)):
+            raise TypeError(f"an environment's id must be an int, got {type(env_id).__name__}: {env_id!r}")
+        if not 0 <= env_id < self.facts["num_worlds"]:
+            raise IndexError(
+                f"environment {env_id} is out of range for {self.facts['num_worlds']} environments"
+            )
+        return int(env_id)
+
+    def _require_alive(self) -> None:
+        if self._closed:
+            raise ClosedError(f"the session {self._name!r} was closed here")
+        if not self.alive:
+            raise SessionError(f"the run {self._name!r} has ended")
+
+    def _ask(self, note: Note) -> Note:
+        """Sends a note and gives its answer; windows that come meanwhile are kept."""
+        with self._lock:
+            self._require_alive()
+            deadline = time.monotonic() + _ANSWER_S
+            try:
+                notes.send(self._channel, note)
+            except OSError:
+                self.alive = False
+            while True:
+                self._require_alive()
+                answer = self._hear(max(0.0, deadline - time.monotonic()), note.kind)
+                if answer is not None:
+                    return answer
+                if time.monotonic() >= deadline:
+                    raise SessionError(f"session {self._name!r} did not answer within {_ANSWER_S:g} s")
+
+    def _hear(self, timeout_s: float, kind: int = 0) -> Note | None:
+        """Takes in what has come; waits for something first. The first note of that kind, if there is one."""
+        with self._lock:
+            while not self._closed and self.alive and select.select([self._channel], [], [], timeout_s)[0]:
+                try:
+                    note = notes.receive(self._channel)
+                except OSError:
+                    note = None
+                if note is None:
+                    self.alive = False
+                elif note.kind == WINDOW and note.fd >= 0:
+                    self._open_window(note)
+                elif note.kind == kind:
+                    return note
+                elif note.fd >= 0:
+                    os.close(note.fd)
+                timeout_s = 0.0
+        return None
+
+    def _open_window(self, note: Note) -> None:
+        with contextlib.suppress(SegmentError, SessionError):  # whatever it is, it is no window
+            self._windows[note.number] = ReadWindow(note.fd)

@@ -1,0 +1,230 @@
+"""A snapshot as a picture, without a screen: the same world, colours and marks as the viewer's page draws."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.state.font import HEIGHT, PITCH, mask_of
+from shoal.state.painting import Pixels, columns_of, draw_entities, paint, rgb
+from shoal.state.snapshot import Field, Snapshot
+
+__all__ = ["render", "to_png", "write_png"]
+
+_STAGE, _BAR, _FOOT, _TEXT, _ACCENT = rgb("#080c0e", "#12191d", "#081018", "#e6edf0", "#3fbfc6")
+_LINE = 2 * HEIGHT + 10  # of text at twice its size
+
+
+def render(
+    snapshot: Snapshot,
+    width: int = 960,
+    height: int | None = None,
+    *,
+    layers: Sequence[str] | None = None,
+    legend: bool = True,
+    caption: bool = True,
+) -> Pixels:
+    """Draws a snapshot as [height, width, 3] of uint8.
+
+    `layers` names the fields of the world to draw, all by default. Without a world it is the environment's
+    own picture, else its observation. Without a height the picture is as high as the world is at this width.
+    """
+    if width < 16 or (height is not None and height < 16):
+        raise ValueError(f"a picture is at least 16 by 16 pixels, not {width} by {height}")
+    unknown = set(layers or ()) - set(snapshot.world)
+    if unknown:
+        raise ValueError(f"layers has {sorted(unknown)}, but the world has {sorted(snapshot.world)}")
+    world = [one for name, one in snapshot.world.items() if layers is None or name in layers]
+    ground = [one for role in ("image", "grid") for one in world if one.role == role and _is_flat(one)]
+    marks = [one for one in world if one.role == "entities" and columns_of(one) is not None]
+    if not snapshot.world:
+        ground = _own_picture(snapshot)
+
+    top, left, rows, cols = _extent(ground, marks)
+    key = _legend([*ground, *marks], width) if legend else np.empty((0, width, 3), np.uint8)
+    foot = _caption(snapshot, width) if caption else np.empty((0, width, 3), np.uint8)
+    if height is None:
+        room = max(16, round(width * rows / cols)) if ground or marks else max(120, width // 2)
+    else:
+        room = max(16, height - len(key) - len(foot))
+    stage = np.empty((room, width, 3), np.uint8)
+    stage[:] = _STAGE
+    scale = min(width / cols, room / rows)
+    x0, y0 = (width - cols * scale) / 2 - left * scale, (room - rows * scale) / 2 - top * scale
+    grids = 0
+    for one in ground:
+        across = (scale, scale)
+        if one.role == "image" and _has_grid(ground):  # it covers the same ground as the grid does
+            across = (scale * rows / one.data.shape[0], scale * cols / one.data.shape[1])
+        _draw_ground(stage, one, across, x0, y0, above=grids > 0)
+        grids += one.role == "grid"
+    for one in marks:
+        draw_entities(stage, one, scale, x0, y0)
+    if not ground and not marks:
+        _draw_bars(stage, snapshot)
+    whole = np.concatenate([stage, key, foot])
+    return whole if height is None else whole[:height]
+
+
+def to_png(pixels: Pixels) -> bytes:
+    """The picture as a PNG file's bytes."""
+    if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or 0 in pixels.shape:
+        raise ValueError(f"a picture is uint8 [height, width, 3], not {pixels.dtype} {list(pixels.shape)}")
+
+    def chunk(name: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+
+    rows = np.zeros((pixels.shape[0], 1 + pixels.shape[1] * 3), np.uint8)  # each begins with its filter: none
+    rows[:, 1:] = pixels.reshape(len(pixels), -1)
+    head = struct.pack(">IIBBBBB", pixels.shape[1], pixels.shape[0], 8, 2, 0, 0, 0)
+    body = zlib.compress(rows.tobytes(), 6)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", body) + chunk(b"IEND", b"")
+
+
+def write_png(path: str | PathLike[str], pixels: Pixels) -> None:
+    """Writes the picture as a PNG file."""
+    Path(path).write_bytes(to_png(pixels))
+
+
+def _is_flat(one: Field) -> bool:
+    shape = one.data.shape
+    return 0 not in shape and (
+        len(shape) == 2 or (one.role == "image" and len(shape) == 3 and shape[2] in (1, 3, 4))
+    )
+
+
+def _has_grid(ground: list[Field]) -> bool:
+    return any(one.role == "grid" for one in ground)
+
+
+def _own_picture(snapshot: Snapshot) -> list[Field]:
+    """`frame`, or an observation that looks like a picture, as a field of that role."""
+    for name, one in snapshot.step.items():
+        data = one.data if name == "frame" else _first_agent(snapshot, one.data)
+        seen = Field(name, data, "image")
+        if (
+            (name == "frame" or name.startswith("observation"))
+            and _is_flat(seen)
+            and min(data.shape[:2]) >= 8
+        ):
+            return [seen]
+    return []
+
+
+def _first_agent(snapshot: Snapshot, data: NDArray[Any]) -> NDArray[Any]:
+    """With several agents the rewards have a dimension, and so has all else one more."""
+    reward = snapshot.step.get("reward")
+    several = reward is not None and reward.data.ndim == 1 and data.shape[:1] == reward.data.shape
+    first: NDArray[Any] = data[0] if several and len(data) else data
+    return first
+
+
+def _extent(ground: list[Field], marks: list[Field]) -> tuple[float, float, float, float]:
+    """Top, left, rows and columns of all that is drawn, in tiles."""
+    if ground:
+        shapes = [one.data.shape for one in ground if one.role == "grid"] or [
+            one.data.shape for one in ground
+        ]
+        return 0, 0, max(shape[0] for shape in shapes), max(shape[1] for shape in shapes)
+    places = [named for one in marks if (named := columns_of(one)) is not None and len(named["row"])]
+    if not places:
+        return 0, 0, 1, 1
+    low = [min(float(one[axis].min()) for one in places) for axis in ("row", "column")]
+    high = [max(float(one[axis].max()) for one in places) for axis in ("row", "column")]
+    margin = max(0.5, (high[0] - low[0]) / 20, (high[1] - low[1]) / 20)
+    return low[0] - margin, low[1] - margin, high[0] - low[0] + 2 * margin, high[1] - low[1] + 2 * margin
+
+
+def _draw_ground(
+    stage: Pixels, one: Field, across: tuple[float, float], x0: float, y0: float, above: bool
+) -> None:
+    """Each pixel of the stage takes the value of the tile that its middle is in. `across`: a tile's sides."""
+    tile_rows = np.floor((np.arange(stage.shape[0]) + 0.5 - y0) / across[0]).astype(np.int64)
+    tile_cols = np.floor((np.arange(stage.shape[1]) + 0.5 - x0) / across[1]).astype(np.int64)
+    down = np.flatnonzero((tile_rows >= 0) & (tile_rows < one.data.shape[0]))
+    along = np.flatnonzero((tile_cols >= 0) & (tile_cols < one.data.shape[1]))
+    place = np.ix_(down, along)
+    values = one.data[np.ix_(tile_rows[down], tile_cols[along])]
+    if values.ndim == 2:
+        values = values[..., None]
+    if one.role == "image" and one.data.dtype == np.uint8:
+        stage[place] = values[..., :3] if values.shape[2] > 2 else values[..., :1]
+        return
+    colors, seen = paint(one, values[..., 0], above)
+    stage[place] = np.where(seen[..., None], colors, stage[place])
+
+
+def _draw_bars(stage: Pixels, snapshot: Snapshot) -> None:
+    """The observation as bars from zero; a long one as thin columns."""
+    found = next((one for name, one in snapshot.step.items() if name.startswith("observation")), None)
+    if found is None:
+        _write(stage, "NOTHING TO DRAW", 12, 12)
+        return
+    values = _first_agent(snapshot, found.data).astype(np.float64).reshape(-1)
+    finite = np.where(np.isfinite(values), values, 0.0)
+    reach = float(np.abs(finite).max(initial=0.0)) or 1.0
+    height, width = stage.shape[:2]
+    names = found.columns if len(found.columns) == len(values) else tuple(map(str, range(len(values))))
+    texts = len(values) * (2 * HEIGHT + 4) <= height and width >= 320
+    left, right = (140, width - 140) if texts else (8, width - 8)
+    zero = (left + right) // 2 if (finite < 0).any() else left
+    for at, value in enumerate(finite):
+        top, bottom = round(at * height / len(values)), round((at + 1) * height / len(values))
+        gap = (bottom - top) // 4
+        end = round(zero + value / reach * (right - zero))
+        stage[top + gap : max(top + gap + 1, bottom - gap), min(zero, end) : max(zero, end)] = _ACCENT
+        if texts:
+            middle = (top + bottom) // 2 - HEIGHT
+            _write(stage, names[at][:10], 8, middle)
+            _write(stage, f"{values[at]:.4g}", right + 12, middle)
+
+
+def _write(picture: Pixels, text: str, left: int, top: int) -> None:
+    """Text at twice its size; what does not fit is cut off."""
+    ink = mask_of(text, 2)[: max(0, len(picture) - top), : max(0, picture.shape[1] - left)]
+    picture[top : top + ink.shape[0], left : left + ink.shape[1]][ink] = _TEXT
+
+
+def _entries(drawn: list[Field]) -> Iterator[tuple[str, Pixels]]:
+    for one in drawn:
+        if one.role == "image":
+            continue
+        for category in one.categories:
+            yield category.name, rgb(category.color)[0]
+
+
+def _legend(drawn: list[Field], width: int) -> Pixels:
+    """A strip with a square and a name for each category, in as many lines as they need."""
+    placed, left, line = [], 12, 0
+    for name, color in _entries(drawn):
+        long = 22 + len(name) * PITCH * 2 + 16
+        if left > 12 and left + long > width:
+            left, line = 12, line + 1
+        placed.append((name, color, left, line))
+        left += long
+    strip = np.empty(((line + 1) * _LINE if placed else 0, width, 3), np.uint8)
+    strip[:] = _BAR
+    for name, color, at, line in placed:
+        top = line * _LINE + 5
+        strip[top : top + 14, at : at + 14] = color
+        _write(strip, name, at + 22, top)
+    return strip
+
+
+def _caption(snapshot: Snapshot, width: int) -> Pixels:
+    parts = [f"ENV {snapshot.env_id}", f"EPISODE {snapshot.episode}", f"TICK {snapshot.tick}"]
+    reward = snapshot.step.get("reward")
+    numbers = [one for one in snapshot.world.values() if one.role == "scalar" and one.data.size == 1]
+    for one in [*numbers, *([reward] if reward is not None and reward.data.size == 1 else [])]:
+        parts.append(f"{one.name} {float(one.data.reshape(-1)[0]):.4g}")
+    bar = np.empty((_LINE, width, 3), np.uint8)
+    bar[:] = _FOOT
+    _write(bar, "   ".join(parts), 12, 5)
+    return bar

@@ -1,0 +1,50 @@
+"""What goes over a session's socket: notes of one size, each with a descriptor or none (core/host.h)."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from dataclasses import dataclass
+
+__all__ = ["COUNTERS", "FACTS", "MAX_WATCHED", "PUBLISH", "WATCH", "WINDOW", "Note", "receive", "send"]
+
+FACTS, COUNTERS, WATCH, WINDOW, PUBLISH = 1, 2, 3, 4, 5
+MAX_WATCHED = 16
+_FORMAT = struct.Struct(f"=IIq{MAX_WATCHED}q")
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """One note; `fd` is the receiver's to close."""
+
+    kind: int
+    count: int = 0
+    number: int = 0
+    values: tuple[int, ...] = ()
+    fd: int = -1
+
+
+def send(channel: socket.socket, note: Note) -> None:
+    values = (*note.values, *[0] * (MAX_WATCHED - len(note.values)))
+    data = _FORMAT.pack(note.kind, note.count, note.number, *values)
+    if note.fd >= 0:
+        socket.send_fds(channel, [data], [note.fd])
+    else:
+        channel.sendall(data)
+
+
+def receive(channel: socket.socket) -> Note | None:
+    """The next note; None at the end of the connection."""
+    data = b""
+    fd = -1
+    while len(data) < _FORMAT.size:
+        more, fds, _, _ = socket.recv_fds(channel, _FORMAT.size - len(data), 1)
+        if not more:
+            if fd >= 0:
+                os.close(fd)
+            return None
+        data += more
+        fd = fds[0] if fds else fd
+    kind, count, number, *values = _FORMAT.unpack(data)
+    return Note(kind, count, number, tuple(values), fd)

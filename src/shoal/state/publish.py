@@ -1,0 +1,84 @@
+"""Publishing: a process that steps environments writes snapshots of watched ones, when the host says so.
+
+Nothing here may hurt the run: what goes wrong is published as the snapshot's error, and between two
+publications fifty times as long passes as one took.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import ShoalError
+from shoal.state import names, notes
+from shoal.state.notes import PUBLISH, Note
+from shoal.state.snapshot import Snapshot
+from shoal.state.windows import WriteWindow, encode
+
+__all__ = ["Publisher"]
+
+_SHARE = 50
+"""Of this many parts of its time a process spends one on being watched, at most."""
+
+
+class Publisher:
+    """The windows of one stepping process."""
+
+    def __init__(self, address: str, watched: NDArray[np.int64], first: int, count: int) -> None:
+        """`watched` is the host's list of (environment, generation); this process steps some of them."""
+        self._address, self._watched = Path(address), watched
+        self._mine = range(first, first + count)
+        self._windows: dict[int, tuple[int, WriteWindow]] = {}
+        self._rest_until = 0
+
+    def __call__(self, look: Callable[[int], Snapshot | None]) -> None:
+        """Publishes each watched environment of this process, as `look` sees it."""
+        begin = time.monotonic_ns()
+        asked = {env: generation for env, generation in self._watched.tolist() if env in self._mine}
+        for env in [env for env in self._windows if env not in asked]:
+            self._windows.pop(env)[1].close()
+        if begin < self._rest_until:  # but who has just begun to watch is shown something
+            asked = {env: new for env, new in asked.items() if self._generation(env) != new}
+        for env, generation in asked.items():
+            try:
+                snapshot = look(env)
+            except Exception as error:
+                what = f"{type(error).__name__}: {error}"
+                snapshot = Snapshot(env, 0, 0, time.monotonic_ns(), error=what)
+            if snapshot is not None:
+                self._publish(snapshot, generation)
+        end = time.monotonic_ns()
+        self._rest_until = max(self._rest_until, end + _SHARE * (end - begin) if asked else 0)
+
+    def _generation(self, env: int) -> int:
+        return self._windows[env][0] if env in self._windows else -1
+
+    def _publish(self, snapshot: Snapshot, generation: int) -> None:
+        parts, count = encode(snapshot)
+        known = self._windows.get(snapshot.env_id)
+        if known is not None and known[0] == generation and known[1].write(snapshot, parts, count):
+            return
+        if known is not None:
+            del self._windows[snapshot.env_id]
+            known[1].close()
+        # No memory, no session any more: not the run's concern.
+        with contextlib.suppress(ShoalError, OSError):
+            window = WriteWindow(count)
+            window.write(snapshot, parts, count)
+            self._hand_over(snapshot.env_id, window)
+            self._windows[snapshot.env_id] = generation, window
+
+    def _hand_over(self, env: int, window: WriteWindow) -> None:
+        with names.connect(self._address) as channel, window.reader() as reader:
+            notes.send(channel, Note(PUBLISH, number=env, fd=reader.fileno()))
+            notes.receive(channel)  # it has it
+
+    def close(self) -> None:
+        for _, window in self._windows.values():
+            window.close()
+        self._windows.clear()

@@ -1,0 +1,129 @@
+"""The trainer's end of a session: its name, its facts, and the host thread that answers watchers."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import re
+import time
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import logger
+from numpy.typing import NDArray
+
+from shoal import _core
+from shoal.errors import NameInUse, SessionError, ShoalError
+from shoal.memory import Layout, Segment
+from shoal.memory.layout import FieldSpec
+from shoal.state import names
+from shoal.state.notes import MAX_WATCHED
+
+__all__ = ["AUTO", "Hosted", "checked_session", "open_session", "watch_fields"]
+
+AUTO = "auto"
+"""The session's name is made from the environment's and the process's."""
+
+_hosted: weakref.WeakSet[Hosted] = weakref.WeakSet()
+
+
+def watch_fields(publishers: int) -> dict[str, FieldSpec]:
+    """The memory through which a host tells those who step: whom it watches, and a line for each of them."""
+    return {"watched": (np.int64, (MAX_WATCHED, 2)), "due": (np.uint32, (publishers, 16))}
+
+
+def checked_session(session: Any) -> str | None:
+    """What was given as `session=`; None: there is to be none."""
+    if session is None or os.environ.get("SHOAL_SESSIONS", "").lower() in ("off", "0", "no"):
+        return None
+    return names.usable_name(session)
+
+
+def address_of(name: str) -> str:
+    return str(names.directory() / name)
+
+
+class Hosted:
+    """A live session."""
+
+    def __init__(
+        self,
+        asked: str,
+        facts: Mapping[str, Any],
+        num_worlds: int,
+        watched: NDArray[np.int64],
+        due: NDArray[np.uint32],
+        counted: Any,
+    ) -> None:
+        """`counted` is what the host reads the counters from: a stepper, a flow, or workers' sums."""
+        self.name, listening = _bound(asked, str(facts["env"]))
+        self._pid = os.getpid()
+        self._host: _core.Host | None = None
+        with listening:
+            told = json.dumps({"name": self.name, "pid": self._pid, "started": time.time(), **facts})
+            data = np.frombuffer(told.encode(), np.uint8)
+            with Segment.published(Layout({"facts": (np.uint8, data.shape)})) as segment:
+                segment["facts"][:] = data
+                with segment.reader() as reader:
+                    fds = os.dup(listening.fileno()), os.dup(reader.fileno())
+        try:
+            self._host = _core.Host(*fds, num_worlds, watched, due, counted)
+        except OSError as error:
+            for fd in fds:
+                os.close(fd)
+            names.release(self.name)
+            raise SessionError(f"cannot start a session's thread: {error.strerror}") from error
+        _hosted.add(self)
+
+    @property
+    def address(self) -> str:
+        return address_of(self.name)
+
+    def close(self) -> None:
+        """Ends it: whoever watches is told by the end of the connection."""
+        host, self._host = self._host, None
+        if host is not None:
+            host.close()
+            if self._pid == os.getpid():
+                names.release(self.name)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):
+            self.close()
+
+
+def open_session(asked: str, *arguments: Any) -> Hosted | None:
+    """A session; None, with a warning, if it was not asked for by name and cannot be had."""
+    try:
+        return Hosted(asked, *arguments)
+    except (ShoalError, OSError) as error:
+        if asked != AUTO:
+            raise
+        logger.warn(f"this run cannot be watched: {error} (session=None says that this is meant)")
+        return None
+
+
+def _bound(asked: str, env: str) -> tuple[str, Any]:
+    if asked != AUTO:
+        return asked, names.bind(asked)
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", env).strip("-._")[:40] or "envs"
+    for number in range(1, 10000):
+        name = f"{plain}-{os.getpid()}" + (f"-{number}" if number > 1 else "")
+        with contextlib.suppress(NameInUse):
+            return name, names.bind(name)
+    raise SessionError("this process has ten thousand sessions; close some of them")
+
+
+def _close_all() -> None:
+    for hosted in list(_hosted):
+        hosted.close()
+    _hosted.clear()
+
+
+atexit.register(_close_all)
+# A forked child has no such thread, and must not keep sockets of its parent open.
+os.register_at_fork(after_in_child=_close_all)

@@ -1,0 +1,137 @@
+"""One page at the other end of a WebSocket: what it wants, what it was sent, what comes next.
+
+Nothing waits in a queue: a message is made when the one before has left, from what is newest then. So a page
+that reads slowly misses frames and costs the memory of one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+
+from shoal.viewer import websocket
+from shoal.viewer.feed import Feed
+from shoal.viewer.protocol import Key, frame, pack
+
+__all__ = ["Client", "Stalled", "deliver"]
+
+_ERRORS_KEPT = 8
+
+
+class Stalled(Exception):
+    """The other side took nothing for too long."""
+
+
+async def deliver(writer: asyncio.StreamWriter, stall_s: float, *parts: bytes) -> None:
+    """Writes, and waits until all of it has left; raises Stalled once nothing of it did for `stall_s`.
+
+    The writer's transport must have write limits of 0. Cancelled, it leaves no half of a part behind.
+    """
+    for part in parts:
+        writer.write(part)
+    left, since = writer.transport.get_write_buffer_size(), time.monotonic()
+    if not left:
+        return await writer.drain()
+    while True:
+        try:
+            return await asyncio.wait_for(writer.drain(), stall_s / 4)
+        except asyncio.TimeoutError:
+            now_left, now = writer.transport.get_write_buffer_size(), time.monotonic()
+            if now_left < left:
+                left, since = now_left, now
+            elif now - since >= stall_s:
+                raise Stalled from None
+
+
+class Client:
+    """One page. All its methods are called in the server's event loop."""
+
+    def __init__(self, writer: asyncio.StreamWriter, feed: Feed, hello: bytes, stall_s: float) -> None:
+        self.watching: list[int] = []
+        self.rate_hz = 1.0
+        self.asked = 0
+        """Which of all wishes was its last; the newest has the highest."""
+        self.wake = asyncio.Event()
+        self._writer = writer
+        self._feed = feed
+        self._stall_s = stall_s
+        self._hello: bytes | None = hello
+        self._errors: deque[str] = deque(maxlen=_ERRORS_KEPT)
+        self._pong: bytes | None = None
+        self._counted, self._warned = 0, feed.error[0]
+        self._sent: dict[int, tuple[int, dict[Key, int]]] = {}
+        """Stamp, and since when each field was like this, in the last frame of an environment."""
+        self._due: dict[int, float] = {}
+
+    def watch(self, env_ids: list[int], rate_hz: float) -> None:
+        self.watching, self.rate_hz = list(env_ids), rate_hz
+        self._sent = {env: sent for env, sent in self._sent.items() if env in env_ids}
+        self._due = {}
+        self.wake.set()
+
+    def error(self, message: str) -> None:
+        self._errors.append(message)
+        self.wake.set()
+
+    def lose(self, env_ids: list[int], why: str) -> None:
+        """Some of what it watches cannot be shown."""
+        if env_ids:
+            self.watching = [env for env in self.watching if env not in env_ids]
+            self.error(f"not watched: {', '.join(map(str, sorted(env_ids)))}; {why}")
+
+    def pong(self, payload: bytes) -> None:
+        """Answers a ping; of several that came meanwhile only the last, as the RFC allows."""
+        self._pong = payload
+        self.wake.set()
+
+    async def send_all(self) -> None:
+        """Sends what there is to send, until it is cancelled."""
+        while True:
+            self.wake.clear()
+            message, opcode, wait_s = self._next(time.monotonic())
+            if message is not None:
+                await self._send(opcode, message)
+                continue
+            try:
+                await asyncio.wait_for(self.wake.wait(), wait_s)
+            except asyncio.TimeoutError:
+                pass
+
+    async def close(self, closing: websocket.Closing) -> None:
+        await self._send(websocket.CLOSE, closing.payload())
+
+    async def _send(self, opcode: int, message: bytes) -> None:
+        await deliver(self._writer, self._stall_s, websocket.head(opcode, len(message)), message)
+
+    def _next(self, now: float) -> tuple[bytes | None, int, float | None]:
+        """The next message and its opcode, or else how long there will be none (None: until it is woken)."""
+        if self._hello is not None:
+            hello, self._hello = self._hello, None
+            return hello, websocket.BINARY, None
+        if self._pong is not None:
+            pong, self._pong = self._pong, None
+            return pong, websocket.PONG, None
+        if self._errors:
+            return pack({"type": "error", "message": self._errors.popleft()}), websocket.BINARY, None
+        count, message = self._feed.error
+        if count != self._warned:
+            self._warned = count
+            return pack({"type": "error", "message": message}), websocket.BINARY, None
+        counters = self._feed.counters
+        if counters is not None and counters[0] != self._counted:
+            self._counted = counters[0]
+            return pack(counters[1]), websocket.BINARY, None
+        wait_s = None
+        for place, env in enumerate(self.watching):
+            world, (stamp, known) = self._feed.worlds.get(env), self._sent.get(env, (0, {}))
+            if world is None or world.stamp == stamp:
+                continue
+            left_s = self._due.get(env, 0.0) - now
+            if left_s <= 0:
+                self.watching.append(self.watching.pop(place))  # the others come first now
+                self._sent[env] = world.stamp, world.since
+                self._due[env] = now + 1 / self.rate_hz
+                return frame(world, known), websocket.BINARY, None
+            wait_s = left_s if wait_s is None else min(wait_s, left_s)
+        return None, websocket.BINARY, wait_s

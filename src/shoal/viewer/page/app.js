@@ -1,0 +1,347 @@
+// The page: what is shown, and who draws it when. State lives here; the other modules draw what they are given.
+import { AgentPanel } from "./agent.js";
+import { $, atMost, fitCanvas, number, say, short, span, theme, themeChanged } from "./dom.js";
+import { exportDialog, makeGif, makePng, makeWebm } from "./exports.js";
+import { History } from "./history.js";
+import { Inspector } from "./inspector.js";
+import { onKeys, onTabs } from "./keys.js";
+import { readLink, writeLink } from "./link.js";
+import { Overview } from "./overview.js";
+import { layersOf } from "./scene.js";
+import { Connection } from "./socket.js";
+import { Stage } from "./stage.js";
+import { Strip } from "./strip.js";
+import { EntityTable } from "./table.js";
+import { describeStep, notice, showStatus } from "./tell.js";
+import { Watcher } from "./watch.js";
+
+const state = {
+  env: 0,
+  facts: null,
+  frame: null,
+  layers: [],
+  paused: false,
+  link: "connecting",
+  run: "stepping",
+  selection: null,
+  follow: false,
+  hovered: null,
+  pointer: null,
+  hidden: new Set(),
+  lines: false,
+  theme: "",
+  tab: "overview",
+};
+const kept = new History();
+const overview = new Overview((key, on) => setLayer(key, on));
+const table = new EntityTable((selection) => select(selection, true));
+const agentPanel = new AgentPanel();
+const inspector = new Inspector();
+const strip = new Strip((env) => pick(env));
+const agents = () => state.facts?.agents || 1;
+const worlds = () => state.facts?.num_worlds || state.facts?.num_envs || 1;
+const stage = new Stage(state, { agents, select: (selection) => select(selection), drawn: () => remember() });
+const { camera } = stage;
+
+// ---- what arrives
+
+const connection = new Connection({
+  hello({ facts, sessions }) {
+    if (state.facts && (state.facts.pid !== facts.pid || state.facts.started !== facts.started)) {
+      overview.clear(); // another run than before
+      kept.clear();
+      state.frame = null;
+    }
+    state.facts = facts;
+    const several = facts.agents > 1 ? ` · ${facts.agents} agents each` : "";
+    say($("run-name"), facts.name);
+    say(
+      $("run-about"),
+      `${facts.env} · ${number(worlds())} ${worlds() === 1 ? "environment" : "environments"}${several}`,
+    );
+    document.title = `${facts.name} · Shoal`;
+    overview.showFacts(facts, sessions);
+    pick(state.env);
+  },
+  counters(one) {
+    state.run = one.run;
+    overview.addCounters(one);
+    say($("n-steps"), short(one.steps));
+    say($("n-rate"), short(one.steps_per_s));
+    say($("n-episodes"), short(one.episodes));
+    say($("n-return"), number(one.mean_return));
+    showStatus(state);
+    refreshCounters();
+  },
+  frame(frame) {
+    watcher.arrived(frame.env);
+    strip.draw(frame, agents());
+    if (frame.env !== state.env) return;
+    kept.push(frame);
+    if (state.paused) refreshTime();
+    else show(frame);
+  },
+  failure: (message) => notice(message, true),
+  status(link) {
+    state.link = link;
+    showStatus(state);
+  },
+});
+const watcher = new Watcher(connection, strip, () => state.env);
+
+function pick(env) {
+  const next = Math.min(worlds() - 1, Math.max(0, Math.floor(env)));
+  if (next !== state.env) {
+    Object.assign(state, { env: next, frame: null, paused: false, hovered: null, selection: null, follow: false });
+    kept.clear();
+    const known = connection.latest.get(next);
+    if (known) {
+      kept.push({ ...known });
+      show(kept.last);
+    } else notice("Waiting for the first frame");
+  }
+  strip.show(state.env, worlds());
+  watcher.stop(); // what the strip showed before is of no more interest
+  setTimeout(() => watcher.lookAround(), 150); // once the strip knows which of it are in sight
+  showStatus(state);
+  stage.redraw();
+}
+
+// ---- what is shown
+
+function show(frame) {
+  state.frame = frame;
+  state.layers = layersOf(frame, Math.max(0, stage.agent), agents());
+  stage.changed();
+  if (state.follow) stage.centre();
+  notice(frame.error, true);
+  const plain = !frame.world.size;
+  $("told").hidden = !plain;
+  if (plain) {
+    const pairs = describeStep(frame, Math.max(0, stage.agent), agents());
+    say($("told"), pairs.map((pair) => pair.join(" ")).join("  ·  "));
+  }
+  refreshTime();
+  refreshPanel();
+  refreshCharts();
+}
+
+const refreshCounters = atMost(450, () => state.tab === "overview" && overview.drawCounters());
+const refreshCharts = atMost(250, () => {
+  if (!state.frame || state.tab !== "overview") return;
+  overview.drawLegend(state.layers, state.hidden);
+  overview.drawScalars(kept, state.frame);
+});
+const refreshPanel = atMost(200, () => {
+  const { frame, tab, layers, selection } = state;
+  if (!frame) return;
+  if (tab === "entities") table.show(layers, selection);
+  if (tab === "inspect") inspector.show(frame);
+  if (tab === "agent") agentPanel.show(frame, kept, layers, selection, stage.agent, agents());
+});
+
+// ---- time
+
+const refreshTime = atMost(100, () => {
+  const { frames } = kept,
+    { frame } = state;
+  if (!frame || !frames.length) return;
+  $("scrub").max = frames.length - 1;
+  $("scrub").value = kept.indexOf(frame);
+  const behind = kept.last.time - frame.time;
+  const late = state.paused && behind > 0 ? ` · −${behind < 60 ? `${behind.toFixed(1)} s` : span(behind)}` : "";
+  say($("when"), `episode ${number(frame.episode)} · tick ${number(frame.tick)}${late}`);
+  drawEpisodes(frames);
+});
+
+/** A mark above the slider wherever another episode began. */
+function drawEpisodes(frames) {
+  const { ctx, width, height } = fitCanvas($("episodes"));
+  ctx.clearRect(0, 0, width, height);
+  ctx.fillStyle = theme().muted;
+  for (let i = 1; i < frames.length; i++) {
+    if (frames[i].episode !== frames[i - 1].episode)
+      ctx.fillRect(Math.round((i / (frames.length - 1)) * width), 0, 2, height);
+  }
+}
+
+function pause(on) {
+  state.paused = on;
+  if (!on && kept.last) show(kept.last);
+  showStatus(state);
+  refreshTime();
+}
+
+function scrubTo(index) {
+  if (!kept.frames.length) return;
+  state.paused = true;
+  show(kept.frames[Math.min(kept.frames.length - 1, Math.max(0, index))]);
+  showStatus(state);
+}
+
+const stepBy = (n) => state.frame && scrubTo(kept.indexOf(state.frame) + n);
+
+// ---- selection, layers, theme, tabs
+
+function select(selection, centred = false) {
+  state.selection = selection;
+  if (!selection) $("follow").checked = state.follow = false;
+  if (centred) {
+    if (camera.scale < 10) camera.scale = 18;
+    stage.centre();
+  }
+  if (selection && state.tab === "overview") setTab("agent");
+  stage.redraw();
+  refreshPanel();
+}
+
+function setLayer(key, on) {
+  if (on) state.hidden.delete(key);
+  else state.hidden.add(key);
+  stage.redraw();
+  refreshCharts();
+}
+
+function setLines(on) {
+  state.lines = on;
+  $("lines").setAttribute("aria-pressed", String(on));
+  stage.redraw();
+}
+
+const shownTheme = () => document.documentElement.dataset.theme;
+const darkWanted = matchMedia("(prefers-color-scheme: dark)");
+
+function setTheme(name) {
+  state.theme = name;
+  document.documentElement.dataset.theme = name || (darkWanted.matches ? "dark" : "light");
+  themeChanged();
+  stage.redraw(true);
+  refreshAll();
+}
+
+function setTab(name) {
+  state.tab = name;
+  for (const tab of document.querySelectorAll("[role=tab]")) {
+    const panel = tab.getAttribute("aria-controls"),
+      on = panel === name;
+    tab.setAttribute("aria-selected", String(on));
+    tab.tabIndex = on ? 0 : -1;
+    $(panel).hidden = !on;
+  }
+  refreshAll();
+}
+
+function refreshAll() {
+  stage.redraw();
+  refreshCounters();
+  refreshCharts();
+  refreshPanel();
+}
+
+const remember = atMost(300, () => state.facts && writeLink({ ...state, camera }));
+
+function applyLink() {
+  const link = readLink();
+  if (link.env !== undefined && state.facts) pick(link.env);
+  else state.env = link.env ?? state.env;
+  Object.assign(state, { hidden: new Set(link.hidden), selection: link.selection ?? null });
+  Object.assign(camera, link.camera ?? {}, { fitted: !link.camera });
+  setLines(link.lines);
+  setTheme(link.theme ?? "");
+  if ($(link.tab)?.getAttribute("role") === "tabpanel") setTab(link.tab);
+  if (camera.fitted && state.frame) stage.fit();
+}
+
+async function copyLink() {
+  writeLink({ ...state, camera, theme: shownTheme() });
+  const done = await navigator.clipboard?.writeText(location.href).then(
+    () => true,
+    () => false,
+  );
+  notice(done ? "Link copied" : "The link is in the address bar");
+  setTimeout(() => notice(""), 1500);
+}
+
+// ---- what one can do
+
+const actions = {
+  pause: () => pause(!state.paused),
+  step: stepBy,
+  environment: (by) => pick((state.env + by + worlds()) % worlds()),
+  zoom: (factor) => camera.zoom(factor),
+  fit: () => stage.fit(),
+  lines: () => setLines(!state.lines),
+  theme: () => setTheme(shownTheme() === "dark" ? "light" : "dark"),
+  help: () => $("help").showModal(),
+  nothing: () => select(null),
+};
+onKeys(actions);
+onTabs(setTab);
+const name = () => `${state.facts.name}-env${state.env}-tick${state.frame.tick}`;
+const openExport = exportDialog({ view: () => stage.view, frame: () => state.frame, history: kept, name });
+const clicks = {
+  "zoom-in": () => camera.zoom(1.5),
+  "zoom-out": () => camera.zoom(1 / 1.5),
+  "zoom-fit": actions.fit,
+  lines: actions.lines,
+  pause: actions.pause,
+  "step-back": () => stepBy(-1),
+  "step-forward": () => stepBy(1),
+  live: () => pause(false),
+  "env-before": () => actions.environment(-1),
+  "env-after": () => actions.environment(1),
+  theme: actions.theme,
+  "help-open": actions.help,
+  "copy-link": copyLink,
+  "export-open": () => state.frame && openExport(),
+};
+for (const [id, work] of Object.entries(clicks)) $(id).addEventListener("click", work);
+$("scrub").addEventListener("input", () => scrubTo(Number($("scrub").value)));
+$("follow").addEventListener("change", () => {
+  state.follow = $("follow").checked;
+  stage.centre();
+});
+darkWanted.addEventListener("change", () => state.theme || setTheme(""));
+window.addEventListener("hashchange", applyLink);
+applyLink();
+
+// A handle for tests: what is shown, and where a tile's middle is on the canvas, in CSS pixels.
+window.shoal = {
+  get env() {
+    return state.env;
+  },
+  get tick() {
+    return state.frame?.tick ?? null;
+  },
+  get episode() {
+    return state.frame?.episode ?? null;
+  },
+  get paused() {
+    return state.paused;
+  },
+  get selection() {
+    return state.selection;
+  },
+  get hidden() {
+    return [...state.hidden];
+  },
+  get frames() {
+    return kept.frames.length;
+  },
+  get bytes() {
+    return kept.bytes;
+  },
+  get paints() {
+    return stage.scene.paints;
+  },
+  get zoom() {
+    return { scale: camera.scale, x: camera.x, y: camera.y, fitted: camera.fitted };
+  },
+  get timing() {
+    return { ...stage.timing };
+  },
+  toCanvas: (row, column) => camera.toScreen(column + 0.5, row + 0.5),
+  png: () => makePng(stage.view, state.frame),
+  gif: (seconds) => makeGif(stage.view, kept.lastSeconds(seconds, 10), () => {}),
+  webm: (seconds) => makeWebm(stage.view, kept.lastSeconds(seconds, 30), () => {}),
+};

@@ -1,0 +1,52 @@
+// The last minutes of one environment. Frames share the fields that did not change, and each field counts once.
+
+export class History {
+  constructor(budget = 256 * 2 ** 20, most = 6000) {
+    Object.assign(this, { budget, most });
+    this.clear();
+  }
+
+  clear() {
+    this.frames = [];
+    this.bytes = 0;
+    this.next = 0;
+  }
+
+  push(frame) {
+    frame.place = this.next++;
+    this.frames.push(frame);
+    this.bytes += frame.bytes;
+    while (this.frames.length > 1 && (this.bytes > this.budget || this.frames.length > this.most)) this.dropOldest();
+  }
+
+  /** What the next frame still shares with the oldest becomes the next one's to account for. */
+  dropOldest() {
+    const [old, heir] = this.frames;
+    let kept = 0;
+    for (const part of ["world", "step"]) {
+      old[part].forEach((field, name) => (kept += heir[part].get(name) === field ? field.bytes : 0));
+    }
+    heir.bytes += kept;
+    this.bytes -= old.bytes - kept;
+    this.frames.shift();
+  }
+
+  get last() {
+    return this.frames[this.frames.length - 1];
+  }
+
+  /** Where a frame is now; one that was dropped meanwhile counts as the oldest. */
+  indexOf(frame) {
+    return Math.max(0, frame.place - (this.frames[0]?.place ?? 0));
+  }
+
+  /** The frames of the last seconds, no denser than `rate` a second. */
+  lastSeconds(seconds, rate, until = this.last) {
+    const picked = [];
+    for (const frame of this.frames) {
+      if (frame.place > until.place || frame.time < until.time - seconds) continue;
+      if (!picked.length || frame.time - picked[picked.length - 1].time >= 0.9 / rate) picked.push(frame);
+    }
+    return picked;
+  }
+}

@@ -1,0 +1,173 @@
+// The first panel: how the run goes, what the colours mean and how much of each there is, and the world's numbers.
+import { Chart } from "./charts.js";
+import { isQualitative, kindColor, paletteColor } from "./colors.js";
+import { $, el, number, say, short, span } from "./dom.js";
+import { categoryOf, countValues, measure } from "./fields.js";
+
+const MOST_ROWS = 24,
+  MOST_POINTS = 300;
+
+export class Overview {
+  constructor(toggle) {
+    this.toggle = toggle;
+    this.counters = [];
+    this.charts = {
+      mean_return: new Chart("Mean return"),
+      mean_length: new Chart("Mean episode length"),
+      steps_per_s: new Chart("Steps per second", { format: short }),
+    };
+    for (const chart of Object.values(this.charts)) chart.xText = (x) => `−${span(this.counters.at(-1).time - x)}`;
+    $("run-charts").append(...Object.values(this.charts).map((chart) => chart.element));
+    this.scalars = new Map();
+    this.groups = new Map();
+  }
+
+  clear() {
+    this.counters = [];
+  }
+
+  addCounters(one) {
+    this.counters.push(one);
+    if (this.counters.length > 7200) this.counters.shift();
+  }
+
+  drawCounters() {
+    const every = Math.ceil(this.counters.length / MOST_POINTS) || 1;
+    const points = this.counters.filter((_, i) => i % every === 0 || i === this.counters.length - 1);
+    const xs = points.map((one) => one.time);
+    for (const [key, chart] of Object.entries(this.charts))
+      chart.set(xs, [{ name: key, ys: points.map((one) => one[key]) }]);
+  }
+
+  showFacts(facts, sessions) {
+    const rows = [
+      ["Environment", facts.env],
+      ["Environments", number(facts.num_worlds)],
+      ["Agents in each", number(facts.agents)],
+      ["Workers", number(facts.workers)],
+      ["Backend", facts.backend],
+      ["Process", String(facts.pid)],
+      ["Started", new Date(facts.started * 1000).toLocaleString()],
+      ["Observations", facts.observation_space],
+      ["Actions", facts.action_space],
+      ["Version", facts.version],
+      ["Other sessions", (sessions || []).filter((name) => name !== facts.name).join(", ")],
+    ];
+    $("facts").replaceChildren(
+      ...rows
+        .filter(([, value]) => value && value !== "–")
+        .flatMap(([name, value]) => [el("dt", { textContent: name }), el("dd", { textContent: value })]),
+    );
+  }
+
+  /** One group for each layer: its switch, and its categories with how many there are of each. */
+  drawLegend(layers, hidden) {
+    const keys = layers.map((layer) => layer.key);
+    if ([...this.groups.keys()].join() !== keys.join()) {
+      this.groups.clear();
+      for (const layer of layers) this.groups.set(layer.key, this.group(layer));
+      $("legend").replaceChildren(...[...this.groups.values()].map((group) => group.element));
+      $("legend-card").hidden = !layers.length;
+    }
+    for (const layer of layers) {
+      const group = this.groups.get(layer.key);
+      group.box.checked = !hidden.has(layer.key);
+      if (group.of === layer.field) continue;
+      group.of = layer.field;
+      this.fillGroup(group, layer);
+    }
+  }
+
+  group(layer) {
+    const box = el("input", { type: "checkbox", checked: true });
+    box.addEventListener("change", () => this.toggle(layer.key, box.checked));
+    const total = el("span", { className: "count" }),
+      list = el("ul");
+    const head = el("label", { className: "layer" }, box, el("span", { textContent: layer.field.name }), total);
+    return { element: el("div", { className: "legend-group" }, head, list), box, list, total, of: null };
+  }
+
+  fillGroup(group, layer) {
+    const { field } = layer;
+    if (layer.kind === "image") return say(group.total, `${layer.w} × ${layer.h}`);
+    const column = layer.kind === "entities" ? field.columns.indexOf("kind") : -1;
+    const total = layer.kind === "entities" ? field.shape[0] : field.data.length;
+    say(group.total, layer.kind === "entities" ? number(total) : `${layer.w} × ${layer.h}`);
+    if (layer.kind === "entities" && column < 0) return;
+    if (layer.kind === "grid" && !isQualitative(field)) return this.fillRamp(group, field);
+    const counts = countValues(field, column);
+    const values = field.categories.length
+      ? field.categories.map((one) => one[0])
+      : [...counts.keys()].sort((a, b) => a - b);
+    for (const value of counts.keys()) if (!values.includes(value)) values.push(value);
+    const shown = values.slice(0, MOST_ROWS);
+    while (group.list.children.length > shown.length) group.list.lastChild.remove();
+    const most = Math.max(1, ...counts.values());
+    shown.forEach((value, k) => {
+      let row = group.list.children[k];
+      if (!row?.children[2]) {
+        row?.remove();
+        row = el("li", {}, el("i"), el("span"), el("b"), el("u"));
+        group.list.insertBefore(row, group.list.children[k] || null);
+      }
+      const n = counts.get(value) || 0;
+      row.children[0].style.background = field.categories.length ? kindColor(field, value) : paletteColor(value);
+      say(row.children[1], categoryOf(field, value)?.[1] ?? String(value));
+      say(row.children[2], number(n));
+      row.children[3].style.transform = `scaleX(${n / most})`;
+      row.title = `${((100 * n) / Math.max(1, total)).toFixed(1)} %`;
+    });
+  }
+
+  fillRamp(group, field) {
+    const { min, max } = measure(field);
+    group.list.replaceChildren(
+      el(
+        "li",
+        { className: "ramp" },
+        el("span", { textContent: number(min) }),
+        el("i"),
+        el("span", { textContent: number(max) }),
+      ),
+    );
+  }
+
+  /** Charts of the world's scalars, over the frames that are kept. */
+  drawScalars(history, frame) {
+    const fields = [...frame.world.values()].filter(
+      (field) => field.role === "scalar" && field.data.length && field.data.length <= 64,
+    );
+    $("scalar-card").hidden = !fields.length;
+    if (!fields.length) return;
+    const { frames } = history,
+      every = Math.ceil(frames.length / MOST_POINTS) || 1;
+    const points = frames.filter((one, i) => i % every === 0 || i === frames.length - 1);
+    const xs = points.map((one) => one.time),
+      at = history.indexOf(frame) >= frames.length - 1 ? null : Math.round(history.indexOf(frame) / every);
+    const kinds = [...frame.world.values()].flatMap((field) => field.categories);
+    for (const field of fields) {
+      let chart = this.scalars.get(field.name);
+      if (!chart) {
+        this.scalars.set(field.name, (chart = new Chart(field.name)));
+        chart.xText = (x) => `−${span(history.last.time - x)}`;
+        $("scalars").append(chart.element);
+      }
+      const series = Array.from(field.data.slice(0, 8), (_, k) => ({
+        name: field.columns[k] ?? String(k),
+        // A line about a kind has the colour of that kind.
+        color:
+          field.data.length > 1
+            ? (kinds.find((one) => one[1] === field.columns[k])?.[2] ?? paletteColor(k))
+            : undefined,
+        ys: points.map((one) => one.world.get(field.name)?.data[k] ?? null),
+      }));
+      chart.set(xs, series, at);
+    }
+    for (const [name, chart] of this.scalars) {
+      if (!fields.some((field) => field.name === name)) {
+        chart.element.remove();
+        this.scalars.delete(name);
+      }
+    }
+  }
+}

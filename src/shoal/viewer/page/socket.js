@@ -1,0 +1,56 @@
+// The connection: opened again whenever it breaks, and frames made whole by what came before them.
+import { openMessage, readFrame } from "./fields.js";
+
+const KEPT = 64;
+
+export class Connection {
+  /** `on` has hello, counters, frame, failure and status ("connecting", "open", "lost"). */
+  constructor(on) {
+    this.on = on;
+    this.wait = 250;
+    this.wanted = null;
+    this.open();
+  }
+
+  open() {
+    this.latest = new Map();
+    const url = new URL("socket", location.href);
+    url.protocol = location.protocol === "https:" ? "wss:" : "ws:";
+    url.hash = "";
+    const socket = (this.socket = new WebSocket(url));
+    socket.binaryType = "arraybuffer";
+    socket.onmessage = (event) => event.data instanceof ArrayBuffer && this.take(event.data);
+    socket.onopen = () => {
+      this.wait = 250;
+      this.on.status("open");
+      if (this.wanted) socket.send(this.wanted);
+    };
+    socket.onclose = () => {
+      this.on.status("lost");
+      setTimeout(() => this.open(), this.wait);
+      this.wait = Math.min(5000, this.wait * 1.7);
+    };
+  }
+
+  take(buffer) {
+    const { head, start } = openMessage(buffer);
+    if (head.type === "hello") this.on.hello(head);
+    else if (head.type === "counters") this.on.counters(head);
+    else if (head.type === "error") this.on.failure(head.message);
+    else if (head.type === "frame") {
+      const frame = readFrame(head, buffer, start, this.latest.get(head.env));
+      if (!frame) return this.socket.close(); // it refers to what is no longer known: start anew
+      this.latest.delete(head.env); // so that the map is in the order of use
+      this.latest.set(head.env, frame);
+      if (this.latest.size > KEPT) this.latest.delete(this.latest.keys().next().value);
+      this.on.frame(frame);
+    }
+  }
+
+  watch(envs, rate) {
+    const wanted = JSON.stringify({ type: "watch", envs, rate });
+    if (wanted === this.wanted) return;
+    this.wanted = wanted;
+    if (this.socket.readyState === WebSocket.OPEN) this.socket.send(wanted);
+  }
+}

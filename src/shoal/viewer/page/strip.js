@@ -1,0 +1,96 @@
+// Small live pictures of some environments, and the way to any other.
+import { Camera } from "./camera.js";
+import { $, el, fitCanvas, number, say, theme } from "./dom.js";
+import { Scene, extentOf, layersOf } from "./scene.js";
+
+const PAGE = 8;
+const NOTHING = new Set();
+
+export class Strip {
+  constructor(pick) {
+    this.pick = pick;
+    this.thumbs = new Map();
+    this.total = 0;
+    const field = $("env-number");
+    field.addEventListener("change", () => pick(Number(field.value) || 0));
+    $("env-form").addEventListener("submit", (event) => {
+      event.preventDefault();
+      pick(Number(field.value) || 0);
+    });
+    // Those scrolled out of sight are not watched.
+    this.seen = new IntersectionObserver(
+      (entries) => {
+        for (const entry of entries) {
+          const thumb = this.thumbs.get(Number(entry.target.dataset.env));
+          if (thumb) thumb.visible = entry.isIntersecting;
+        }
+      },
+      { root: $("thumbs") },
+    );
+  }
+
+  /** Shows the page of environments that the chosen one is on. */
+  show(env, total) {
+    const first = Math.floor(env / PAGE) * PAGE;
+    const wanted = Array.from({ length: Math.min(PAGE, total - first) }, (_, k) => first + k);
+    if (wanted.join() !== [...this.thumbs.keys()].join() || total !== this.total) {
+      this.total = total;
+      this.seen.disconnect();
+      this.thumbs = new Map(wanted.map((one) => [one, this.thumbs.get(one) || this.thumb(one)]));
+      $("thumbs").replaceChildren(...[...this.thumbs.values()].map((thumb) => thumb.element));
+      for (const thumb of this.thumbs.values()) this.seen.observe(thumb.element);
+      $("env-number").max = total - 1;
+      say($("env-total"), `of ${number(total)}`);
+    }
+    if (document.activeElement !== $("env-number")) $("env-number").value = env;
+    for (const [one, thumb] of this.thumbs) thumb.element.setAttribute("aria-pressed", String(one === env));
+  }
+
+  thumb(env) {
+    const canvas = el("canvas", { "aria-hidden": "true" });
+    const element = el(
+      "button",
+      { type: "button", className: "thumb", "aria-label": `Environment ${env}`, "data-env": env },
+      canvas,
+      el("span", { textContent: String(env) }),
+    );
+    element.addEventListener("click", () => this.pick(env));
+    return { element, canvas, scene: new Scene(), visible: false, drawn: 0 };
+  }
+
+  get visible() {
+    return [...this.thumbs].filter(([, thumb]) => thumb.visible).map(([env]) => env);
+  }
+
+  /** Draws an environment small, twice a second at most. */
+  draw(frame, agents) {
+    const thumb = this.thumbs.get(frame.env),
+      now = performance.now();
+    if (!thumb?.visible || now - thumb.drawn < 500) return;
+    thumb.drawn = now;
+    const { ctx, width, height, ratio } = fitCanvas(thumb.canvas);
+    const camera = new Camera(() => {}),
+      layers = layersOf(frame, 0, agents);
+    Object.assign(camera, { width, height });
+    if (layers.length) camera.fit(extentOf(layers), 0);
+    if (layers.some((layer) => layer.w))
+      camera.scale = Math.max(width / extentOf(layers).x1, height / extentOf(layers).y1);
+    const look = {
+      hidden: new Set(layers.filter((l) => l.kind === "entities" && l.field.shape[0] > 400).map((l) => l.key)),
+      lines: false,
+      selection: null,
+      hovered: null,
+      agents,
+      view: 0,
+    };
+    thumb.scene.drawAll(
+      ctx,
+      camera,
+      ratio,
+      frame,
+      layers,
+      layers.length ? look : { ...look, hidden: NOTHING },
+      theme().stage,
+    );
+  }
+}

@@ -1,0 +1,65 @@
+// What is told in words: the run's state, what is under the pointer, what the last step was.
+import { $, number, say } from "./dom.js";
+import { categoryOf, entitiesOf, ofAgent } from "./fields.js";
+
+export function showStatus({ run, link, paused }) {
+  const ended = run === "ended";
+  const [key, text] = ended
+    ? ["ended", "Run ended"]
+    : link !== "open"
+      ? [link, link === "lost" ? "Reconnecting" : "Connecting"]
+      : paused
+        ? ["paused", "View paused"]
+        : run === "idle"
+          ? ["idle", "Run idle"]
+          : ["live", "Live"];
+  $("status").dataset.state = key;
+  say($("status").lastElementChild, text);
+  $("badge").hidden = !paused && !ended;
+  say($("badge"), ended ? "The run has ended. This is the last of it." : "View paused. The run goes on.");
+  $("pause-icon").setAttribute("href", paused ? "#i-play" : "#i-pause");
+  $("pause").setAttribute("aria-label", paused ? "Go live" : "Pause the view");
+  $("live").dataset.on = String(!paused);
+}
+
+export function notice(text, bad = false) {
+  $("notice").hidden = !text;
+  $("notice").dataset.bad = String(bad);
+  say($("notice"), text);
+}
+
+/** Tile, category and entity at a place of the world. */
+export function describePlace(layers, hidden, x, y, found) {
+  const r = Math.floor(y),
+    c = Math.floor(x),
+    parts = [];
+  for (const { kind, field, w, h, key } of layers) {
+    if (hidden.has(key) || kind === "entities" || r < 0 || c < 0 || r >= h || c >= w) continue;
+    const channels = field.shape[2] || 1,
+      at = (r * w + c) * channels;
+    const value = Array.from(field.data.slice(at, at + channels), number).join(", ");
+    if (!parts.length) parts.push(`row ${r}, column ${c}`);
+    parts.push(kind === "grid" ? (categoryOf(field, field.data[at])?.[1] ?? `${field.name} ${value}`) : value);
+  }
+  if (found) {
+    const { field } = layers.find((layer) => layer.key === found.key),
+      all = entitiesOf(field);
+    const name = (all.kind && categoryOf(field, all.kind(found.index))?.[1]) || field.name;
+    const health =
+      all.hp && all.hpMax ? `, ${number(all.hp(found.index))} of ${number(all.hpMax(found.index))} hp` : "";
+    parts.push(`${name} ${found.index}${health}`);
+  }
+  return parts.join("  ·  ");
+}
+
+/** Everything of a step but what was seen, one pair for each: action, reward, the ends. */
+export function describeStep(frame, agent, agents) {
+  const rows = [];
+  for (const [name, field] of frame.step) {
+    if (name.startsWith("observation") || name === "frame") continue;
+    const { data } = ofAgent(field, agent, agents);
+    const values = Array.from(data.slice(0, 12), (v) => (field.dtype[1] === "b" ? (v ? "yes" : "no") : number(v)));
+    rows.push([name, values.join(", ") + (data.length > 12 ? " …" : "")]);
+  }
+  return rows;
+}

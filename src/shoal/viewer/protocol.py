@@ -1,0 +1,188 @@
+"""What travels between the viewer's server and a page, over the WebSocket at `/socket`.
+
+**Server to page**, binary messages:
+
+    u32 little-endian: length of JSON | JSON, UTF-8 | zeros up to a multiple of 8 | data
+
+The padding counts from the start of the message and each field begins at a multiple of 8 of the data, so a
+page makes typed arrays straight over the message it was given. NaN and infinities are null in JSON.
+
+    {"type": "hello", "facts": {...}, "sessions": [names]}
+        Once, first. `facts` are those of the session.
+
+    {"type": "counters", "time": seconds, "steps": n, "episodes": n, "steps_per_s": x,
+     "mean_return": x | null, "mean_length": x | null, "run": "stepping" | "idle" | "ended"}
+        Twice a second. Means are over the episodes that ended since the message before, null if none did.
+
+    {"type": "frame", "env": k, "episode": e, "tick": t, "time": seconds, "number": n, "error": "",
+     "fields": [...]}
+        One snapshot, fields in the environment's order, each of these
+            {"name", "part": "world" | "step", "dtype": as NumPy writes it ("<f4"), "shape": [...], "role",
+             "columns": [...], "categories": [[value, name, "#rrggbb"], ...], "stable": bool,
+             "offset": into data, "bytes": n}
+            {"name", "part", "same": true}
+        where `same` is: as in the last frame of this environment that this page was sent, shape and all. A
+        field that is not listed is not there any more. `time` is of the clock of the counters.
+
+    {"type": "error", "message": text}
+
+**Page to server**, text messages of at most 4 KiB, and nothing but
+
+    {"type": "watch", "envs": [0, 3], "rate": 20}
+        Replaces what this page watches: at most 16 environments, `rate` frames a second of each (0.1 to
+        60; 20 if left out). An environment that is left out is forgotten: its next frame, if ever, comes
+        whole. An environment or a rate that cannot be is answered with an error, and nothing changes; what is
+        no such message closes with 1008.
+
+The server watches for all pages together, at most 16 environments: who asked last has them, who loses some is
+told. After the run ended, the last frames stay.
+A page that reads slowly misses frames, and is always sent the newest.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.state.snapshot import Snapshot
+
+__all__ = [
+    "MAX_RATE_HZ",
+    "MAX_WATCHED",
+    "MIN_RATE_HZ",
+    "BadMessage",
+    "BadWish",
+    "Key",
+    "World",
+    "frame",
+    "pack",
+    "plain",
+    "read_watch",
+]
+
+MAX_WATCHED = 16
+MIN_RATE_HZ, MAX_RATE_HZ = 0.1, 60.0
+
+Key: TypeAlias = tuple[str, str]
+"""Part and name of a field."""
+
+
+class BadMessage(ValueError):
+    """No message of the protocol."""
+
+
+class BadWish(ValueError):
+    """A message of the protocol that asks for what cannot be."""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """A snapshot on its way to pages: each field's bytes, and since which stamp it has been like this."""
+
+    stamp: int
+    number: int
+    snapshot: Snapshot
+    raw: dict[Key, NDArray[np.uint8]] = field(repr=False)
+    since: dict[Key, int]
+
+    @classmethod
+    def after(cls, last: World | None, stamp: int, number: int, snapshot: Snapshot) -> World:
+        """The world that follows `last`. What did not change keeps its stamp: compared once for all pages."""
+        raw: dict[Key, NDArray[np.uint8]] = {}
+        since: dict[Key, int] = {}
+        for part, fields in (("world", snapshot.world), ("step", snapshot.step)):
+            for name, one in fields.items():
+                key = part, name
+                raw[key] = np.ascontiguousarray(one.data).reshape(-1).view(np.uint8)
+                before = None if last is None else getattr(last.snapshot, part).get(name)
+                same = (
+                    last is not None
+                    and before is not None
+                    and before.schema == one.schema
+                    and np.array_equal(last.raw[key], raw[key])  # bytes, so that NaN is like NaN
+                )
+                since[key] = last.since[key] if last is not None and same else stamp
+        return cls(stamp, number, snapshot, raw, since)
+
+
+def pack(message: Mapping[str, Any], data: Sequence[NDArray[np.uint8]] = ()) -> bytes:
+    """One message to a page; each of `data` begins at a multiple of 8."""
+    text = json.dumps(plain(message), allow_nan=False, separators=(",", ":"), default=str).encode()
+    parts: list[bytes | memoryview] = [struct.pack("<I", len(text)), text, bytes(-(4 + len(text)) % 8)]
+    for one in data:
+        parts += [one.data, bytes(-one.nbytes % 8)]
+    return b"".join(parts)
+
+
+def frame(world: World, known: Mapping[Key, int]) -> bytes:
+    """The message "frame" for a page that was last sent this environment with `known` as its `since`."""
+    snapshot, fields, data, offset = world.snapshot, [], [], 0
+    for (part, name), stamp in world.since.items():
+        told: dict[str, Any] = {"name": name, "part": part}
+        if known.get((part, name)) == stamp:
+            told["same"] = True
+        else:
+            raw = world.raw[part, name]
+            told.update(getattr(snapshot, part)[name].schema, offset=offset, bytes=raw.nbytes)
+            data.append(raw)
+            offset += raw.nbytes + -raw.nbytes % 8
+        fields.append(told)
+    message = {
+        "type": "frame",
+        "env": snapshot.env_id,
+        "episode": snapshot.episode,
+        "tick": snapshot.tick,
+        "time": snapshot.time_ns / 1e9,
+        "number": world.number,
+        "error": snapshot.error,
+        "fields": fields,
+    }
+    return pack(message, data)
+
+
+def read_watch(text: str, num_worlds: int) -> tuple[list[int], float]:
+    """Environments and rate of a page's message "watch"."""
+    try:
+        message = json.loads(text)
+    except (ValueError, RecursionError) as error:  # a few thousand brackets are enough for the second
+        raise BadMessage("expected JSON") from error
+    if (
+        not isinstance(message, dict)
+        or message.get("type") != "watch"
+        or set(message) - {"type", "envs", "rate"}
+    ):
+        raise BadMessage('expected {"type": "watch", "envs": [...], "rate": ...}')
+    envs, rate = message.get("envs"), message.get("rate", 20)
+    if not isinstance(envs, list) or not all(type(env) is int for env in envs):
+        raise BadMessage('"envs" must be a list of whole numbers')
+    if type(rate) not in (int, float):
+        raise BadMessage('"rate" must be a number')
+    for env in envs:
+        if not 0 <= env < num_worlds:
+            raise BadWish(f"no environment {env}: this run has {num_worlds}, counted from 0")
+    envs = list(dict.fromkeys(envs))
+    if len(envs) > MAX_WATCHED:
+        raise BadWish(f"{len(envs)} environments are too many: at most {MAX_WATCHED} can be watched at once")
+    if not MIN_RATE_HZ <= rate <= MAX_RATE_HZ:  # NaN is in no range
+        raise BadWish(f"a rate of {rate} is not possible: it must be from {MIN_RATE_HZ} to {MAX_RATE_HZ:g}")
+    return envs, float(rate)
+
+
+def plain(value: Any) -> Any:
+    """JSON has no word for NaN and infinities, and NumPy's numbers are not Python's."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return value

@@ -1,0 +1,228 @@
+"""The viewer's server: one page and its socket, on asyncio alone.
+
+    connection -> read_request (5 s, 8 KiB) -> Guard -> a file of the page, and close
+                                                     `-> /socket: Client, until either side closes
+    Feed (a thread) -> news -> every Client sends what is newest
+
+It only reads the session, so the run does not notice it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import itertools
+import socket
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from shoal.errors import ShoalError
+from shoal.viewer import websocket
+from shoal.viewer.client import Client, Stalled, deliver
+from shoal.viewer.feed import Feed
+from shoal.viewer.guard import Guard
+from shoal.viewer.http import MAX_HEAD, Refusal, Request, read_request
+from shoal.viewer.protocol import MAX_WATCHED, BadMessage, BadWish, pack, read_watch
+from shoal.viewer.websocket import Closing
+
+if TYPE_CHECKING:
+    from shoal.state.attach import Session
+
+__all__ = ["MAX_CLIENTS", "MAX_CONNECTIONS", "Server"]
+
+MAX_CLIENTS = 16
+MAX_CONNECTIONS = 64
+"""Sockets and requests together."""
+
+_SEND_BUFFER = 256 << 10  # what lies in the kernel is no longer the newest
+_LINGER_S = 1.0
+_LINGER_BYTES = 1 << 20
+
+
+class Server:
+    """Shows one session to whoever has the link."""
+
+    guard: Guard
+    """Once it has started."""
+
+    def __init__(
+        self,
+        session: Session,
+        assets: Mapping[str, bytes],
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        sessions: Sequence[str] = (),
+        handshake_s: float = 5.0,
+        stall_s: float = 10.0,
+    ) -> None:
+        """`assets` are whole responses by path; `sessions` the names of all that live, for pages to show."""
+        self._session = session
+        self._assets = assets
+        self._host, self._port = host, port
+        self._hello = pack({"type": "hello", "facts": session.facts, "sessions": list(sessions)})
+        self._handshake_s, self._stall_s = handshake_s, stall_s
+        self._clients: set[Client] = set()
+        self._connections: set[asyncio.Task[None]] = set()
+        self._wishes = itertools.count(1)
+
+    async def start(self) -> None:
+        """Listens, and begins to read the session."""
+        loop = asyncio.get_running_loop()
+        try:
+            # One address alone: a name may have several, and each would get a port of its own.
+            found = await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+            address = str(found[0][4][0])
+            self._server = await asyncio.start_server(self._connected, address, self._port, limit=MAX_HEAD)
+        except (OSError, OverflowError) as error:
+            why = "it is taken; choose another --port" if _is_taken(error) else str(error)
+            raise ShoalError(f"cannot listen on {self._host} port {self._port}: {why}") from error
+        self.guard = Guard(self._host, self._server.sockets[0].getsockname()[1])
+
+        def news() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to tell
+                loop.call_soon_threadsafe(self._wake_clients)
+
+        self._feed = Feed(self._session, news)
+        self._feed.start()
+
+    async def close(self) -> None:
+        """Says goodbye to every page, and ends."""
+        self._server.close()
+        self._feed.stop()
+        for task in self._connections:
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+        await self._server.wait_closed()
+
+    def _wake_clients(self) -> None:
+        for client in self._clients:
+            client.wake.set()
+
+    # -- one connection --------------------------------------------------------------------------------
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections.add(task)
+        writer.transport.set_write_buffer_limits(high=0)
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
+        try:
+            if len(self._connections) > MAX_CONNECTIONS:  # not a moment for those that are too many
+                refusal = Refusal(
+                    503, f"more than {MAX_CONNECTIONS} connections at once", {"Retry-After": "5"}
+                )
+                writer.write(refusal.response())
+            else:
+                await self._serve(reader, writer)
+                await self._linger(reader, writer)
+        except (OSError, Stalled, asyncio.IncompleteReadError):
+            pass  # the other side is gone, or as good as that
+        except asyncio.CancelledError:
+            pass  # by close(), after the page was told; there is nobody to pass it on to
+        finally:
+            self._connections.discard(task)
+            writer.transport.abort()  # what was delivered is with the kernel, and still arrives
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            try:
+                request = await asyncio.wait_for(read_request(reader), self._handshake_s)
+            except asyncio.TimeoutError:
+                raise Refusal(408, f"the request took more than {self._handshake_s:g} seconds") from None
+            if request is None:
+                return
+            answer = self.guard.check(request)
+            if answer is None and request.path != "/socket":
+                answer = self._assets.get(request.path)
+                if answer is None:
+                    raise Refusal(404, "no such file")
+            elif answer is None:
+                answer = self._upgrade(request)
+                return await self._talk(reader, writer, answer)
+        except Refusal as refusal:
+            answer = refusal.response()
+        await deliver(writer, self._stall_s, answer)
+
+    def _upgrade(self, request: Request) -> bytes:
+        self.guard.check_origin(request)
+        answer = websocket.accept(request)
+        if len(self._clients) >= MAX_CLIENTS:
+            raise Refusal(503, f"{MAX_CLIENTS} pages look already; close one", {"Retry-After": "5"})
+        return answer
+
+    async def _linger(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Reads on for a moment: closed with bytes unread, a connection is reset, its answer perhaps lost."""
+        writer.write_eof()
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(_read_away(reader), _LINGER_S)
+
+    # -- one page --------------------------------------------------------------------------------------
+
+    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answer: bytes) -> None:
+        client = Client(writer, self._feed, self._hello, self._stall_s)
+        self._clients.add(client)  # before anything is awaited: the count must hold
+        both: list[asyncio.Task[None]] = []
+        try:
+            await deliver(writer, self._stall_s, answer)
+            both = [asyncio.create_task(self._listen(reader, client)), asyncio.create_task(client.send_all())]
+            done, _ = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            closing = None
+            for task in done:
+                task.result()
+        except Closing as error:
+            closing = error
+        except asyncio.CancelledError:
+            closing = Closing(1001, "the server ends")
+        finally:
+            self._clients.discard(client)
+            self._share()
+            for task in both:
+                task.cancel()
+            await asyncio.gather(*both, return_exceptions=True)
+        if closing is not None:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(client.close(closing), _LINGER_S)
+
+    async def _listen(self, reader: asyncio.StreamReader, client: Client) -> None:
+        incoming = websocket.Incoming(reader)
+        while True:
+            opcode, payload = await incoming.next()
+            if opcode == websocket.PING:
+                client.pong(payload)
+            elif opcode == websocket.TEXT:
+                try:
+                    client.watch(*read_watch(payload.decode(), self._session.facts["num_worlds"]))
+                except BadMessage as error:
+                    raise Closing(1008, str(error)) from None
+                except BadWish as error:
+                    client.error(str(error))
+                else:
+                    client.asked = next(self._wishes)
+                    self._share()
+                    if self._feed.ended:
+                        gone = [env for env in client.watching if env not in self._feed.worlds]
+                        client.lose(gone, "the run has ended, and nobody looked at them then")
+            await asyncio.sleep(0)  # a page that talks without end must let the others speak
+
+    def _share(self) -> None:
+        """Gives what a session can watch at once to the newest wishes first, and tells who loses."""
+        shared: list[int] = []
+        for client in sorted(self._clients, key=lambda client: client.asked, reverse=True):
+            shared += [env for env in client.watching if env not in shared]
+            lost = [env for env in client.watching if env in shared[MAX_WATCHED:]]
+            del shared[MAX_WATCHED:]
+            client.lose(lost, f"another page asked for others, and {MAX_WATCHED} at once is all a run shows")
+        rates = [client.rate_hz for client in self._clients if client.watching]
+        self._feed.watch(sorted(shared), max(rates, default=1.0))
+
+
+def _is_taken(error: Exception) -> bool:
+    return isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+
+
+async def _read_away(reader: asyncio.StreamReader) -> None:
+    left = _LINGER_BYTES
+    while left > 0 and (chunk := await reader.read(64 << 10)):
+        left -= len(chunk)

@@ -1,0 +1,129 @@
+"""`shoal top`: a run's counters as a live table, or as plain lines where there is no terminal."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from shoal.errors import SessionError
+from shoal.viewer.feed import between
+
+if TYPE_CHECKING:
+    from shoal.state.attach import Session
+
+__all__ = ["duration", "short", "show", "sparkline"]
+
+_REFRESH_S = 0.5
+_BARS = "▁▂▃▄▅▆▇█"
+_WIDTH = 60
+
+
+def show(session: Session, env_ids: Sequence[int], seconds: float | None) -> None:
+    """Shows the session until it ends, or for `seconds`."""
+    try:
+        session.watch(env_ids, 1 / _REFRESH_S)
+    except IndexError as error:
+        raise SessionError(str(error)) from None
+    until = float("inf") if seconds is None else time.monotonic() + seconds
+    start, rates = time.monotonic(), deque[float](maxlen=_WIDTH)
+    last, ticks = session.counters(), dict.fromkeys(env_ids, "")
+    columns = ["time", "env steps", "steps/s", "episodes", "mean return", "mean length"]
+    columns += [f"env {env}" for env in env_ids]
+    with _table(session.facts, columns) as draw:
+        while session.alive and (left := until - time.monotonic()) > 0:
+            time.sleep(min(_REFRESH_S, left))
+            try:
+                now = session.counters()
+                for env in env_ids:
+                    found = session.latest(env)
+                    if found is not None:
+                        ticks[env] = f"{found[1].episode}:{found[1].tick}"
+            except SessionError:  # it ended meanwhile
+                break
+            told, last = between(last, now), now
+            rates.append(told["steps_per_s"])
+            draw(_cells(time.monotonic() - start, told, ticks.values()), rates)
+    if time.monotonic() < until:
+        print("the run has ended")
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """Bars from 0 to the largest value."""
+    most = max(values, default=0.0)
+    if most <= 0:
+        return _BARS[0] * len(values)
+    return "".join(_BARS[min(7, int(8 * value / most))] for value in values)
+
+
+def short(count: float | None) -> str:
+    """A number in a few letters."""
+    if count is None:
+        return "-"
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if abs(count) >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count:.0f}"
+
+
+def duration(seconds: float) -> str:
+    """A time in a few letters.
+
+    >>> duration(7500)
+    '2h05m'
+    """
+    whole = max(0, int(seconds))
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02}s"
+    return f"{whole // 3600}h{whole % 3600 // 60:02}m"
+
+
+def _cells(elapsed_s: float, told: dict[str, Any], ticks: Iterable[str]) -> list[str]:
+    means = (told["mean_return"], told["mean_length"])
+    return [
+        f"{elapsed_s:.1f} s",
+        short(told["steps"]),
+        short(told["steps_per_s"]),
+        short(told["episodes"]),
+        *("-" if mean is None else f"{mean:.1f}" for mean in means),
+        *ticks,
+    ]
+
+
+@contextmanager
+def _table(
+    facts: dict[str, Any], columns: Sequence[str]
+) -> Iterator[Callable[[Sequence[str], Sequence[float]], None]]:
+    title = f"{facts['name']}: {facts['num_worlds']} x {facts['env']}, pid {facts['pid']}"
+    try:
+        from rich.console import Group
+        from rich.live import Live
+        from rich.table import Table
+        from rich.text import Text
+    except ImportError:
+        Live = None  # type: ignore[assignment, misc]
+    if Live is None or not sys.stdout.isatty():
+        widths = [max(11, len(column)) for column in columns]
+
+        def plain(row: Sequence[str], rates: Sequence[float]) -> None:
+            print(" ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)), flush=True)
+
+        print(title)
+        plain(columns, ())
+        yield plain
+        return
+    with Live(refresh_per_second=4) as live:
+
+        def redraw(row: Sequence[str], rates: Sequence[float]) -> None:
+            table = Table(title=Text(title), title_justify="left")
+            for column in columns:
+                table.add_column(column, justify="right", no_wrap=True)
+            table.add_row(*row)
+            live.update(Group(table, Text(f"steps/s {sparkline(rates)} of {short(max(rates, default=0))}")))
+
+        yield redraw

@@ -1,0 +1,210 @@
+/* Tests of core/host.c: watchers come and go while others step. */
+// SPDX-License-Identifier: MIT
+#define _GNU_SOURCE
+#include "host.h"
+
+#include "check.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+static shoal_watched watched[SHOAL_MAX_WATCHED];
+static _Alignas(64) char due[2 * SHOAL_DUE_BYTES];
+static char path[100];
+static shoal_host *host;
+
+static void count(void *context, shoal_statistics *sum) {
+    *sum =
+        (shoal_statistics){.steps = *(uint64_t *)context, .episodes = 2, .length_sum = 3, .return_sum = 1.5};
+}
+
+static uint64_t steps = 77;
+
+static void start(void) {
+    memset(due, 0, sizeof due);
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    snprintf(path, sizeof path, "/tmp/shoal-host-%d", (int)getpid());
+    strcpy(address.sun_path, path);
+    unlink(path);
+    int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    CHECK_EQUAL(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
+    CHECK_EQUAL(listen(fd, 64), 0);
+    fcntl(fd, F_SETFL, O_NONBLOCK);
+    int facts = open("/dev/null", O_RDONLY);
+    shoal_host_plan plan = {fd, facts, 100, watched, due, 2, count, &steps};
+    CHECK_EQUAL(shoal_host_start(&plan, &host), 0);
+}
+
+static void end(void) {
+    shoal_host_stop(host);
+    unlink(path);
+}
+
+static int client(void) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    strcpy(address.sun_path, path);
+    int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    CHECK_EQUAL(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
+    return fd;
+}
+
+static shoal_note hear(int fd) {
+    shoal_note note;
+    struct pollfd one = {fd, POLLIN, 0};
+    CHECK(poll(&one, 1, 5000) > 0);
+    CHECK_EQUAL(recv(fd, &note, sizeof note, MSG_WAITALL), sizeof note);
+    return note;
+}
+
+static shoal_note ask(int fd, shoal_note note) {
+    CHECK_EQUAL(shoal_note_send(fd, &note, -1), 0);
+    return hear(fd);
+}
+
+static int64_t watched_at(int i) { return __atomic_load_n(&watched[i].env, __ATOMIC_ACQUIRE); }
+
+static shoal_word *line(int i) { return (shoal_word *)(due + i * SHOAL_DUE_BYTES); }
+
+/* A run that steps: whenever it is due, it says so no more. */
+static int times_due(int i, uint64_t during_ns) {
+    int times = 0;
+    for (const uint64_t begin = shoal_now_ns(); shoal_now_ns() - begin < during_ns; usleep(200))
+        times += (int)atomic_exchange(line(i), 0);
+    return times;
+}
+
+static void counters_are_read_while_they_are_counted(void) {
+    start();
+    int fd = client();
+    shoal_note answer = ask(fd, (shoal_note){.kind = SHOAL_COUNTERS});
+    double returns;
+    memcpy(&returns, &answer.values[4], sizeof returns);
+    CHECK(answer.values[1] == 77 && answer.values[2] == 2 && answer.values[3] == 3 && returns == 1.5);
+    close(fd);
+    end();
+}
+
+static void due_comes_as_often_as_the_quickest_asks_and_ends_with_the_last(void) {
+    start();
+    CHECK_EQUAL(times_due(0, 100000000), 0);
+    int slow = client(), quick = client();
+    CHECK_EQUAL(ask(slow, (shoal_note){.kind = SHOAL_WATCH, .count = 1, .number = 1000, .values = {5}}).count,
+                1);
+    CHECK_EQUAL(watched_at(0), 5);
+    CHECK_EQUAL(
+        ask(quick, (shoal_note){.kind = SHOAL_WATCH, .count = 2, .number = 50000, .values = {5, 6}}).count,
+        2);
+    const int often = times_due(1, 500000000);
+    CHECK(often >= 8 && often <= 40);
+    close(quick);
+    usleep(50000);
+    times_due(1, 1000000);
+    CHECK(times_due(1, 500000000) <= 2);
+    CHECK(watched_at(0) == 5 && watched_at(1) == -1);
+    close(slow);
+    for (int i = 0; i < 5000 && watched_at(0) != -1; i++)
+        usleep(1000);
+    CHECK_EQUAL(watched_at(0), -1);
+    times_due(0, 1000000);
+    CHECK_EQUAL(times_due(0, 200000000), 0);
+    end();
+}
+
+static void windows_reach_who_watches_now_and_who_comes_later(void) {
+    start();
+    int first = client(), publisher = client(), later = client(), other = client();
+    const shoal_note watch = {.kind = SHOAL_WATCH, .count = 1, .number = 1000, .values = {9}};
+    CHECK_EQUAL(ask(first, watch).count, 1);
+    int some[2];
+    CHECK_EQUAL(pipe(some), 0);
+    const shoal_note window = {.kind = SHOAL_PUBLISH, .number = 9};
+    CHECK_EQUAL(shoal_note_send(publisher, &window, some[0]), 0);
+    CHECK_EQUAL(hear(publisher).kind, SHOAL_PUBLISH);
+    shoal_note heard = hear(first);
+    CHECK(heard.kind == SHOAL_WINDOW && heard.number == 9);
+    CHECK_EQUAL(ask(later, watch).kind, SHOAL_WATCH);
+    CHECK_EQUAL(hear(later).kind, SHOAL_WINDOW);
+    CHECK_EQUAL(ask(other, (shoal_note){.kind = SHOAL_COUNTERS}).kind, SHOAL_COUNTERS);
+    struct pollfd quiet = {other, POLLIN, 0};
+    CHECK_EQUAL(poll(&quiet, 1, 50), 0); /* it watches nothing */
+    close(first), close(publisher), close(later), close(other), close(some[0]), close(some[1]);
+    end();
+}
+
+static void environments_that_are_not_there_are_not_watched(void) {
+    start();
+    int fd = client();
+    shoal_note bad = {.kind = SHOAL_WATCH, .count = UINT32_MAX, .number = INT64_MIN};
+    for (int i = 0; i < SHOAL_MAX_WATCHED; i++)
+        bad.values[i] = i % 2 ? -1 - i : 100 + i;
+    CHECK_EQUAL(ask(fd, bad).count, 0);
+    for (int i = 0; i < SHOAL_MAX_WATCHED; i++)
+        CHECK_EQUAL(watched_at(i), -1);
+    close(fd);
+    end();
+}
+
+static _Atomic int going;
+static void *come_and_go(void *argument) {
+    unsigned seed = (unsigned)(uintptr_t)argument;
+    while (atomic_load(&going)) {
+        int fd = client();
+        for (int i = 0; i < 3; i++) {
+            shoal_note note = {.kind = SHOAL_WATCH, .count = 4, .number = 60000};
+            for (int j = 0; j < 4; j++)
+                note.values[j] = rand_r(&seed) % 30;
+            if (shoal_note_send(fd, &note, -1) != 0 || recv(fd, &note, sizeof note, MSG_WAITALL) <= 0)
+                break;
+        }
+        close(fd);
+    }
+    return NULL;
+}
+
+static void many_come_and_go_while_others_step(void) {
+    start();
+    atomic_store(&going, 1);
+    pthread_t threads[4];
+    for (uintptr_t i = 0; i < 4; i++)
+        CHECK_EQUAL(pthread_create(&threads[i], NULL, come_and_go, (void *)(i + 1)), 0);
+    int seen = 0;
+    for (const uint64_t begin = shoal_now_ns(); shoal_now_ns() - begin < 1000000000;) {
+        seen += (int)atomic_exchange(line(0), 0);
+        for (int i = 0; i < SHOAL_MAX_WATCHED; i++)
+            CHECK(watched_at(i) < 30);
+    }
+    atomic_store(&going, 0);
+    for (int i = 0; i < 4; i++)
+        pthread_join(threads[i], NULL);
+    CHECK(seen > 3);
+    int fd = client();
+    CHECK_EQUAL(ask(fd, (shoal_note){.kind = SHOAL_COUNTERS}).values[1], 77);
+    close(fd);
+    end();
+}
+
+static void stopping_ends_every_connection(void) {
+    start();
+    int fd = client();
+    ask(fd, (shoal_note){.kind = SHOAL_COUNTERS});
+    end();
+    char byte;
+    CHECK_EQUAL(recv(fd, &byte, 1, 0), 0);
+    close(fd);
+}
+
+int main(void) {
+    RUN(counters_are_read_while_they_are_counted);
+    RUN(due_comes_as_often_as_the_quickest_asks_and_ends_with_the_last);
+    RUN(windows_reach_who_watches_now_and_who_comes_later);
+    RUN(environments_that_are_not_there_are_not_watched);
+    RUN(many_come_and_go_while_others_step);
+    RUN(stopping_ends_every_connection);
+    return 0;
+}

@@ -1,0 +1,233 @@
+"""A stand-in for the viewer's server: the page's files and its socket, over worlds made up here.
+
+python -m tests.viewer.mock_server [reef|frames|vector] [port]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+import struct
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.viewer.worlds import WINDOW, Cart, Reef
+
+PAGE = Path(__file__).parents[2] / "src" / "shoal" / "viewer" / "page"
+CSP = (
+    "default-src 'self'; img-src 'self' blob: data:; media-src blob:; style-src 'self'; script-src 'self'; "
+    "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+)
+TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+
+
+MODES = {"reef": Reef, "frames": Cart, "vector": lambda env: Cart(env, picture=False)}
+
+
+def message(head: dict[str, Any], data: bytes = b"") -> bytes:
+    text = json.dumps(head).encode()
+    return struct.pack("<I", len(text)) + text + bytes(-(4 + len(text)) % 8) + data
+
+
+def ws_frame(payload: bytes) -> bytes:
+    size = len(payload)
+    if size < 126:
+        return struct.pack(">BB", 0x82, size) + payload
+    if size < 65536:
+        return struct.pack(">BBH", 0x82, 126, size) + payload
+    return struct.pack(">BBQ", 0x82, 127, size) + payload
+
+
+class MockServer:
+    """Serves in a thread of its own. Tests set `hold` (nothing moves), `run` and `name`, and reach into
+    `worlds`; `watched` is what pages asked for."""
+
+    def __init__(self, mode: str = "reef", num_envs: int = 64, port: int = 0, **world: Any) -> None:
+        self.make = (lambda env: Reef(env, **world)) if world else MODES[mode]
+        self.mode, self.num_envs, self.asked = mode, num_envs, port
+        self.worlds: dict[int, Any] = {}
+        self.name = f"{mode}-run"
+        self.hold, self.run, self.started = False, "stepping", time.time()
+        self.watched: list[list[int]] = []
+        self.clients: set[asyncio.StreamWriter] = set()
+
+    def __enter__(self) -> MockServer:
+        ready = threading.Event()
+        self.thread = threading.Thread(target=lambda: asyncio.run(self.serve(ready)), daemon=True)
+        self.thread.start()
+        assert ready.wait(10)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.loop.call_soon_threadsafe(self.stopped.set)
+        self.thread.join(10)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/"
+
+    def world(self, env: int) -> Any:
+        if env not in self.worlds:
+            self.worlds[env] = self.make(env)
+        return self.worlds[env]
+
+    def hang_up(self) -> None:
+        """Breaks every open connection, as a server that ended would."""
+        for writer in list(self.clients):
+            self.loop.call_soon_threadsafe(writer.transport.abort)
+
+    async def serve(self, ready: threading.Event) -> None:
+        self.loop, self.stopped = asyncio.get_running_loop(), asyncio.Event()
+        server = await asyncio.start_server(self.client, "127.0.0.1", self.asked)
+        self.port = server.sockets[0].getsockname()[1]
+        ready.set()
+        await self.stopped.wait()
+        server.close()
+        for writer in list(self.clients):
+            writer.transport.abort()
+        await asyncio.sleep(0.05)
+
+    async def client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            path = head.split(" ")[1].partition("?")[0]
+            if path == "/socket":
+                key = next(
+                    line for line in head.split("\r\n") if line.lower().startswith("sec-websocket-key")
+                )
+                await self.socket(key.split(":")[1].strip(), reader, writer)
+            else:
+                self.file(path, writer)
+                await writer.drain()
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+    def file(self, path: str, writer: asyncio.StreamWriter) -> None:
+        file = PAGE / (path.lstrip("/") or "index.html")
+        found = file.is_file() and file.parent == PAGE
+        body = file.read_bytes() if found else b"not found"
+        kind = TYPES.get(file.suffix, "text/plain")
+        writer.write(
+            f"HTTP/1.1 {'200 OK' if found else '404 Not Found'}\r\nContent-Type: {kind}; charset=utf-8\r\n"
+            f"Content-Length: {len(body)}\r\nContent-Security-Policy: {CSP}\r\nCache-Control: no-store\r\n"
+            "X-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n".encode()
+            + body
+        )
+
+    async def socket(self, key: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        accept = base64.b64encode(
+            hashlib.sha1((key + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11").encode()).digest()
+        )
+        writer.write(
+            b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            b"Sec-WebSocket-Accept: " + accept + b"\r\n\r\n"
+        )
+        self.clients.add(writer)
+        watch: dict[str, Any] = {"envs": [], "rate": 20}
+        tasks = [asyncio.create_task(self.send(writer, watch)), asyncio.create_task(self.counters(writer))]
+        try:
+            while (asked := await self.receive(reader)) is not None:
+                watch.update(asked)
+                self.watched.append(asked["envs"])
+        finally:
+            self.clients.discard(writer)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def receive(self, reader: asyncio.StreamReader) -> dict[str, Any] | None:
+        first, size = await reader.readexactly(2)
+        size &= 127
+        if size == 126:
+            (size,) = struct.unpack(">H", await reader.readexactly(2))
+        mask = await reader.readexactly(4)
+        body = bytes(b ^ mask[i % 4] for i, b in enumerate(await reader.readexactly(size)))
+        return json.loads(body) if first & 15 == 1 else None
+
+    async def send(self, writer: asyncio.StreamWriter, watch: dict[str, Any]) -> None:
+        agents = self.world(0).agents
+        facts = {
+            "name": self.name,
+            "env": {"reef": "Reef-v0"}.get(self.mode, "CartPole-v1"),
+            "pid": 4242,
+            "num_envs": self.num_envs * agents,
+            "num_worlds": self.num_envs,
+            "agents": agents,
+            "workers": 4,
+            "backend": "native",
+            "started": self.started,
+            "observation_space": f"Box(0, 127, ({WINDOW}, {WINDOW}, 3), int8)" if agents > 1 else "Box(4,)",
+            "action_space": "Discrete(4)" if agents > 1 else "Discrete(2)",
+            "version": "0.1.0",
+        }
+        writer.write(
+            ws_frame(message({"type": "hello", "facts": facts, "sessions": [facts["name"], "other"]}))
+        )
+        sent: dict[int, dict[tuple[str, str], bytes]] = {}
+        number = 0
+        while True:
+            began = time.monotonic()
+            for env in list(watch["envs"]):
+                if self.hold and env in sent:
+                    continue
+                world = self.world(env)
+                if not self.hold and self.run == "stepping":
+                    world.step()
+                elif env in sent:
+                    continue
+                writer.write(ws_frame(self.frame(env, world, number, sent.setdefault(env, {}))))
+                number += 1
+            await writer.drain()
+            await asyncio.sleep(max(0.002, 1 / watch["rate"] - (time.monotonic() - began)))
+
+    def frame(self, env: int, world: Any, number: int, sent: dict[tuple[str, str], bytes]) -> bytes:
+        fields, data = [], bytearray()
+        for one in world.fields():
+            raw = one.pop("data")
+            if sent.get((one["part"], one["name"])) == raw:
+                fields.append({"name": one["name"], "part": one["part"], "same": True})
+                continue
+            sent[one["part"], one["name"]] = raw
+            fields.append(one | {"offset": len(data), "bytes": len(raw)})
+            data += raw + bytes(-len(raw) % 8)
+        where = {"env": env, "episode": world.episode, "tick": world.tick, "number": number}
+        return message(
+            {"type": "frame", **where, "time": time.monotonic(), "error": "", "fields": fields}, bytes(data)
+        )
+
+    async def counters(self, writer: asyncio.StreamWriter) -> None:
+        rng, tick = np.random.default_rng(1), 0
+        while True:
+            tick += 1
+            rate = 1.24e6 * (1 + 0.05 * rng.normal()) if self.run == "stepping" else 0.0
+            one = {"type": "counters", "time": time.time(), "steps": int(tick * 6.2e5), "episodes": tick * 31}
+            growth = 1 - float(np.exp(-tick / 60))
+            one |= {
+                "steps_per_s": rate,
+                "run": self.run,
+                "mean_return": 180 * growth + float(rng.normal(0, 4)),
+            }
+            one |= (
+                {"mean_length": 420 * growth + 60 + float(rng.normal(0, 9))}
+                if tick > 1
+                else {"mean_length": None}
+            )
+            writer.write(ws_frame(message(one)))
+            await writer.drain()
+            await asyncio.sleep(0.5)
+
+
+if __name__ == "__main__":
+    arguments = [*sys.argv[1:], "reef", "8123"][: max(2, len(sys.argv) - 1)]
+    with MockServer(arguments[0], port=int(arguments[1])) as server:
+        print(server.url, flush=True)
+        threading.Event().wait()
