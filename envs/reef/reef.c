@@ -332,24 +332,24 @@ SHOAL_BATCH(Reef, reset_one, step_one)
 
 #define COUNT(array) (sizeof(array) / sizeof(array)[0])
 
-/* All there is, but for who is on which cell, which is told twice: every field is seen where it lies. */
+/* All there is, but for who is on which cell, which is told twice. Terrain holds for an episode and is seen
+ * where it lies; what every step changes is copied. */
 static void state_fields(shoal_envs *envs, uint64_t env, void *host,
                          void (*add)(void *host, const shoal_state_field *field)) {
-    static const shoal_category food[] = {{0, "none", 0x10202c, 0}, {1, "food", 0xb8f26b, 0}};
+    static const shoal_category food[] = {{1, "food", 0xb8f26b, 0}};
     const Reef *self = SHOAL_INSTANCE(Reef, envs, env);
-    enum { STABLE = SHOAL_STATE_STABLE };
     /* clang-format off */
     shoal_state_field fields[] = {
-        {"terrain", SHOAL_INT8, 2, {self->height, self->width}, terrain_of(self), STABLE, SHOAL_ROLE_GRID,
+        {"terrain", SHOAL_INT8, 2, {self->height, self->width}, terrain_of(self), SHOAL_STATE_STABLE, SHOAL_ROLE_GRID,
          0, 0, TERRAINS, NUM_TERRAINS},
-        {"food", SHOAL_UINT8, 2, {self->height, self->width}, food_of(self), STABLE, SHOAL_ROLE_GRID,
+        {"food", SHOAL_UINT8, 2, {self->height, self->width}, food_of(self), 0, SHOAL_ROLE_GRID,
          0, 0, food, COUNT(food)},
-        {"positions", SHOAL_INT32, 2, {self->num_entities, COUNT(COLUMNS)}, entities_of(self), STABLE,
+        {"positions", SHOAL_INT32, 2, {self->num_entities, COUNT(COLUMNS)}, entities_of(self), 0,
          SHOAL_ROLE_ENTITIES, COLUMNS, COUNT(COLUMNS), KINDS, NUM_KINDS},
-        {"inner", SHOAL_INT32, 2, {self->num_entities, COUNT(INNER_COLUMNS)}, inner_of(self), STABLE,
+        {"inner", SHOAL_INT32, 2, {self->num_entities, COUNT(INNER_COLUMNS)}, inner_of(self), 0,
          SHOAL_ROLE_NONE, INNER_COLUMNS, COUNT(INNER_COLUMNS), 0, 0},
-        {"tick", SHOAL_INT32, 0, {0}, &self->tick, STABLE, SHOAL_ROLE_SCALAR, 0, 0, 0, 0},
-        {"totals", SHOAL_INT32, 1, {COUNT(TOTALS)}, &self->food_left, STABLE, SHOAL_ROLE_SCALAR,
+        {"tick", SHOAL_INT32, 0, {0}, &self->tick, 0, SHOAL_ROLE_SCALAR, 0, 0, 0, 0},
+        {"totals", SHOAL_INT32, 1, {COUNT(TOTALS)}, &self->food_left, 0, SHOAL_ROLE_SCALAR,
          TOTALS, COUNT(TOTALS), 0, 0},
     };
     /* clang-format on */

@@ -202,7 +202,7 @@ def test_every_field_lies_in_the_instance_and_stays_where_it_is():
     host.step(np.full(32, GATHER))
     host.reset()
     for name, field in host.exported(1).items():
-        assert field.stable
+        assert field.stable == (name == "terrain")  # the others change with every step, and are copied
         assert field.address == first[name]
         assert begin <= field.address and field.address + field.data.nbytes <= begin + host.instance_bytes
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import shoal
 from shoal.cli import main
 from shoal.errors import SessionError
 from shoal.viewer import commands
@@ -352,15 +353,14 @@ def test_several_sessions_need_a_name(command, live, capsys, monkeypatch):
 @pytest.fixture
 def drawn(monkeypatch):
     """What was rendered and where it was written."""
-    render = pytest.importorskip("shoal.state.render")
     found = []
-    monkeypatch.setattr(render, "render", lambda snapshot: np.full((2, 3, 3), snapshot.env_id, np.uint8))
+    monkeypatch.setattr(shoal.state, "render", lambda snapshot: np.full((2, 3, 3), snapshot.env_id, np.uint8))
 
     def write(path, pixels):
         with open(path, "wb"):
             found.append((path, int(pixels[0, 0, 0])))
 
-    monkeypatch.setattr(render, "write_png", write)
+    monkeypatch.setattr(shoal.state, "write_png", write)
     return found
 
 

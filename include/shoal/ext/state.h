@@ -4,8 +4,8 @@
  *   fields(envs, env, host, add)  -------------------> add(host, &field) for each field
  *
  * A field inside the instance that is flagged stable is seen where it lies, without a copy; any other is
- * copied while add runs, so it may lie anywhere, on the stack too. The rest says how to draw it; a viewer
- * knows nothing else of the environment. */
+ * copied while add runs, and so is all else of a field: it may lie anywhere, on the stack too. The rest says
+ * how to draw it; a viewer knows nothing else of the environment. */
 // SPDX-License-Identifier: MIT
 #ifndef SHOAL_EXT_STATE_H
 #define SHOAL_EXT_STATE_H
@@ -20,7 +20,8 @@ enum shoal_state_flags {
 
 enum shoal_state_role {
     SHOAL_ROLE_NONE = 0,
-    SHOAL_ROLE_GRID = 1,     /* [height, width] of integers: tiles, each a category */
+    SHOAL_ROLE_GRID = 1, /* [height, width] of integers: tiles, each a category; in a second grid, which lies
+                            above the first, values without a category let it through */
     SHOAL_ROLE_ENTITIES = 2, /* [count, columns]: one row for each; columns r and c (or x and y) say where,
                                 kind which category, hp and hp_max how healthy, dir where it faces (0 up, 1
                                 right, 2 down, 3 left); r < 0: it is not there */

@@ -221,7 +221,12 @@ def _legend(drawn: list[Field], width: int) -> Pixels:
 def _caption(snapshot: Snapshot, width: int) -> Pixels:
     parts = [f"ENV {snapshot.env_id}", f"EPISODE {snapshot.episode}", f"TICK {snapshot.tick}"]
     reward = snapshot.step.get("reward")
-    numbers = [one for one in snapshot.world.values() if one.role == "scalar" and one.data.size == 1]
+    told = ("tick", "episode")  # whatever the environment calls so itself
+    numbers = [
+        one
+        for one in snapshot.world.values()
+        if one.role == "scalar" and one.data.size == 1 and one.name not in told
+    ]
     for one in [*numbers, *([reward] if reward is not None and reward.data.size == 1 else [])]:
         parts.append(f"{one.name} {float(one.data.reshape(-1)[0]):.4g}")
     bar = np.empty((_LINE, width, 3), np.uint8)

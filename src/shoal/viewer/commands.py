@@ -72,7 +72,7 @@ def _has_screen() -> bool:
 
 def picture(name: str | None, env: int, path: str) -> int:
     """Writes what an environment looks like now as a PNG file."""
-    from shoal.state.render import render, write_png
+    from shoal.state import render, write_png
 
     with attach(name) as session:
         try:
