@@ -12,12 +12,13 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { MAX_CLIENTS = 32, MOST_MILLIHERTZ = 60000 };
+enum { MAX_WATCHERS = 32, MAX_CLIENTS = 40, MOST_MILLIHERTZ = 60000 }; /* publishers find a place, too */
 
 typedef struct client {
-    int fd;        /* -1: nobody */
-    int passed_fd; /* came with the note that is being read; -1: none */
-    uint32_t got;  /* bytes of that note */
+    int fd;         /* -1: nobody */
+    int passed_fd;  /* came with the note that is being read; -1: none */
+    uint32_t got;   /* bytes of that note */
+    int is_watcher; /* it has asked for something */
     shoal_note note;
     uint32_t count, millihertz; /* what it watches, and how often */
     int64_t envs[SHOAL_MAX_WATCHED];
@@ -162,7 +163,21 @@ static void publish(shoal_host *host, client *from) {
     }
 }
 
+static int watchers(const shoal_host *host) {
+    int count = 0;
+    for (int i = 0; i < MAX_CLIENTS; i++)
+        count += host->clients[i].fd >= 0 && host->clients[i].is_watcher;
+    return count;
+}
+
 static void answer(shoal_host *host, client *c) {
+    if (c->note.kind != SHOAL_PUBLISH && !c->is_watcher) {
+        if (watchers(host) == MAX_WATCHERS) {
+            drop(host, c);
+            return;
+        }
+        c->is_watcher = 1;
+    }
     shoal_note note = {.kind = c->note.kind};
     int error = 0, passed_fd = -1;
     switch (c->note.kind) {

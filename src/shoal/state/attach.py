@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import ClosedError, SegmentError, SessionError
-from shoal.memory import Segment
 from shoal.state import names, notes
 from shoal.state.exports import described
 from shoal.state.notes import COUNTERS, FACTS, MAX_WATCHED, WATCH, WINDOW, Note
@@ -28,6 +27,7 @@ from shoal.state.windows import ReadWindow
 __all__ = ["Session", "attach", "sessions"]
 
 _ANSWER_S = 2.0
+_MOST_FACTS = 1 << 20
 _RATE_HZ = 20.0
 
 
@@ -81,6 +81,8 @@ class Session:
             raise SessionError(f"no session is called {path.name!r}; live are: {live}") from None
         except OSError as error:
             raise SessionError(f"session {path.name!r} does not answer: {error.strerror or error}") from error
+        self._poll = select.poll()
+        self._poll.register(self._channel, select.POLLIN)
         try:
             self.facts: dict[str, Any] = self._read_facts()
         except BaseException:
@@ -209,10 +211,13 @@ class Session:
         if note.fd < 0:
             raise SessionError(f"session {self._name!r} gave no facts; is it of another version of Shoal?")
         try:
-            with Segment.from_fileno(note.fd, readonly=True) as segment:
-                facts: dict[str, Any] = json.loads(segment["facts"].tobytes())
-        except (SegmentError, KeyError, ValueError) as error:
+            facts: dict[str, Any] = json.loads(os.pread(note.fd, _MOST_FACTS, 0))
+            if not isinstance(facts["num_worlds"], int):
+                raise ValueError("num_worlds is no number")
+        except (OSError, KeyError, TypeError, ValueError) as error:
             raise SessionError(f"session {self._name!r}: its facts cannot be read: {error}") from error
+        finally:
+            os.close(note.fd)
         return facts
 
     def _env_id(self, env_id: Any) -> int:
@@ -250,7 +255,7 @@ class Session:
     def _hear(self, timeout_s: float, kind: int = 0) -> Note | None:
         """Takes in what has come; waits for something first. The first note of that kind, if there is one."""
         with self._lock:
-            while not self._closed and self.alive and select.select([self._channel], [], [], timeout_s)[0]:
+            while not self._closed and self.alive and self._poll.poll(timeout_s * 1000):
                 try:
                     note = notes.receive(self._channel)
                 except OSError:

@@ -70,13 +70,15 @@ class Publisher:
         with contextlib.suppress(ShoalError, OSError):
             window = WriteWindow(count)
             window.write(snapshot, parts, count)
-            self._hand_over(snapshot.env_id, window)
-            self._windows[snapshot.env_id] = generation, window
+            if self._hand_over(snapshot.env_id, window):
+                self._windows[snapshot.env_id] = generation, window
+            else:  # no place just now
+                window.close()
 
-    def _hand_over(self, env: int, window: WriteWindow) -> None:
+    def _hand_over(self, env: int, window: WriteWindow) -> bool:
         with names.connect(self._address) as channel, window.reader() as reader:
             notes.send(channel, Note(PUBLISH, number=env, fd=reader.fileno()))
-            notes.receive(channel)  # it has it
+            return notes.receive(channel) is not None
 
     def close(self) -> None:
         for _, window in self._windows.values():

@@ -10,6 +10,8 @@ import re
 import time
 import weakref
 from collections.abc import Mapping
+from functools import lru_cache
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,6 @@ from numpy.typing import NDArray
 
 from shoal import _core
 from shoal.errors import NameInUse, SessionError, ShoalError
-from shoal.memory import Layout, Segment
 from shoal.memory.layout import FieldSpec
 from shoal.state import names
 from shoal.state.notes import MAX_WATCHED
@@ -63,20 +64,18 @@ class Hosted:
         self.name, listening = _bound(asked, str(facts["env"]))
         self._pid = os.getpid()
         self._host: _core.Host | None = None
-        with listening:
-            told = json.dumps({"name": self.name, "pid": self._pid, "started": time.time(), **facts})
-            data = np.frombuffer(told.encode(), np.uint8)
-            with Segment.published(Layout({"facts": (np.uint8, data.shape)})) as segment:
-                segment["facts"][:] = data
-                with segment.reader() as reader:
-                    fds = os.dup(listening.fileno()), os.dup(reader.fileno())
+        own = {"name": self.name, "pid": self._pid, "started": time.time(), "version": _version()}
+        facts_fd = -1
         try:
-            self._host = _core.Host(*fds, num_worlds, watched, due, counted)
+            facts_fd = _sealed(json.dumps({**own, **facts}).encode())
+            self._host = _core.Host(listening.fileno(), facts_fd, num_worlds, watched, due, counted)
+            listening.detach()  # both are the host's from here on
         except OSError as error:
-            for fd in fds:
-                os.close(fd)
+            listening.close()
+            if facts_fd >= 0:
+                os.close(facts_fd)
             names.release(self.name)
-            raise SessionError(f"cannot start a session's thread: {error.strerror}") from error
+            raise SessionError(f"cannot start a session: {error.strerror}") from error
         _hosted.add(self)
 
     @property
@@ -105,6 +104,22 @@ def open_session(asked: str, *arguments: Any) -> Hosted | None:
             raise
         logger.warn(f"this run cannot be watched: {error} (session=None says that this is meant)")
         return None
+
+
+def _sealed(data: bytes) -> int:
+    """A read-only descriptor of memory that has these bytes for ever."""
+    fd = _core.memory_create()
+    try:
+        os.write(fd, data)
+        _core.seal_writes(fd)
+        return _core.reopen(fd, False)
+    finally:
+        os.close(fd)
+
+
+@lru_cache(maxsize=1)
+def _version() -> str:
+    return version("shoal")
 
 
 def _bound(asked: str, env: str) -> tuple[str, Any]:
