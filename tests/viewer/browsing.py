@@ -29,7 +29,7 @@ GROUND = np.array([rgb(one[2]) for one in TERRAIN])
 FISH = np.array([rgb(one[2]) for one in KINDS])
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     if CHROMIUM is None:
         pytest.skip("chromium is missing (Debian: apt install chromium)")
