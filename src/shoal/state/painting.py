@@ -120,7 +120,7 @@ def draw_entities(stage: Pixels, one: Field, scale: float, x0: float, y0: float)
         return
     rows = np.floor(named["row"] * scale + y0).astype(np.int64)
     cols = np.floor(named["column"] * scale + x0).astype(np.int64)
-    radius = min(28.0, max(1.8 if len(rows) > 800 else 2.6, scale * 0.36))
+    radius = min(28.0, max(min(2.8, 60 / len(rows) ** 0.5), 1.7, scale * 0.36))
     kinds = _whole(named["kind"]) if "kind" in named else np.zeros(len(rows), np.int64)
     colors = paint(one, kinds)[0] if one.categories else _PALETTE[kinds % len(_PALETTE)]
     pointed = "dir" in named and scale >= 7

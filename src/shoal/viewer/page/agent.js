@@ -2,7 +2,7 @@
 import { Chart, drawBars } from "./charts.js";
 import { kindColor, painter } from "./colors.js";
 import { $, el, fitCanvas, number, say } from "./dom.js";
-import { categoryOf, describeType, entitiesOf, ofAgent, pictureShape, windowShape } from "./fields.js";
+import { categoryOf, describeType, entitiesOf, isInteger, ofAgent, pictureShape, windowShape } from "./fields.js";
 import { paint } from "./scene.js";
 import { describeStep } from "./tell.js";
 
@@ -131,7 +131,7 @@ export class AgentPanel {
         const data = field.data.filter((_, i) => i % channels === k);
         const ground = sameGround(data, side, layers, selection);
         const one = { dtype: field.dtype, shape: [side, side], data, categories: ground?.categories ?? [] };
-        const color = painter(one),
+        const color = painter(one, isInteger(field)), // 0 is nothing, mostly: it is left out
           ctx = canvas.getContext("2d"),
           image = ctx.createImageData(side, side);
         const pixels = new Uint32Array(image.data.buffer);

@@ -69,7 +69,7 @@ const connection = new Connection({
     say($("n-steps"), short(one.steps));
     say($("n-rate"), short(one.steps_per_s));
     say($("n-episodes"), short(one.episodes));
-    say($("n-return"), number(one.mean_return));
+    if (one.mean_return !== null) say($("n-return"), number(one.mean_return));
     showStatus(state);
     refreshCounters();
   },

@@ -7,7 +7,7 @@ const MOST_SPRITES = 400;
 const sprites = new Map();
 
 /** Never too small to see; from afar, many are smaller than few. */
-export const markRadius = (scale, count) => Math.min(28, Math.max(count > 800 ? 1.8 : 2.6, scale * 0.36));
+export const markRadius = (scale, count) => Math.min(28, Math.max(Math.min(2.8, 60 / Math.sqrt(count)), 1.7, scale * 0.36));
 
 /** A body drawn once for each colour, size and facing, and copied from then on. */
 function sprite(color, radius, dir, agent, ratio) {
@@ -113,6 +113,7 @@ function drawView(ctx, camera, x, y, side, color) {
     [sx, sy] = camera.toScreen(x, y);
   const left = Math.round(sx - long / 2) + 0.5,
     top = Math.round(sy - long / 2) + 0.5;
+  if (left + long < 0 || top + long < 0 || left > camera.width || top > camera.height) return;
   ctx.beginPath();
   ctx.rect(0, 0, camera.width, camera.height);
   ctx.rect(left, top, long, long);

@@ -31,12 +31,18 @@ export class Overview {
     if (this.counters.length > 7200) this.counters.shift();
   }
 
+  /** Each over the moments that it is known for: no episode may have ended in between. */
   drawCounters() {
-    const every = Math.ceil(this.counters.length / MOST_POINTS) || 1;
-    const points = this.counters.filter((_, i) => i % every === 0 || i === this.counters.length - 1);
-    const xs = points.map((one) => one.time);
-    for (const [key, chart] of Object.entries(this.charts))
-      chart.set(xs, [{ name: key, ys: points.map((one) => one[key]) }]);
+    for (const [key, chart] of Object.entries(this.charts)) {
+      const known = this.counters.filter((one) => Number.isFinite(one[key]));
+      const every = Math.ceil(known.length / MOST_POINTS) || 1;
+      const points = known.filter((_, i) => i % every === 0 || i === known.length - 1);
+      const ys = points.map((one) => one[key]);
+      chart.set(
+        points.map((one) => one.time),
+        [{ name: key, ys }],
+      );
+    }
   }
 
   showFacts(facts, sessions) {
@@ -99,10 +105,11 @@ export class Overview {
     const values = field.categories.length
       ? field.categories.map((one) => one[0])
       : [...counts.keys()].sort((a, b) => a - b);
-    for (const value of counts.keys()) if (!values.includes(value)) values.push(value);
+    // What has no category is told as its value, but in a grid above another it is not drawn at all.
+    for (const value of counts.keys()) if (!layer.above && !values.includes(value)) values.push(value);
     const shown = values.slice(0, MOST_ROWS);
     while (group.list.children.length > shown.length) group.list.lastChild.remove();
-    const most = Math.max(1, ...counts.values());
+    const most = Math.max(1, ...shown.map((value) => counts.get(value) || 0));
     shown.forEach((value, k) => {
       let row = group.list.children[k];
       if (!row?.children[2]) {
