@@ -16,7 +16,7 @@ export function showStatus({ run, link, paused }) {
   $("status").dataset.state = key;
   say($("status").lastElementChild, text);
   $("badge").hidden = !paused && !ended;
-  say($("badge"), ended ? "The run has ended. This is the last of it." : "View paused. The run goes on.");
+  say($("badge"), ended ? "The run has ended." : "View paused. The run goes on.");
   $("pause-icon").setAttribute("href", paused ? "#i-play" : "#i-pause");
   $("pause").setAttribute("aria-label", paused ? "Go live" : "Pause the view");
   $("live").dataset.on = String(!paused);
