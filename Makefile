@@ -66,7 +66,7 @@ test-gymnasium: $(VENV)/.ready
 
 # The viewer's tests with those in a browser, which are skipped without playwright and chromium.
 test-viewer: $(VENV)/.ready
-	@command -v chromium chromium-browser >/dev/null || \
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || \
 	    { echo "the page's tests drive a browser that is not here (Debian: apt install chromium)"; exit 2; }
 	@$(PIP) install playwright
 	@$(BIN)/python -m pytest tests/viewer $(ARGS)

@@ -117,3 +117,15 @@ def test_a_large_world_is_drawn_in_the_time_between_two_frames(serve, visit):
     page = visit(serve("reef"))
     until(page, "shoal.timing.count > 40")
     assert page.evaluate("shoal.timing.mean") < 50
+
+
+def test_a_grid_above_another_lets_it_through_where_it_says_nothing(serve, visit):
+    page = visit(serve("vector"))
+    got = page.evaluate("""async () => {
+        const { painter } = await import("/colors.js");
+        const data = new Int8Array([0, 1, 5]), grid = (categories) => ({ dtype: "|i1", data, categories });
+        const named = [[5, "chest", "#ffffff"]];
+        return [painter(grid(named), true), painter(grid(named)), painter(grid([]), true)]
+            .map((color) => [0, 1, 5].map((value) => color(value) >>> 24));
+    }""")
+    assert got == [[0, 0, 255], [255, 255, 255], [0, 255, 255]]

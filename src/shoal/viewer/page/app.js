@@ -81,7 +81,7 @@ const connection = new Connection({
     if (state.paused) refreshTime();
     else show(frame);
   },
-  failure: (message) => notice(message, true),
+  failure: (message) => notice(message, true, state.frame ? 8 : 600),
   status(link) {
     state.link = link;
     showStatus(state);
@@ -258,8 +258,7 @@ async function copyLink() {
     () => true,
     () => false,
   );
-  notice(done ? "Link copied" : "The link is in the address bar");
-  setTimeout(() => notice(""), 1500);
+  notice(done ? "Link copied" : "The link is in the address bar", false, 1.5);
 }
 
 // ---- what one can do

@@ -22,7 +22,13 @@ export function showStatus({ run, link, paused }) {
   $("live").dataset.on = String(!paused);
 }
 
-export function notice(text, bad = false) {
+let heldUntil = 0;
+
+/** Says something on the stage. What is to be read for some seconds is not wiped off by the frames meanwhile. */
+export function notice(text, bad = false, seconds = 0) {
+  if (!text && performance.now() < heldUntil) return;
+  heldUntil = seconds ? performance.now() + seconds * 1000 : 0;
+  if (seconds) setTimeout(() => notice(""), seconds * 1000 + 20);
   $("notice").hidden = !text;
   $("notice").dataset.bad = String(bad);
   say($("notice"), text);
