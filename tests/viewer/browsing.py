@@ -68,7 +68,8 @@ def visit(browser: Any) -> Iterator[Callable[..., Any]]:
 
         page.on("console", note)
         page.on("pageerror", lambda error: faults.append(f"error: {error}"))
-        home = (server.url, server.url.replace("http:", "ws:"), "blob:", "data:")
+        base = server.url.partition("?")[0]
+        home = (base, base.replace("http:", "ws:"), "blob:", "data:")
         page.on("request", lambda one: one.url.startswith(home) or faults.append(f"asked for {one.url}"))
         page.on("response", lambda one: one.status < 400 or faults.append(f"{one.status}: {one.url}"))
         page.goto(server.url + link)
