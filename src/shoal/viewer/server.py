@@ -106,14 +106,11 @@ class Server:
         task = asyncio.current_task()
         assert task is not None
         self._connections.add(task)
-        writer.transport.set_write_buffer_limits(high=0)
-        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
         try:
+            writer.transport.set_write_buffer_limits(high=0)
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
             if len(self._connections) > MAX_CONNECTIONS:  # not a moment for those that are too many
-                refusal = Refusal(
-                    503, f"more than {MAX_CONNECTIONS} connections at once", {"Retry-After": "5"}
-                )
-                writer.write(refusal.response())
+                writer.write(Refusal(503, f"{MAX_CONNECTIONS} connections are there already").response())
             else:
                 await self._serve(reader, writer)
                 await self._linger(reader, writer)
@@ -134,13 +131,11 @@ class Server:
             if request is None:
                 return
             answer = self.guard.check(request)
-            if answer is None and request.path != "/socket":
-                answer = self._assets.get(request.path)
-                if answer is None:
-                    raise Refusal(404, "no such file")
-            elif answer is None:
-                answer = self._upgrade(request)
-                return await self._talk(reader, writer, answer)
+            if answer is None and request.path == "/socket":
+                return await self._talk(reader, writer, self._upgrade(request))
+            answer = answer or self._assets.get(request.path)
+            if answer is None:
+                raise Refusal(404, "no such file")
         except Refusal as refusal:
             answer = refusal.response()
         await deliver(writer, self._stall_s, answer)
