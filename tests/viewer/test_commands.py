@@ -389,3 +389,10 @@ def test_a_picture_that_cannot_be_is_an_error_in_one_line(live, drawn, tmp_path,
     assert main(["watch", "--png", "out.png"]) == 1
     error = capsys.readouterr().err
     assert "made no step within 5 s" in error and error.count("\n") == 1
+
+
+def test_an_installation_without_the_page_says_so(live, monkeypatch, capsys):
+    live(FakeSession())
+    monkeypatch.setattr(commands, "read_assets", lambda page: {})
+    assert main(["watch"]) == 1
+    assert "page is missing from this installation" in capsys.readouterr().err
