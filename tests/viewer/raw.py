@@ -27,7 +27,7 @@ class Running:
         self._options = options
         self._assets = assets
         self._ready = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._main()))
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._main()), daemon=True)
         self._thread.start()
         assert self._ready.wait(10)
 

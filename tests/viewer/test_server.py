@@ -197,7 +197,7 @@ def test_the_session_watches_for_all_pages_together(serve):
             assert {one.until("frame")["env"] for _ in range(2)} == {3, 5}
             assert {two.until("frame")["env"] for _ in range(2)} == {3, 9}
         wait_for(lambda: (session.watched, session.rate_hz) == ([3, 5], 5))
-    wait_for(lambda: session.watched == [])
+    wait_for(lambda: session.watched == [] and running.server._feed.worlds == {})
 
 
 def test_who_asked_last_has_the_places_and_who_loses_some_is_told(serve):

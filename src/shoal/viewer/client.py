@@ -13,35 +13,11 @@ from collections import deque
 from shoal.viewer import websocket
 from shoal.viewer.feed import Feed
 from shoal.viewer.protocol import Key, frame, pack
+from shoal.viewer.waiting import deliver
 
-__all__ = ["Client", "Stalled", "deliver"]
+__all__ = ["Client"]
 
 _ERRORS_KEPT = 8
-
-
-class Stalled(Exception):
-    """The other side took nothing for too long."""
-
-
-async def deliver(writer: asyncio.StreamWriter, stall_s: float, *parts: bytes) -> None:
-    """Writes, and waits until all of it has left; raises Stalled once nothing of it did for `stall_s`.
-
-    The writer's transport must have write limits of 0. Cancelled, it leaves no half of a part behind.
-    """
-    for part in parts:
-        writer.write(part)
-    left, since = writer.transport.get_write_buffer_size(), time.monotonic()
-    if not left:
-        return await writer.drain()
-    while True:
-        try:
-            return await asyncio.wait_for(writer.drain(), stall_s / 4)
-        except asyncio.TimeoutError:
-            now_left, now = writer.transport.get_write_buffer_size(), time.monotonic()
-            if now_left < left:
-                left, since = now_left, now
-            elif now - since >= stall_s:
-                raise Stalled from None
 
 
 class Client:
@@ -87,16 +63,19 @@ class Client:
 
     async def send_all(self) -> None:
         """Sends what there is to send, until it is cancelled."""
+        loop = asyncio.get_running_loop()
         while True:
             self.wake.clear()
             message, opcode, wait_s = self._next(time.monotonic())
             if message is not None:
                 await self._send(opcode, message)
                 continue
+            timer = None if wait_s is None else loop.call_later(wait_s, self.wake.set)
             try:
-                await asyncio.wait_for(self.wake.wait(), wait_s)
-            except asyncio.TimeoutError:
-                pass
+                await self.wake.wait()
+            finally:
+                if timer is not None:
+                    timer.cancel()
 
     async def close(self, closing: websocket.Closing) -> None:
         await self._send(websocket.CLOSE, closing.payload())

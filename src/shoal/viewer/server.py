@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING
 
 from shoal.errors import ShoalError
 from shoal.viewer import websocket
-from shoal.viewer.client import Client, Stalled, deliver
+from shoal.viewer.client import Client
 from shoal.viewer.feed import Feed
 from shoal.viewer.guard import Guard
 from shoal.viewer.http import MAX_HEAD, Refusal, Request, read_request
 from shoal.viewer.protocol import MAX_WATCHED, BadMessage, BadWish, pack, read_watch
+from shoal.viewer.waiting import deliver, within
 from shoal.viewer.websocket import Closing
 
 if TYPE_CHECKING:
@@ -106,18 +107,15 @@ class Server:
         task = asyncio.current_task()
         assert task is not None
         self._connections.add(task)
-        writer.transport.set_write_buffer_limits(high=0)
-        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
         try:
+            writer.transport.set_write_buffer_limits(high=0)
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
             if len(self._connections) > MAX_CONNECTIONS:  # not a moment for those that are too many
-                refusal = Refusal(
-                    503, f"more than {MAX_CONNECTIONS} connections at once", {"Retry-After": "5"}
-                )
-                writer.write(refusal.response())
+                writer.write(Refusal(503, f"{MAX_CONNECTIONS} connections are there already").response())
             else:
                 await self._serve(reader, writer)
                 await self._linger(reader, writer)
-        except (OSError, Stalled, asyncio.IncompleteReadError):
+        except (OSError, asyncio.IncompleteReadError):
             pass  # the other side is gone, or as good as that
         except asyncio.CancelledError:
             pass  # by close(), after the page was told; there is nobody to pass it on to
@@ -128,19 +126,17 @@ class Server:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             try:
-                request = await asyncio.wait_for(read_request(reader), self._handshake_s)
+                request = await within(self._handshake_s, read_request(reader))
             except asyncio.TimeoutError:
                 raise Refusal(408, f"the request took more than {self._handshake_s:g} seconds") from None
             if request is None:
                 return
             answer = self.guard.check(request)
-            if answer is None and request.path != "/socket":
-                answer = self._assets.get(request.path)
-                if answer is None:
-                    raise Refusal(404, "no such file")
-            elif answer is None:
-                answer = self._upgrade(request)
-                return await self._talk(reader, writer, answer)
+            if answer is None and request.path == "/socket":
+                return await self._talk(reader, writer, self._upgrade(request))
+            answer = answer or self._assets.get(request.path)
+            if answer is None:
+                raise Refusal(404, "no such file")
         except Refusal as refusal:
             answer = refusal.response()
         await deliver(writer, self._stall_s, answer)
@@ -156,7 +152,7 @@ class Server:
         """Reads on for a moment: closed with bytes unread, a connection is reset, its answer perhaps lost."""
         writer.write_eof()
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(_read_away(reader), _LINGER_S)
+            await within(_LINGER_S, _read_away(reader))
 
     # -- one page --------------------------------------------------------------------------------------
 
@@ -183,7 +179,7 @@ class Server:
             await asyncio.gather(*both, return_exceptions=True)
         if closing is not None:
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(client.close(closing), _LINGER_S)
+                await within(_LINGER_S, client.close(closing))
 
     async def _listen(self, reader: asyncio.StreamReader, client: Client) -> None:
         incoming = websocket.Incoming(reader)

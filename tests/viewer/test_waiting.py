@@ -1,0 +1,74 @@
+"""A cancellation is never lost, at whatever moment it comes: the server could not end otherwise."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from shoal.viewer.client import Client
+from shoal.viewer.waiting import within
+
+
+@pytest.mark.parametrize("turns", range(6))
+def test_a_page_that_is_woken_and_cancelled_at_once_is_cancelled(turns):
+    async def main():
+        client = Client(None, SimpleNamespace(worlds={}, counters=None, error=(0, "")), b"", 1.0)
+        client._hello = None
+        task = asyncio.create_task(client.send_all())
+        await asyncio.sleep(0.01)
+        client.wake.set()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        done, _ = await asyncio.wait([task], timeout=1)
+        assert done and task.cancelled()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("turns", range(6))
+def test_a_deadline_loses_no_cancellation(turns):
+    async def main():
+        event, got_past = asyncio.Event(), []
+
+        async def wait():
+            await within(10, event.wait())
+            got_past.append(True)
+            await asyncio.sleep(10)
+
+        task = asyncio.create_task(wait())
+        await asyncio.sleep(0.01)
+        event.set()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        done, _ = await asyncio.wait([task], timeout=1)
+        assert done and task.cancelled()
+
+    asyncio.run(main())
+
+
+def test_a_deadline_gives_the_result_the_error_or_a_timeout_and_ends_what_it_waited_for():
+    ended = []
+
+    async def slow():
+        try:
+            await asyncio.sleep(10)
+        finally:
+            ended.append(True)
+
+    async def quick(error=None):
+        if error is not None:
+            raise error
+        return 3
+
+    async def main():
+        assert await within(1, quick()) == 3
+        with pytest.raises(ZeroDivisionError):
+            await within(1, quick(ZeroDivisionError()))
+        with pytest.raises(asyncio.TimeoutError):
+            await within(0.01, slow())
+        await asyncio.sleep(0)
+        assert ended == [True]
+
+    asyncio.run(main())
