@@ -34,6 +34,7 @@ class Publisher:
         self._address, self._watched = Path(address), watched
         self._mine = range(first, first + count)
         self._windows: dict[int, tuple[int, WriteWindow]] = {}
+        self._begun: dict[int, int] = {}
         self._rest_until = 0
 
     def __call__(self, look: Callable[[int], Snapshot | None]) -> None:
@@ -44,7 +45,9 @@ class Publisher:
             self._windows.pop(env)[1].close()
         if begin < self._rest_until:  # but who has just begun to watch is shown something
             asked = {env: new for env, new in asked.items() if self._generation(env) != new}
+        spent = 0
         for env, generation in asked.items():
+            start = time.monotonic_ns()
             try:
                 snapshot = look(env)
             except Exception as error:
@@ -52,8 +55,11 @@ class Publisher:
                 snapshot = Snapshot(env, 0, 0, time.monotonic_ns(), error=what)
             if snapshot is not None:
                 self._publish(snapshot, generation)
-        end = time.monotonic_ns()
-        self._rest_until = max(self._rest_until, end + _SHARE * (end - begin) if asked else 0)
+            if self._begun.get(env) == generation:
+                spent += time.monotonic_ns() - start
+            self._begun[env] = generation  # the first time is not counted: what draws it may be loaded then
+        if spent:
+            self._rest_until = time.monotonic_ns() + _SHARE * spent
 
     def _generation(self, env: int) -> int:
         return self._windows[env][0] if env in self._windows else -1
