@@ -4,9 +4,12 @@ import contextlib
 import random
 import struct
 import time
+from functools import partial
 
+import numpy as np
 import pytest
 
+from shoal.state.snapshot import Field, Snapshot
 from shoal.viewer.server import MAX_CLIENTS
 from tests.viewer.fakes import FakeSession, reef
 from tests.viewer.raw import Closed
@@ -178,12 +181,13 @@ def test_who_reads_slowly_misses_frames_and_gets_the_newest(serve):
         assert ticks == sorted(set(ticks)) and len(ticks) < 40
 
 
-def test_who_reads_nothing_is_dropped(serve):
-    def heavy(env_id, episode, tick):
-        snapshot = reef(env_id, episode, tick, size=8)
-        snapshot.world["noise"] = type(snapshot.world["tiles"])("noise", rng_bytes(tick))
-        return snapshot
+def heavy(env_id, episode, tick, size=1 << 20):
+    """A megabyte that is another one each time."""
+    noise = Field("noise", np.random.default_rng(tick).integers(0, 255, size, np.uint8))
+    return Snapshot(env_id, episode, tick, time.monotonic_ns(), {"noise": noise})
 
+
+def test_who_reads_nothing_is_dropped(serve):
     session = FakeSession(heavy, auto=True)
     running = serve(session, stall_s=0.5)
     with running.page() as page, running.page() as other:
@@ -199,10 +203,18 @@ def test_who_reads_nothing_is_dropped(serve):
                 page.frame()
 
 
-def rng_bytes(seed):
-    import numpy as np
-
-    return np.random.default_rng(seed).integers(0, 255, 1 << 20, np.uint8)
+def test_who_reads_a_little_at_a_time_is_not_dropped(serve):
+    session = FakeSession(partial(heavy, size=3 << 20))
+    with serve(session, stall_s=0.4).page(receive_bytes=64 << 10) as page:
+        page.watch(0)
+        start = time.monotonic()
+        while len(page.buffer) < 3 << 20:  # about two seconds
+            time.sleep(0.03)
+            chunk = page.sock.recv(64 << 10)
+            assert chunk, "dropped"
+            page.buffer += chunk
+        assert time.monotonic() - start > 0.8
+        assert page.until("frame")["fields"][0]["bytes"] == 3 << 20
 
 
 def test_random_frames_never_hurt(serve):
