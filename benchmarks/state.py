@@ -1,4 +1,5 @@
-"""What being seen costs a run: the hook nobody calls, a session nobody watches, ten clients that watch.
+"""What being seen costs a run: a session nobody watches, ten processes that watch, a viewer with ten pages
+and fifty clients that mean harm.
 
     python benchmarks/state.py [--seconds S]
 
@@ -14,7 +15,8 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import numpy as np
@@ -32,6 +34,52 @@ while session.alive:
     if found is not None:
         seen = found[0]
     time.sleep(0.05)
+"""
+
+# Pages that read all they are sent, and clients that come again and again with half a request, garbage, a
+# method or a host that is not allowed.
+PAGES = """
+import base64, os, random, socket, sys, threading, time
+from urllib.parse import urlsplit
+link, pages, hostile = urlsplit(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+token = link.query.removeprefix("token=")
+def upgraded():
+    channel = socket.create_connection((link.hostname, link.port), 5)
+    key = base64.b64encode(os.urandom(16)).decode()
+    head = (f"GET /socket HTTP/1.1\\r\\nHost: {link.netloc}\\r\\nOrigin: http://{link.netloc}\\r\\n"
+            f"Authorization: Bearer {token}\\r\\nUpgrade: websocket\\r\\nConnection: Upgrade\\r\\n"
+            f"Sec-WebSocket-Key: {key}\\r\\nSec-WebSocket-Version: 13\\r\\n\\r\\n")
+    channel.sendall(head.encode())
+    assert channel.recv(4096).startswith(b"HTTP/1.1 101")
+    return channel
+def page(number):
+    channel = upgraded()
+    text = b'{"type": "watch", "envs": [0], "rate": 20}'
+    channel.sendall(bytes([0x81, 0x80 | len(text), 0, 0, 0, 0]) + text)
+    while channel.recv(1 << 20):
+        pass
+HARM = [
+    b"GET / HTTP/1.1\\r\\nHost: x",
+    os.urandom(20000),
+    b"POST / HTTP/1.1\\r\\n\\r\\n",
+    b"GET /socket HTTP/1.1\\r\\nHost: evil\\r\\n\\r\\n",
+]
+def harm(number):
+    while True:
+        try:
+            channel = socket.create_connection((link.hostname, link.port), 5)
+            channel.sendall(HARM[number % 4])
+            channel.settimeout(1)
+            channel.recv(1000)
+        except OSError:
+            pass
+        time.sleep(0.05)
+for count, work in ((pages, page), (hostile, harm)):
+    for number in range(count):
+        threading.Thread(target=work, args=(number,), daemon=True).start()
+time.sleep(1)
+print("there", flush=True)
+time.sleep(1000)
 """
 
 
@@ -71,6 +119,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.1, help="of one slice")
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--clients", type=int, default=10)
+    parser.add_argument("--hostile", type=int, default=50)
     args = parser.parse_args()
     print(f"{os.cpu_count()} cores; ratios of the time of a step, 1 is no cost")
     for name, num_envs, options in (
@@ -87,16 +136,37 @@ def main() -> None:
             slices(envs, 0.2)
         pair = partial(slices, plain, args.seconds), partial(slices, seen, args.seconds)
         compare(f"{what}: with a session", *pair, args.rounds)
-        command = [sys.executable, "-c", WATCHER, "benchmark", "0"]
-        watchers = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(args.clients)]
-        for watcher in watchers:
-            assert watcher.stdout is not None
-            watcher.stdout.readline()
-        compare(f"{what}: and {args.clients} clients that watch", *pair, args.rounds)
+        watcher = [sys.executable, "-c", WATCHER, "benchmark", "0"]
+        with started(*[watcher] * args.clients):
+            compare(f"{what}: {args.clients} processes that watch", *pair, args.rounds)
+        viewer = [sys.executable, "-m", "shoal", "watch", "--no-browser", "benchmark"]
+        for hostile in (0, args.hostile):
+            with started(viewer) as (serving,):
+                pages = [sys.executable, "-c", PAGES, second_line(serving), str(args.clients), str(hostile)]
+                with started(pages):
+                    compare(f"{what}: viewer, {args.clients} pages, {hostile} hostile", *pair, args.rounds)
         plain.close()
         seen.close()
-        for watcher in watchers:
-            watcher.wait()
+
+
+@contextmanager
+def started(*commands: list[str]) -> Iterator[list[subprocess.Popen[str]]]:
+    """Processes that have said something."""
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands]
+    for process in processes:
+        assert process.stdout is not None
+        process.stdout.readline()
+    try:
+        yield processes
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def second_line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
 
 
 if __name__ == "__main__":
