@@ -40,7 +40,7 @@ asan-python: $(VENV)/.ready
 	    --config-settings=cmake.define.CMAKE_CXX_FLAGS=-fsanitize=address .
 	LD_PRELOAD="$$($(or $(CC),cc) -print-file-name=libasan.so) $$($(or $(CXX),c++) -print-file-name=libstdc++.so)" \
 	    ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=build/asan-python $(BIN)/python tests/run_installed.py -q \
-	    -p no:cacheprovider tests/vector tests/spaces tests/native/test_plugin_fields.py $(ARGS)
+	    -p no:cacheprovider tests/vector tests/spaces tests/state tests/native/test_plugin_fields.py $(ARGS)
 
 tsan:
 	SANITIZE=thread tests/core/run.sh

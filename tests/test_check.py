@@ -14,7 +14,8 @@ pytestmark = pytest.mark.skipif(
 )
 
 GOOD = """
-#include <shoal/env.h>
+#include <shoal/ext/state.h>
+#include <string.h>
 typedef struct Walk { int64_t place; } Walk;
 GLOBAL
 static const char *describe(const shoal_value *options, shoal_spec *spec) {
@@ -48,8 +49,19 @@ static void step_one(Walk *self, shoal_envs *envs, uint64_t env) {
     show(self, envs, env);
 }
 SHOAL_BATCH(Walk, reset_one, step_one)
+typedef void adder(void *host, const shoal_state_field *field);
+static void fields(shoal_envs *envs, uint64_t env, void *host, adder *add) {
+    Walk *self = SHOAL_INSTANCE(Walk, envs, env);
+    shoal_state_field place = {.name = "place", .dtype = SHOAL_INT64, .data = &self->place};
+    place.flags = SHOAL_STATE_STABLE;
+    EXPORT
+    add(host, &place);
+}
+static const shoal_state_v1 state = {fields};
+static const void *get_extension(const char *id) { return strcmp(id, SHOAL_EXT_STATE) == 0 ? &state : 0; }
 const shoal_entry_v1 shoal_entry = {.abi_major = SHOAL_ABI_MAJOR, .abi_minor = SHOAL_ABI_MINOR,
-    .name = "Walk-v0", .describe = describe, .reset = Walk_reset, .step = Walk_step};
+    .name = "Walk-v0", .describe = describe, .reset = Walk_reset, .step = Walk_step,
+    .get_extension = get_extension};
 """
 
 BROKEN = {
@@ -82,13 +94,28 @@ BROKEN = {
         "one and the same life",
     ),
     "a write before the rows": ({"SHOW": "row[-1] = 1;"}, "none outside them", "outside the rows"),
+    "a look that changes something": ({"EXPORT": "self->place++;"}, "looking changes nothing", "asked twice"),
+    "a look that draws a number": (
+        {"EXPORT": "shoal_random64(&envs->rng[env]);"},
+        "looking changes nothing",
+        "went another way",
+    ),
+    "a stable field that changes its shape": (
+        {
+            "EXPORT": "int64_t both[2] = {1, 2}; if (self->place % 2) place.ndim = 1, place.shape[0] = 2, "
+            "place.data = both;"
+        },
+        "what is stable stays",
+        "moved or changed shape",
+    ),
+    "a state field without a name": ({"EXPORT": 'place.name = "";'}, "looking changes", "needs a name"),
     "a crash": ({"STEP": "*(volatile int *)0 = 1;"}, "Observations lie", "SIGSEGV"),
 }
 
 
 def source(tmp_path, **changes):
     text = GOOD
-    for slot in ("GLOBAL", "DESCRIBE", "SHOW", "RESET", "STEP"):
+    for slot in ("GLOBAL", "DESCRIBE", "SHOW", "RESET", "STEP", "EXPORT"):
         text = re.sub(rf"^( *){slot}$", lambda m, s=slot: m[1] + changes.get(s, ""), text, flags=re.MULTILINE)
     path = tmp_path / "walk.c"
     path.write_text(text)

@@ -88,7 +88,7 @@ def _death(child: subprocess.Popen[bytes], printed: IO[str]) -> str:
 
 
 def _made(env: str, options: dict[str, Any], num_envs: int = 37, **kwargs: Any) -> VectorEnv:
-    made = make_vec(env, num_envs, **{"num_threads": 1, **kwargs}, **options)
+    made = make_vec(env, num_envs, session=None, **{"num_threads": 1, **kwargs}, **options)
     assert isinstance(made, VectorEnv)
     return made
 
@@ -277,6 +277,31 @@ def checkpoint(env: str, options: dict[str, Any]) -> None:
     _require(first == again, "the restored environments lived another life than the saved ones")
 
 
+def state(env: str, options: dict[str, Any]) -> None:
+    """If it exports its state, looking changes nothing, and what is stable stays where it is."""
+    envs, unseen = _made(env, options, 3), _made(env, options, 3)
+    if not envs.has_extension("shoal.state/1"):
+        return
+    for each in (envs, unseen):
+        each.reset(seed=0)
+    places = _stable_places(envs)
+    for move in (move for _, move in zip(range(50), _actions(envs, 0), strict=False)):
+        first, again = ({key: bytes(one["data"]) for key, one in envs.state(1).items()} for _ in range(2))
+        changed = [key for key in first if first[key] != again.get(key)]
+        _require(not changed, f"asked twice without a step, {changed} differed")
+        seen, plain = (b"".join(part.tobytes() for part in _parts(e.step(move)[0])) for e in (envs, unseen))
+        _require(seen == plain, "an environment that was looked at went another way than one that was not")
+        moved = _stable_places(envs)
+        _require(moved == places, f"stable fields moved or changed shape: {places} became {moved}")
+
+
+def _stable_places(envs: VectorEnv) -> dict[str, Any]:
+    """Address and shape of the fields that an environment says are stable."""
+    arrays, schema = envs.state_arrays(1), envs.state_schema(1)
+    stable = [name for name in arrays if schema[name]["stable"]]
+    return {name: (arrays[name].ctypes.data, arrays[name].shape) for name in stable}
+
+
 def speed(env: str, options: dict[str, Any]) -> None:
     """It can be stepped a thousand at a time."""
     envs = _made(env, options, 1024)
@@ -301,6 +326,7 @@ CHECKS: dict[str, Callable[[str, dict[str, Any]], None]] = {
         rows,
         reset_any_time,
         checkpoint,
+        state,
         speed,
     )
 }
