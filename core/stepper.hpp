@@ -554,7 +554,8 @@ inline nb::bytes Stepper::save(uint64_t env) {
                    spec.agents,
                    extension->size == nullptr ? spec.instance_bytes : extension->size(envs, env),
                    arrays_.rng[env],
-                   arrays_.reset[env],
+                   arrays_.reset[env] ||
+                       (!over_.empty() && over_[env]), /* ended: it is reset before it is stepped */
                    arrays_.elapsed[env]};
     const size_t rows = spec.agents;
     std::string data(sizeof saved + rows * (sizeof(double) + sizeof(uint32_t)) + saved.part_bytes, '\0');
@@ -597,7 +598,13 @@ inline void Stepper::restore(uint64_t env, nb::bytes data) {
     memcpy(arrays_.total + env * rows, at, rows * sizeof(double));
     memcpy(arrays_.length + env * rows, at + rows * sizeof(double), rows * sizeof(uint32_t));
     arrays_.rng[env] = saved.rng;
-    arrays_.reset[env] = static_cast<uint8_t>(saved.reset);
+    arrays_.reset[env] = disabled_ ? 0 : static_cast<uint8_t>(saved.reset);
+    if (disabled_ && (saved.reset != 0 || !over_.empty())) {
+        over_.resize(num_envs_);
+        over_[env] = static_cast<uint8_t>(saved.reset);
+        if (std::none_of(over_.begin(), over_.end(), [](uint8_t flag) { return flag != 0; }))
+            over_.clear();
+    }
     arrays_.elapsed[env] = saved.elapsed;
     began_ = true;
 }

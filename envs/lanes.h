@@ -284,9 +284,8 @@ LANES_INLINE uint64_t lanes_list(const shoal_envs *envs, uint64_t begin, uint64_
 }
 
 /* Writes the batch functions reset_REAL and step_REAL. Environments to reset are stepped too, and then reset.
- * `step_easy` may assume what `step_hard` may not: that mark_hard set no sign bit for any environment of the
- * stretch. */
-#define LANES_BATCH_EASY(Block, Action, reset_lane, mark_hard, step_easy, step_hard)                         \
+ */
+#define LANES_BATCH(Block, Action, reset_lane, step_block)                                                   \
     static void LANES_NAME(reset)(shoal_envs * envs, uint64_t begin, uint64_t end) {                         \
         for (uint64_t env = begin; env < end; env++)                                                         \
             reset_lane((Block *)lanes_block(envs, env), env % LANES, envs, env);                             \
@@ -296,22 +295,10 @@ LANES_INLINE uint64_t lanes_list(const shoal_envs *envs, uint64_t begin, uint64_
             end = last - begin < LANES_STRETCH ? last : begin + LANES_STRETCH;                               \
             uint16_t list[LANES_STRETCH + LANES_SLACK];                                                      \
             uint64_t listed = lanes_list(envs, begin, end, list), row;                                       \
-            lanes_word marks[LANES] = {0}, hard = 0;                                                         \
-            for (row = begin; row + LANES <= end; row += LANES)                                              \
-                mark_hard((Block *)lanes_block(envs, row), marks, LANES);                                    \
+            for (row = begin; row + LANES_FEW < end; row += LANES)                                           \
+                LANES_STEP(step_block, Block, Action, LANES);                                                \
             if (row < end)                                                                                   \
-                mark_hard((Block *)lanes_block(envs, row), marks, (int)(end - row));                         \
-            for (int i = 0; i < LANES; i++)                                                                  \
-                hard |= marks[i];                                                                            \
-            if (hard >> (8 * sizeof hard - 1)) {                                                             \
-                for (row = begin; row < end; row += LANES)                                                   \
-                    LANES_STEP(step_hard, Block, Action, LANES);                                             \
-            } else {                                                                                         \
-                for (row = begin; row + LANES_FEW < end; row += LANES)                                       \
-                    LANES_STEP(step_easy, Block, Action, LANES);                                             \
-                if (row < end)                                                                               \
-                    LANES_STEP(step_easy, Block, Action, LANES_FEW);                                         \
-            }                                                                                                \
+                LANES_STEP(step_block, Block, Action, LANES_FEW);                                            \
             for (uint64_t i = 0; i < listed; i++) {                                                          \
                 uint64_t env = begin + list[i];                                                              \
                 reset_lane((Block *)lanes_block(envs, env), env % LANES, envs, env);                         \
@@ -323,11 +310,6 @@ LANES_INLINE uint64_t lanes_list(const shoal_envs *envs, uint64_t begin, uint64_
 #define LANES_STEP(step, Block, Action, lanes)                                                               \
     step((Block *)lanes_block(envs, row), envs->options, SHOAL_ACTION(Action, envs, 0, row),                 \
          SHOAL_OBSERVATION(float, envs, 0, row), envs->rewards + row, envs->terminated + row, lanes)
-
-/* The same where no block is easier than another. */
-#define LANES_NO_MARK(block, marks, lanes) (void)(block), (void)(marks)
-#define LANES_BATCH(Block, Action, reset_lane, step_block)                                                   \
-    LANES_BATCH_EASY(Block, Action, reset_lane, LANES_NO_MARK, step_block, step_block)
 
 /* Writes reset and step, which go to the precision chosen. */
 #define LANES_BOTH_PRECISIONS                                                                                \

@@ -58,9 +58,27 @@ static void state_fields(shoal_envs *envs, uint64_t env, void *host,
     add(host, &state);
 }
 
+/* Nothing but a damaged checkpoint has a pole further down than the step in which it fell. */
+static const char *restore(shoal_envs *envs, uint64_t env, const void *in, uint64_t bytes) {
+    float single;
+    double theta = INFINITY;
+    if (bytes == 4 * sizeof single) {
+        memcpy(&single, (const char *)in + 2 * sizeof single, sizeof single);
+        theta = single;
+    } else if (bytes == 4 * sizeof theta) {
+        memcpy(&theta, (const char *)in + 2 * sizeof theta, sizeof theta);
+    }
+    if (bytes == envs->instance_bytes && !(fabs(theta) < 0.78))
+        return "the checkpoint is damaged: its pole is too far down";
+    return lanes_checkpoint_restore(envs, env, in, bytes);
+}
+
 static const void *get_extension(const char *id) {
     static const shoal_state_v1 state = {state_fields};
-    return strcmp(id, SHOAL_EXT_STATE) == 0 ? &state : lanes_get_extension(id);
+    static const shoal_checkpoint_v1 checkpoint = {lanes_checkpoint_size, lanes_checkpoint_save, restore};
+    if (strcmp(id, SHOAL_EXT_CHECKPOINT) == 0)
+        return &checkpoint;
+    return strcmp(id, SHOAL_EXT_STATE) == 0 ? &state : NULL;
 }
 
 const shoal_entry_v1 shoal_entry = {
@@ -79,13 +97,9 @@ const shoal_entry_v1 shoal_entry = {
 #define CartPole LANES_NAME(CartPole)
 #define reset_lane LANES_NAME(reset_lane)
 #define step_lanes LANES_NAME(step_lanes)
-#define mark_leaning LANES_NAME(mark_leaning)
-#define step_near LANES_NAME(step_near)
-#define step_any LANES_NAME(step_any)
 
 typedef struct CartPole {
     REAL x[LANES], x_dot[LANES], theta[LANES], theta_dot[LANES];
-    REAL fall_reward[LANES]; /* for being down after the next step */
 } CartPole;
 
 LANES_INLINE void reset_lane(CartPole *block, uint64_t lane, shoal_envs *envs, uint64_t env) {
@@ -95,20 +109,21 @@ LANES_INLINE void reset_lane(CartPole *block, uint64_t lane, shoal_envs *envs, u
     row[1] = (float)(block->x_dot[lane] = (REAL)shoal_uniform(rng, -0.05, 0.05));
     row[2] = (float)(block->theta[lane] = (REAL)shoal_uniform(rng, -0.05, 0.05));
     row[3] = (float)(block->theta_dot[lane] = (REAL)shoal_uniform(rng, -0.05, 0.05));
-    block->fall_reward[lane] = envs->options[SUTTON_BARTO_REWARD].i ? -1 : 1;
 }
 
-/* `near`: every |theta| <= 0.78. Whoever steps on after a fall gets late_reward while down. */
+/* A pole that is down is reset before it is stepped again, so no angle is large here: sines for small ones
+ * do. */
 LANES_INLINE void step_lanes(CartPole *restrict block, const shoal_value *options,
                              const int64_t *restrict actions, float *restrict rows, double *restrict rewards,
-                             uint8_t *restrict terminated, int lanes, int near) {
+                             uint8_t *restrict terminated, int lanes) {
     const REAL gravity = 9.8, length = 0.5, pole_mass = 0.1, per_mass = 1 / 1.1, push = 10, tau = 0.02;
-    const REAL step_reward = options[SUTTON_BARTO_REWARD].i ? 0 : 1, late_reward = step_reward - 1;
+    const REAL step_reward = options[SUTTON_BARTO_REWARD].i ? 0 : 1;
+    const REAL fall_reward = options[SUTTON_BARTO_REWARD].i ? -1 : 1;
     REAL sines[LANES], cosines[LANES], pushed[LANES], turning[LANES];
     lanes_word down[LANES];
     for (int i = 0; i < lanes; i++) {
-        sines[i] = near ? lanes_sin_near(block->theta[i]) : lanes_sin(block->theta[i]);
-        cosines[i] = near ? lanes_cos_near(block->theta[i]) : lanes_cos(block->theta[i]);
+        sines[i] = lanes_sin_near(block->theta[i]);
+        cosines[i] = lanes_cos_near(block->theta[i]);
     }
     for (int i = 0; i < lanes; i++) {
         REAL theta_dot = block->theta_dot[i], sine = sines[i], cosine = cosines[i];
@@ -132,37 +147,15 @@ LANES_INLINE void step_lanes(CartPole *restrict block, const shoal_value *option
         rows[4 * i + 2] = (float)theta;
         rows[4 * i + 3] = (float)theta_dot;
         down[i] = lanes_less(X_LIMIT, lanes_abs(x)) | lanes_less(THETA_LIMIT, lanes_abs(theta));
-        rewards[i] = lanes_select(down[i], block->fall_reward[i], step_reward);
-        block->fall_reward[i] = lanes_select(down[i], late_reward, block->fall_reward[i]);
+        rewards[i] = lanes_select(down[i], fall_reward, step_reward);
     }
     for (int i = 0; i < lanes; i++)
         terminated[i] = (uint8_t)down[i];
 }
 
-/* A pole leans further than 0.78 only where stepping goes on after a fall. */
-LANES_INLINE void mark_leaning(const CartPole *restrict block, lanes_word *restrict marks, int lanes) {
-    for (int i = 0; i < lanes; i++)
-        marks[i] |= lanes_bits((REAL)0.78 - lanes_abs(block->theta[i]));
-}
-
-LANES_INLINE void step_near(CartPole *restrict block, const shoal_value *options,
-                            const int64_t *restrict actions, float *restrict rows, double *restrict rewards,
-                            uint8_t *restrict terminated, int lanes) {
-    step_lanes(block, options, actions, rows, rewards, terminated, lanes, 1);
-}
-
-LANES_INLINE void step_any(CartPole *restrict block, const shoal_value *options,
-                           const int64_t *restrict actions, float *restrict rows, double *restrict rewards,
-                           uint8_t *restrict terminated, int lanes) {
-    step_lanes(block, options, actions, rows, rewards, terminated, lanes, 0);
-}
-
-LANES_BATCH_EASY(CartPole, int64_t, reset_lane, mark_leaning, step_near, step_any)
+LANES_BATCH(CartPole, int64_t, reset_lane, step_lanes)
 
 #undef CartPole
 #undef reset_lane
 #undef step_lanes
-#undef mark_leaning
-#undef step_near
-#undef step_any
 #endif

@@ -133,8 +133,9 @@ typedef struct shoal_entry_v1 {
     /* Starts a new episode in each environment of any range and writes its observations. [worker] */
     void (*reset)(shoal_envs *envs, uint64_t begin, uint64_t end);
     /* Steps each environment of the range, or resets it where envs->reset says so (only its observations
-     * matter then). `begin` is a multiple of spec.lanes. Rows of observations, rewards, flags and actions up
-     * to the next multiple after `end` exist and may be read and written. [worker] */
+     * matter then; one that has ended is always reset before it is stepped). `begin` is a multiple of
+     * spec.lanes. Rows of observations, rewards, flags and actions up to the next multiple after `end` exist
+     * and may be read and written. [worker] */
     void (*step)(shoal_envs *envs, uint64_t begin, uint64_t end);
     /* Gives back what init took. May be NULL. [main] */
     void (*close)(shoal_envs *envs, uint64_t env);

@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from gymnasium.error import ResetNeeded
+from gymnasium.vector import AutoresetMode
 
 import shoal
 
@@ -55,3 +57,25 @@ def test_a_checkpoint_of_another_environment_is_refused():
         other.restore_env(0, envs.save_env(0))
     with pytest.raises(TypeError, match="a checkpoint is bytes, got str"):
         envs.restore_env(0, "x")
+
+
+def test_an_environment_that_had_ended_is_reset_before_it_is_stepped_wherever_it_is_restored():
+    off = {"autoreset_mode": AutoresetMode.DISABLED, "session": None}
+    ended, fresh = (shoal.make_vec("CartPole-v1", 2, **off) for _ in range(2))
+    with ended, fresh:
+        ended.reset(seed=0), fresh.reset(seed=1)
+        over = np.zeros(2, bool)
+        while not over[0]:
+            if over[1]:
+                ended.reset(options={"reset_mask": over})
+            _, _, terminated, truncated, _ = ended.step(np.array([1, 0]))
+            over = terminated | truncated
+        saved = ended.save_env(0)
+        fresh.restore_env(1, saved)
+        with pytest.raises(ResetNeeded):
+            fresh.step(np.zeros(2, np.int64))
+        fresh.reset(options={"reset_mask": np.array([False, True])})
+        alive = fresh.save_env(0)
+        fresh.restore_env(1, saved)
+        fresh.restore_env(1, alive)  # it lives again
+        fresh.step(np.zeros(2, np.int64))
