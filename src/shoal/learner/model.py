@@ -16,8 +16,6 @@ __all__ = ["Array", "Categorical", "Gaussian", "Model", "Network"]
 
 Array = NDArray[Any]
 
-_BLOCK = 64
-
 
 class Network:
     """Layers with tanh between them; weights and gradient are parts of vectors that somebody else holds."""
@@ -65,9 +63,10 @@ class Network:
 def _blocks(x: Array) -> Array:
     """Rows in blocks: products of 64 x 64 x 64 are the largest that OpenBLAS does not split over threads.
 
-    Those it wakes cost more than they bring here, and where other processes use the cores, twenty times more.
+    Threads would gain a third on idle cores, and cost ten times as much and more where others use the cores.
     """
-    return x.reshape(-1, _BLOCK if len(x) % _BLOCK == 0 else len(x), x.shape[-1])
+    rows = next((rows for rows in range(64, 15, -1) if len(x) % rows == 0), len(x))
+    return x.reshape(-1, rows, x.shape[-1])
 
 
 class Categorical:

@@ -126,10 +126,8 @@ class Learner:
         inputs, head = _fitting(envs)
         self.model = Model(inputs, head, self.settings.hidden, self._rng)
         self._adam = Adam(len(self.model.weights))
-        # As many steps as are needed, and as make a whole number of minibatches.
-        whole = self.settings.minibatch // math.gcd(self.settings.minibatch, envs.num_envs)
-        least = max(self.settings.length, self.settings.rows / envs.num_envs)
-        self.rollout = envs.rollout(math.ceil(least / whole) * whole)
+        least = math.ceil(max(self.settings.rows, self.settings.minibatch) / envs.num_envs)
+        self.rollout = envs.rollout(max(self.settings.length, least))
         actions = self.rollout.actions  # drawn where they are read; those of a Box must be clipped elsewhere
         self._drawn = actions if isinstance(head, Categorical) else np.zeros(actions.shape, np.float32)
         self._counts = np.ones((self.rollout.length + 1, envs.num_envs), np.bool_)
@@ -181,8 +179,10 @@ class Learner:
         batch = self._judged(seen)
         settings, size = self.settings, self.settings.minibatch
         rate = settings.rate * max(0.0, 1 - self.steps / self._all_steps)
+        count, spare = divmod(len(batch.weights), size)
         for _ in range(settings.epochs):
-            for at in self._rng.permutation(len(batch.weights) // size) * size:
+            first = int(self._rng.integers(spare + 1))  # so that no row is always left over
+            for at in first + self._rng.permutation(count) * size:
                 differentiate(self.model, batch.part(slice(at, at + size)), settings)
                 self._adam.step(self.model.weights, self.model.gradient, rate, settings.norm)
         lap("update")
