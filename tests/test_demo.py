@@ -210,9 +210,10 @@ def _group_alive(group):
 
 
 def test_watch_shows_the_link_plays_on_and_takes_the_viewer_with_it(in_terminal):
-    terminal = in_terminal("--watch", "--steps", "3000", size=(40, 160))
+    terminal = in_terminal("--watch", "--steps", "3000", size=(40, 70))
     text = terminal.read("It plays on")
-    link = re.search(r"viewer +(http://127\.0\.0\.1:\d+/\?token=[\w-]+)", text).group(1)
+    link = re.match(r"viewer: (http://127\.0\.0\.1:\d+/\?token=[\w-]+)\r\n", text).group(1)
+    assert re.search(r"│ viewer +http://127\.0\.0\.1:\d+/\?token=[\w-]+… │", text)
     visitor = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
     with visitor.open(link, timeout=10) as page:
         assert b"<html" in page.read()

@@ -166,6 +166,8 @@ def live(progress: Progress) -> Iterator[Callable[[bool], None]]:
         yield _seldom(_LINE_S, lambda: print(_line(progress), flush=True))
         print("\n".join(curve(progress.history, progress.goal)), flush=True)
         return
+    if progress.viewer.startswith("http"):
+        print(f"viewer: {progress.viewer}")  # whole, on a line of its own, to be clicked or copied
     with Live(auto_refresh=False) as shown:
         yield _seldom(_FRAME_S, lambda: shown.update(_panel(progress, shown.console.width), refresh=True))
 
@@ -238,6 +240,6 @@ def _panel(now: Progress, width: int) -> Any:
         shares,
         Text(),
         done,
-        Text.assemble(("viewer  ", "dim"), now.viewer),
+        Text.assemble(("viewer  ", "dim"), now.viewer, no_wrap=True, overflow="ellipsis"),
     )
     return Panel(body, title=Text(now.title, "bold"), title_align="left", width=inside + 4)
