@@ -8,7 +8,7 @@ BUILD_NEEDS := "scikit-build-core>=0.11" "nanobind>=3,<4" "cmake>=3.18" ninja
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
 INSTALL := $(PIP) install --no-build-isolation --config-settings=cmake.define.SHOAL_WERROR=ON --editable
 
-.PHONY: all run test check fix asan asan-python tsan bench test-gymnasium test-viewer torch clean
+.PHONY: all run test check fix asan asan-python tsan bench learn test-gymnasium test-viewer torch clean
 
 all: check test
 
@@ -49,6 +49,10 @@ bench: $(VENV)/.installed
 	@$(BIN)/python benchmarks/spaces.py
 	@$(BIN)/python benchmarks/native.py $(ARGS)
 	@$(BIN)/python benchmarks/scaling.py
+
+# Does it still learn? PPO on CartPole for some seeds; each must reach 475 within a number of steps.
+learn: $(VENV)/.installed
+	@$(BIN)/python benchmarks/learn.py $(ARGS)
 
 # Gymnasium's own tests, from a checkout of it, against Shoal's functions and ProcessVectorEnv under every start
 # method: make test-gymnasium GYMNASIUM=../Gymnasium

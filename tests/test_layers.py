@@ -18,6 +18,7 @@ LAYERS = [
     {"native"},
     {"process"},
     {"vector", "replay"},
+    {"learner", "dashboard"},
     {"check", "demo", "doctor", "reference", "viewer"},
     {"__init__"},
     {"cli"},

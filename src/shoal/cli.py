@@ -23,22 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"shoal {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
 
-    demo = commands.add_parser("demo", help="step environments with random actions and show a live table")
-    demo.add_argument(
-        "--env",
-        default="CartPole-v1",
-        help="a bundled environment or any Gymnasium id (default: %(default)s)",
-    )
-    demo.add_argument("--num-envs", type=_positive, default=1024, metavar="N", help="(default: %(default)s)")
-    demo.add_argument(
-        "--num-workers",
-        type=_positive,
-        metavar="N",
-        help="step in N worker processes (default: environments in C on threads, others in one per core)",
-    )
-    demo.add_argument("--seconds", type=_seconds, default=10.0, help="how long (default: %(default)s)")
-    demo.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
-    demo.set_defaults(run=_demo)
+    _add_demo(commands)
 
     doctor = commands.add_parser("doctor", help="check what this machine offers, and say what to do")
     doctor.add_argument("--strict", action="store_true", help="exit with 1 on warnings too")
@@ -80,6 +65,34 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+
+
+def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    demo = commands.add_parser("demo", help="learn CartPole, or another environment, while you look")
+    demo.add_argument(
+        "--env",
+        default="CartPole-v1",
+        help="bundled, or any Gymnasium id with observations of shape (n,) (default: %(default)s)",
+    )
+    demo.add_argument("--num-envs", type=_positive, default=64, metavar="N", help="(default: %(default)s)")
+    demo.add_argument(
+        "--num-workers",
+        type=_positive,
+        metavar="N",
+        help="step in N worker processes (default: environments in C on threads, others in one per core)",
+    )
+    demo.add_argument("--seed", type=_whole, default=0, metavar="K", help="(default: %(default)s)")
+    demo.add_argument(
+        "--steps",
+        type=_positive,
+        default=1_000_000,
+        metavar="N",
+        help="end after so many, solved or not (default: %(default)s)",
+    )
+    demo.add_argument("--seconds", type=_seconds, help="end after so many, solved or not")
+    demo.add_argument("--watch", action="store_true", help="show it in a web page (`shoal watch`)")
+    demo.add_argument("--png", metavar="FILE", help="write the learning curve as a picture")
+    demo.set_defaults(run=_demo)
 
 
 def _add_viewer(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -141,7 +154,16 @@ def _seconds(text: str) -> float:
 def _demo(args: argparse.Namespace) -> int:
     from shoal import demo
 
-    return demo.run(args.env, args.num_envs, args.num_workers, args.seconds, args.seed)
+    return demo.run(
+        args.env,
+        args.num_envs,
+        args.num_workers,
+        seed=args.seed,
+        steps=args.steps,
+        seconds=args.seconds,
+        watch=args.watch,
+        png=args.png,
+    )
 
 
 def _doctor(args: argparse.Namespace) -> int:

@@ -1,48 +1,131 @@
-"""`shoal demo`: steps environments with random actions and shows a live table of what happens in them.
+"""`shoal demo`: learns CartPole, or another environment, while you look.
 
-A bundled environment runs on the native engine, any other Gymnasium environment in worker processes; the loop
-below is the same for both.
+A bundled environment runs on the native engine, any other Gymnasium environment in worker processes; the
+learner (`shoal.learner`) is the same for both, and reads in one sitting.
 """
 
 from __future__ import annotations
 
+import contextlib
+import signal
+import subprocess
 import sys
+import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Iterator
 
 import gymnasium
+import numpy as np
 
 from shoal import _core
+from shoal.dashboard import Progress, live, percent, short, write_curve
 from shoal.errors import ShoalError
+from shoal.learner import Learner
 from shoal.vector import ProcessVectorEnv, VectorEnv, make_vec
 
 __all__ = ["run"]
 
-_REFRESH_S = 0.5
-_PLANS = 64
+_EPISODES = 100
+_PACE_S = 0.02
+_VIEWER_S = 20.0
 
 
-def run(env: str, num_envs: int, num_workers: int | None, seconds: float, seed: int) -> int:
-    """Steps `num_envs` environments for `seconds` with random actions; prints a live table.
+def run(
+    env: str = "CartPole-v1",
+    num_envs: int = 64,
+    num_workers: int | None = None,
+    seed: int = 0,
+    steps: int = 1_000_000,
+    seconds: float | None = None,
+    watch: bool = False,
+    png: str | None = None,
+) -> int:
+    """Trains until the environment is solved, `steps` are made or `seconds` have passed; the exit status.
 
-    With `num_workers` environments in C run in worker processes too.
+    Solved: the mean return of the last 100 episodes is what Gymnasium calls good (`reward_threshold`).
+    With `watch` and a terminal, what was learned is played on, slowly, until Ctrl-C.
     """
-    with _made(env, num_envs, num_workers) as envs:
+    with contextlib.ExitStack() as stack:
+        envs = stack.enter_context(_made(env, num_envs, num_workers))
+        learner = Learner(envs, seed, steps)
+        viewer = f"shoal watch {envs.session}" if envs.session else "none: sessions are off"
+        if watch:
+            viewer = stack.enter_context(_viewer(envs.session))
         if isinstance(envs, ProcessVectorEnv):
             where = f"{envs.num_workers} worker processes"
         else:
-            where = f"native engine on {_core.cpu_count()} cores"
-        print(f"{num_envs} x {env}, random actions, {where}")
-        envs.reset(seed=seed)
-        envs.action_space.seed(seed)
-        plans = [envs.action_space.sample() for _ in range(_PLANS)]
-        rate = _run(envs, plans, seconds)
-    print(f"{rate:,.0f} environment steps/s, every result seen from Python, none copied.")
-    print("Next: `shoal new my_env` writes a C environment of your own; README.md has a quickstart.")
-    return 0
+            where = f"native engine, {_core.cpu_count()} cores"
+        title = f"PPO on {num_envs} x {env}, {where}, seed {seed}"
+        progress = Progress(title, _goal(env), steps, viewer)
+        outcome = _learn(learner, progress, seconds)
+        if png is not None:
+            _write_png(png, progress)
+        _report(outcome, progress)
+        if watch and outcome != "interrupted" and sys.stdout.isatty():
+            _play(learner)
+    return 130 if outcome == "interrupted" else 0
+
+
+def _learn(learner: Learner, progress: Progress, seconds: float | None) -> str:
+    """What ended it: "solved", "steps", "seconds" or "interrupted"."""
+    begin, outcome = time.monotonic(), ""
+    with live(progress) as show:
+        try:
+            while not outcome:
+                learner.collect()
+                learner.update()
+                _note(learner, progress, time.monotonic() - begin)
+                outcome = _outcome(learner, progress, seconds)
+                show(bool(outcome))
+        except KeyboardInterrupt:
+            outcome = "interrupted"
+    return outcome
+
+
+def _note(learner: Learner, progress: Progress, elapsed_s: float) -> None:
+    progress.steps, progress.episodes, progress.elapsed_s = learner.steps, learner.episodes, elapsed_s
+    progress.times = dict(learner.times)
+    if learner.episodes:
+        progress.mean_return = float(np.mean(learner.returns))
+        progress.mean_length = float(np.mean(learner.lengths))
+        progress.history.append((learner.steps, progress.mean_return))
+
+
+def _outcome(learner: Learner, progress: Progress, seconds: float | None) -> str:
+    goal = progress.goal
+    if goal is not None and learner.episodes >= _EPISODES and progress.mean_return >= goal:
+        return "solved"
+    if learner.steps >= progress.budget:
+        return "steps"
+    return "seconds" if seconds is not None and progress.elapsed_s >= seconds else ""
+
+
+def _report(outcome: str, progress: Progress) -> None:
+    reached = f"mean return of the last {_EPISODES} episodes {progress.mean_return:.1f}"
+    if progress.goal is not None:
+        reached += f" (goal {progress.goal:g})"
+    verdict = {
+        "solved": "Solved",
+        "interrupted": "Interrupted",
+        "steps": "All steps made",
+        "seconds": "Time is up",
+    }[outcome]
+    if outcome in ("steps", "seconds") and progress.goal is not None:
+        verdict = f"Goal not reached, {verdict.lower()}"
+    print(f"{verdict}: {reached} after {progress.steps:,} steps, {progress.elapsed_s:.1f} s.")
+    spent = ", ".join(f"{name} {percent(share)}" for name, share in progress.shares.items())
+    alone = progress.steps / (progress.times.get("env") or float("inf"))
+    print(f"Time: {spent}.\nSteps/s: {short(progress.rate)} learning, {short(alone)} the environments alone.")
+    other = "Acrobot-v1" if "Pendulum" in progress.title else "Pendulum-v1"
+    print(f"Next: `shoal demo --env {other} --watch`, or write your own: `shoal new my_env`.", flush=True)
+
+
+def _goal(env: str) -> float | None:
+    try:
+        threshold = gymnasium.spec(env.removeprefix("shoal/")).reward_threshold
+    except gymnasium.error.Error:
+        return None
+    return None if threshold is None else float(threshold)
 
 
 def _made(env: str, num_envs: int, num_workers: int | None) -> VectorEnv | ProcessVectorEnv:
@@ -54,79 +137,50 @@ def _made(env: str, num_envs: int, num_workers: int | None) -> VectorEnv | Proce
         raise ShoalError(f"Gymnasium cannot make {env!r}: {error}") from error
 
 
-def _run(envs: VectorEnv | ProcessVectorEnv, plans: list[Any], seconds: float) -> float:
-    first = last = time.monotonic()
-    steps_last, turn = 0, 0
-    with _table() as show:
-        while last - first < seconds:
-            until = last + min(_REFRESH_S, seconds)
-            while time.monotonic() < until:
-                for _ in range(10):
-                    envs.step(plans[turn % _PLANS])
-                    turn += 1
-            now, stats = time.monotonic(), envs.stats
-            rate = (stats["steps"] - steps_last) / (now - last)
-            means = stats["mean_return"], stats["mean_length"]
-            show(_cells(now - first, stats["steps"], rate, stats["episodes"], *means))
-            last, steps_last = now, stats["steps"]
-    return float(steps_last / (last - first))
-
-
-_COLUMNS = ("time", "env steps", "steps/s", "episodes", "mean return", "mean length")
-
-
-def _cells(
-    elapsed_s: float,
-    steps: int,
-    rate: float,
-    episodes: int,
-    mean_return: float,
-    mean_length: float,
-) -> tuple[str, ...]:
-    return (
-        f"{elapsed_s:.1f} s",
-        _short(steps),
-        _short(rate),
-        _short(episodes),
-        f"{mean_return:.1f}",
-        f"{mean_length:.1f}",
-    )
-
-
-def _short(count: float) -> str:
-    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if count >= size:
-            return f"{count / size:.1f} {unit}"
-    return f"{count:.0f}"
-
-
-@contextmanager
-def _table() -> Iterator[Callable[[tuple[str, ...]], None]]:
-    """A table that redraws itself in a terminal with rich, and plain lines anywhere else."""
+def _write_png(path: str, progress: Progress) -> None:
     try:
-        from rich.live import Live
-        from rich.table import Table
-    except ImportError:
-        Live = None  # type: ignore[assignment, misc]
-    if Live is None or not sys.stdout.isatty():
-        widths = [max(11, len(column)) for column in _COLUMNS]
+        write_curve(path, progress)
+    except OSError as error:
+        raise ShoalError(f"cannot write {path}: {error.strerror}") from error
 
-        def plain(row: tuple[str, ...]) -> None:
-            print(" ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)), flush=True)
 
-        plain(_COLUMNS)
-        yield plain
-        return
-    shown: deque[tuple[str, ...]] = deque(maxlen=12)
-    with Live(refresh_per_second=4) as live:
+def _play(learner: Learner) -> None:
+    print("It plays on for whoever watches; Ctrl-C ends it.", flush=True)
+    with contextlib.suppress(KeyboardInterrupt):
+        while True:
+            learner.play()
+            time.sleep(_PACE_S)
 
-        def redraw(row: tuple[str, ...]) -> None:
-            shown.append(row)
-            table = Table()
-            for column in _COLUMNS:
-                table.add_column(column, justify="right", no_wrap=True)
-            for line in shown:
-                table.add_row(*line)
-            live.update(table)
 
-        yield redraw
+@contextlib.contextmanager
+def _viewer(session: str | None) -> Iterator[str]:
+    """Runs `shoal watch` beside this process; its link."""
+    if session is None:
+        raise ShoalError("--watch needs a session, but SHOAL_SESSIONS is off")
+    command = [sys.executable, "-m", "shoal", "watch", session]
+    viewer = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    assert viewer.stdout is not None
+    late = threading.Timer(_VIEWER_S, viewer.kill)
+    previous = signal.getsignal(signal.SIGTERM)
+    try:
+        if threading.current_thread() is threading.main_thread():  # who ends us ends it too
+            signal.signal(signal.SIGTERM, signal.default_int_handler)
+        late.start()
+        said = []
+        for line in viewer.stdout:
+            said.append(line.strip())
+            if said[-1].startswith("http://"):
+                break
+        else:
+            raise ShoalError(f"`shoal watch {session}` gave no link, but said: {' '.join(said) or 'nothing'}")
+        late.cancel()
+        yield said[-1]
+    finally:
+        late.cancel()
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, previous)
+        viewer.terminate()
+        viewer.wait()
+        viewer.stdout.close()
