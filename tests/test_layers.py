@@ -18,7 +18,7 @@ LAYERS = [
     {"native"},
     {"process"},
     {"vector", "replay"},
-    {"check", "demo", "doctor", "reference", "viewer"},
+    {"adapters", "check", "demo", "doctor", "reference", "viewer"},
     {"__init__"},
     {"cli"},
     {"__main__"},
