@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import gymnasium
 import numpy as np
@@ -90,7 +90,7 @@ class EnvPool(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._seed: Any = config["seed"]
         self._elapsed = np.zeros(self.num_envs, np.int32)
         self._ended = np.ones(self.num_envs, np.bool_)  # whose next result is the first of an episode
-        self._results, self._stepping = None, False
+        self._stepping, self._results = False, cast(Any, None)
 
     def __len__(self) -> int:
         return self.num_envs
