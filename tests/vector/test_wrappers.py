@@ -154,7 +154,7 @@ def test_a_wrapper_leaves_what_was_lent_as_it_was(backend):
 
 def test_episodes_are_filmed(tmp_path):
     pytest.importorskip("moviepy", reason="needs moviepy")
-    with shoal.make_vec("Snake-v0", 2, render_mode="rgb_array") as envs:
+    with shoal.make_vec("Snake-v0", 2, agents=1, render_mode="rgb_array") as envs:
         env = wrappers.RecordVideo(
             envs, str(tmp_path / "films"), video_length=5, step_trigger=lambda step: step == 0
         )
