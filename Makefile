@@ -75,7 +75,7 @@ test-viewer: $(VENV)/.ready
 ADAPTERS ?= envpool sb3 pettingzoo torchrl rllib
 LIBRARY_envpool := envpool==1.2.*
 LIBRARY_sb3 := stable-baselines3==2.9.*
-LIBRARY_pettingzoo := pettingzoo==1.27.*
+LIBRARY_pettingzoo := pettingzoo[butterfly]==1.27.*
 LIBRARY_torchrl := torchrl==0.14.*
 LIBRARY_rllib := ray[rllib]==2.60.*
 

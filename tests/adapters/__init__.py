@@ -1,7 +1,11 @@
 """Adapters against the libraries they are for; `make test-adapters` installs those."""
 
 import importlib
+import re
+import subprocess
+import sys
 import warnings
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -17,3 +21,13 @@ def needs(name: str) -> ModuleType:
             if error.name != name.split(".")[0]:
                 raise
             pytest.skip(f"{name} is not installed: make test-adapters", allow_module_level=True)
+
+
+def run_snippet(module: str, tmp_path: Path) -> None:
+    """Runs the page's piece of code for an adapter; the ordinary tests cannot, without its library."""
+    page = (Path(__file__).parent.parent.parent / "docs" / "adapters.md").read_text()
+    (block,) = (one for one in re.findall(r"```py\n(.*?)```", page, re.DOTALL) if module in one)
+    script = tmp_path / "snippet.py"
+    script.write_text(block)
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=110)
+    assert done.returncode == 0, done.stderr

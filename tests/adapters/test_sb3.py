@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import shoal
-from tests.adapters import needs
+from tests.adapters import needs, run_snippet
 from tests.adapters.worlds import Fragile, Target, Telling
 from tests.vector.test_process_envs import logged
 
@@ -228,3 +228,7 @@ def test_dqn_stores_the_transitions_that_happened():
     np.testing.assert_allclose(following[..., 0], moved, atol=1e-5)
     assert buffer.timeouts[:size].any() and (buffer.dones[:size] > buffer.timeouts[:size]).any()
     env.close()
+
+
+def test_the_page_tells_the_truth(tmp_path):
+    run_snippet("shoal.adapters.sb3", tmp_path)
