@@ -13,9 +13,10 @@ from tests.adapters import needs, run_snippet
 needs("pettingzoo")
 
 import pettingzoo  # noqa: E402
-from pettingzoo.test import parallel_api_test  # noqa: E402
 
 from shoal.adapters.pettingzoo import ParallelEnv, make_vec  # noqa: E402
+
+parallel_api_test = needs("pettingzoo.test").parallel_api_test
 
 
 @pytest.mark.parametrize("options", [{}, {"agents": 1}, {"max_episode_steps": 30}], ids=str)
