@@ -7,6 +7,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 
 from tests.adapters import needs, run_snippet
 from tests.adapters.worlds import Fragile, Telling
+from tests.vector.test_process_envs import logged
 
 torch = needs("torch")
 torch.set_num_threads(1)  # or its threads wait for each other where cores are busy
@@ -123,6 +124,15 @@ def test_an_episode_that_a_fault_ended_is_never_bootstrapped_from():
     after = env.step(data)["next"]
     assert after["terminated"].squeeze().tolist() == [False, True] and not after["truncated"].any()
     assert after["reward"].squeeze().tolist() == [1, 0]
+    env.close()
+
+
+def test_nothing_goes_on_after_an_end_without_a_reset():
+    env = ShoalEnv("CartPole-v1", 2, max_episode_steps=1)
+    ended = env.step(env.reset().set("action", torch.tensor([0, 1])))["next"]
+    assert ended["done"].all()
+    with logged(), pytest.raises(gymnasium.error.ResetNeeded):
+        env.step(ended.set("action", torch.tensor([0, 1])))
     env.close()
 
 
