@@ -89,6 +89,7 @@ test-adapter-%: .venv-adapters/%/.made $(VENV)/.wheel
 	@$(<D)/bin/pip --quiet --disable-pip-version-check install --force-reinstall --no-deps build/wheel/*.whl
 	$(<D)/bin/python -m pytest -p no:cacheprovider tests/adapters/test_$*.py $(ARGS)
 
+.PRECIOUS: .venv-adapters/%/.made
 .venv-adapters/%/.made:
 	@echo "creating $(@D)"
 	@$(PYTHON) -m venv $(@D)

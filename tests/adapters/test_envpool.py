@@ -23,7 +23,9 @@ def reference(num_envs, seed, limit):
 
 @backends
 def test_a_script_with_step_sees_gymnasiums_episodes(options):
-    env = ours.make("CartPole-v1", env_type="gym", num_envs=3, seed=5, max_episode_steps=15, **options)
+    env = ours.make(
+        "CartPole-v1", env_type="gym", num_envs=3, seed=np.int64(5), max_episode_steps=15, **options
+    )
     expected, first = reference(3, 5, 15)
     observations, info = env.reset()
     np.testing.assert_array_equal(observations, first)

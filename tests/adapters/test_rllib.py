@@ -64,16 +64,21 @@ def test_an_env_runners_episodes_are_the_environments_own(cluster, env, options)
     runner.stop()
 
 
-def test_ppo_learns(cluster):
-    register("target", Target, num_workers=1)
+@pytest.mark.parametrize(
+    ("env", "options", "gamma"),
+    [("CartPole-v1", {}, 0.98), (Target, {"num_workers": 1}, 0.0)],
+    ids=["native", "workers"],
+)
+def test_ppo_learns(cluster, env, options, gamma):
+    register("learned", env, **options)
     algorithm = (
-        config("target", 8)
-        .training(train_batch_size_per_learner=512, minibatch_size=128, num_epochs=6, lr=2e-3, gamma=0.0)
+        config("learned", 8)
+        .training(train_batch_size_per_learner=512, minibatch_size=128, num_epochs=6, lr=2e-3, gamma=gamma)
         .build_algo()
     )
     returns = [algorithm.train()["env_runners"]["episode_return_mean"] for _ in range(5)]
     algorithm.stop()
-    assert returns[-1] > 1.5 * returns[0], returns
+    assert returns[-1] > 1.4 * returns[0], returns
 
 
 def test_refusals_say_what_to_do(cluster):

@@ -108,6 +108,25 @@ def test_sb3s_wrappers_give_the_same_over_both():
         np.testing.assert_allclose(one, other, atol=1e-4)
 
 
+def test_each_agent_is_an_environment():
+    env = sb3.make("Snake-v0", 2, max_episode_steps=20)
+    env.seed(4)
+    seen = env.reset()
+    with shoal.make_vec("Snake-v0", 2, max_episode_steps=20, autoreset_mode="DISABLED") as envs:
+        np.testing.assert_array_equal(seen, envs.reset(seed=4)[0])
+        for step in range(20):
+            actions = np.arange(8) % 4 if step % 2 else np.zeros(8, np.int64)
+            _, rewards, dones, infos = env.step(actions)
+            last, *expected, _ = envs.step(actions)
+            np.testing.assert_array_equal(rewards, expected[0])
+            np.testing.assert_array_equal(dones, expected[1] | expected[2])
+    assert env.num_envs == 8 and dones.all()
+    for row, info in enumerate(infos):
+        np.testing.assert_array_equal(info["terminal_observation"], last[row])
+        assert info["TimeLimit.truncated"] == (not expected[1][row])
+    env.close()
+
+
 def test_a_step_under_way_is_dropped_by_a_reset():
     env = sb3.make(Telling, 2, num_workers=1)
     env.reset()

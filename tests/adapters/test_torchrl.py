@@ -9,6 +9,7 @@ from tests.adapters import needs, run_snippet
 from tests.adapters.worlds import Fragile, Telling
 from tests.vector.test_process_envs import logged
 
+needs("torchrl")
 torch = needs("torch")
 torch.set_num_threads(1)  # or its threads wait for each other where cores are busy
 Collector = needs("torchrl.collectors").Collector

@@ -61,7 +61,7 @@ def make(
         "num_envs": num_envs,
         "batch_size": batch_size or num_envs,
         "num_threads": num_threads,
-        "seed": seed if isinstance(seed, int) else [int(one) for one in seed],
+        "seed": np.asarray(seed).tolist(),
     }
     if envs.agents_per_env > 1:
         envs.close()
