@@ -18,6 +18,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
+from gymnasium.spaces import Discrete
 
 import shoal
 
@@ -45,8 +46,11 @@ class Planner:
 
     def __init__(self, args: Args) -> None:
         self.args = args
-        self.copies: Any = shoal.make_vec(args.env_id, args.copies, session=None)
-        self.num_actions = int(self.copies.single_action_space.n)
+        self.copies = shoal.make_vec(args.env_id, args.copies, session=None)
+        space = self.copies.single_action_space
+        if not isinstance(space, Discrete):
+            raise SystemExit(f"this planner tries each of Discrete(n) actions, but {args.env_id} has {space}")
+        self.num_actions = int(space.n)
         self.first = np.arange(args.copies) % self.num_actions  # which action each copy tries
         self.rng = np.random.default_rng(args.seed)
         self.steps = 0
