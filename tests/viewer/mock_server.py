@@ -46,15 +46,15 @@ def ws_frame(payload: bytes) -> bytes:
 
 
 class MockServer:
-    """Serves in a thread of its own. Tests set `hold` (nothing moves), `run` and `name`, and reach into
-    `worlds`; `watched` is what pages asked for."""
+    """Serves in a thread of its own. Tests set `hold` (nothing moves), `silent` (no frames), `run`, `name`
+    and `started` (another one is another run), and reach into `worlds`; `watched` is what pages asked for."""
 
     def __init__(self, mode: str = "reef", num_envs: int = 64, port: int = 0, **world: Any) -> None:
         self.make = (lambda env: Reef(env, **world)) if world else MODES[mode]
         self.mode, self.num_envs, self.asked = mode, num_envs, port
         self.worlds: dict[int, Any] = {}
         self.name = f"{mode}-run"
-        self.hold, self.run, self.started = False, "stepping", time.time()
+        self.hold, self.silent, self.run, self.started = False, False, "stepping", time.time()
         self.watched: list[list[int]] = []
         self.clients: set[asyncio.StreamWriter] = set()
 
@@ -153,7 +153,7 @@ class MockServer:
         body = bytes(b ^ mask[i % 4] for i, b in enumerate(await reader.readexactly(size)))
         return json.loads(body) if first & 15 == 1 else None
 
-    async def send(self, writer: asyncio.StreamWriter, watch: dict[str, Any]) -> None:
+    def hello(self) -> bytes:
         agents = self.world(0).agents
         facts = {
             "name": self.name,
@@ -169,14 +169,18 @@ class MockServer:
             "action_space": "Discrete(4)" if agents > 1 else "Discrete(2)",
             "version": "0.1.0",
         }
-        writer.write(
-            ws_frame(message({"type": "hello", "facts": facts, "sessions": [facts["name"], "other"]}))
-        )
+        return message({"type": "hello", "facts": facts, "sessions": [facts["name"], "other"]})
+
+    async def send(self, writer: asyncio.StreamWriter, watch: dict[str, Any]) -> None:
         sent: dict[int, dict[tuple[str, str], bytes]] = {}
-        number = 0
+        number, greeted = 0, 0.0
         while True:
             began = time.monotonic()
-            for env in list(watch["envs"]):
+            if greeted != self.started:
+                greeted = self.started
+                sent.clear()
+                writer.write(ws_frame(self.hello()))
+            for env in [] if self.silent else list(watch["envs"]):
                 if self.hold and env in sent:
                     continue
                 world = self.world(env)

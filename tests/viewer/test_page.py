@@ -214,6 +214,40 @@ def test_the_end_of_the_run_is_told(reef, visit):
     assert page.locator("#status").inner_text() == "Run ended"
 
 
+def test_another_run_of_the_name_begins_anew_and_live(reef, visit):
+    page = visit(reef)
+    until(page, "shoal.frames > 20")
+    page.locator("#marks").focus()
+    page.keyboard.press(" ")
+    reef.run = "ended"
+    page.wait_for_selector("#badge:visible")
+    reef.worlds.clear()
+    reef.run, reef.started = "stepping", reef.started + 5
+    until(page, "document.getElementById('status').dataset.state === 'live'")
+    assert page.locator("#notice").inner_text() == "A new run of reef-run"
+    assert page.evaluate("shoal.frames < 20 && !shoal.paused") and page.locator("#badge").is_hidden()
+    until(page, "shoal.frames > 20 && document.getElementById('notice').hidden")
+
+
+def test_a_page_opened_after_the_end_is_calm(reef, visit):
+    reef.silent, reef.run = True, "ended"
+    page = visit(reef, empty=True)
+    until(page, "document.getElementById('status').dataset.state === 'ended'")
+    assert page.locator("#notice").get_attribute("data-bad") == "false"
+    assert "nobody had looked" in page.locator("#notice").inner_text()
+
+
+def test_a_run_that_rests_says_why_there_is_nothing_to_see_until_there_is(reef, visit):
+    reef.silent, reef.run = True, "idle"
+    page = visit(reef, empty=True)
+    until(page, "document.getElementById('status').dataset.state === 'idle'")
+    said = "Nothing to show yet: the run has made no step since this page opened"
+    assert page.locator("#notice").inner_text() == said and page.locator("#notice").is_visible()
+    reef.silent, reef.run = False, "stepping"
+    until(page, "shoal.tick !== null")
+    assert page.locator("#notice").is_hidden()
+
+
 def test_a_plain_environment_shows_its_picture_action_and_reward(serve, visit):
     server = serve("frames")
     page = visit(server)

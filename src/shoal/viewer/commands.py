@@ -40,10 +40,18 @@ def watch(name: str | None, host: str, port: int, browser: bool) -> int:
     if "/" not in assets:
         raise ShoalError("the viewer's page is missing from this installation; install Shoal again")
     with attach(name) as session:
+        name = str(session.facts["name"])
         names = [str(facts["name"]) for facts in sessions()]
-        asyncio.run(
-            _serve(Server(session, assets, host=host, port=port, sessions=names), session, host, browser)
+        server = Server(
+            session,
+            assets,
+            host=host,
+            port=port,
+            sessions=names,
+            again=lambda: attach(name),
+            changed=lambda facts, alive: print(_title(facts) if alive else _farewell(facts), flush=True),
         )
+        asyncio.run(_serve(server, session, host, browser))
     return 0
 
 
@@ -52,8 +60,7 @@ async def _serve(server: Server, session: Session, host: str, browser: bool) -> 
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, end.set)
     await server.start()
-    facts = session.facts
-    print(f"{_line(facts['name'])}: {facts['num_worlds']} x {_line(facts['env'])}, pid {facts['pid']}")
+    print(_title(session.facts))
     print(f"{server.guard.link}\nCtrl-C ends the viewer; the run goes on.", flush=True)
     if not is_loopback(host):
         advice = "what is shown crosses the network unencrypted, and the link is the only key"
@@ -63,6 +70,14 @@ async def _serve(server: Server, session: Session, host: str, browser: bool) -> 
         threading.Thread(target=webbrowser.open, args=(link,), daemon=True).start()
     await end.wait()
     await server.close()
+
+
+def _title(facts: dict[str, Any]) -> str:
+    return f"{_line(facts['name'])}: {facts['num_worlds']} x {_line(facts['env'])}, pid {facts['pid']}"
+
+
+def _farewell(facts: dict[str, Any]) -> str:
+    return f"{_line(facts['name'])}: the run has ended; the next of that name is shown when it begins"
 
 
 def _has_screen() -> bool:

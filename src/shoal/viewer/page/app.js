@@ -12,7 +12,7 @@ import { Connection } from "./socket.js";
 import { Stage } from "./stage.js";
 import { Strip } from "./strip.js";
 import { EntityTable } from "./table.js";
-import { describeStep, notice, showStatus } from "./tell.js";
+import { describeStep, notice, showStatus, tellWhyNothing } from "./tell.js";
 import { Watcher } from "./watch.js";
 
 const state = {
@@ -48,9 +48,11 @@ const { camera } = stage;
 const connection = new Connection({
   hello({ facts, sessions }) {
     if (state.facts && (state.facts.pid !== facts.pid || state.facts.started !== facts.started)) {
-      overview.clear(); // another run than before
+      overview.clear();
       kept.clear();
-      state.frame = null;
+      Object.assign(state, { frame: null, layers: [], paused: false, run: "stepping", hovered: null });
+      say($("n-return"), number(null));
+      notice(`A new run of ${facts.name}`, false, 3);
     }
     state.facts = facts;
     const several = facts.agents > 1 ? ` · ${facts.agents} agents each` : "";
@@ -71,6 +73,7 @@ const connection = new Connection({
     say($("n-episodes"), short(one.episodes));
     if (one.mean_return !== null) say($("n-return"), number(one.mean_return));
     showStatus(state);
+    if (!state.frame) tellWhyNothing(state.run);
     refreshCounters();
   },
   frame(frame) {
@@ -98,7 +101,7 @@ function pick(env) {
     if (known) {
       kept.push({ ...known });
       show(kept.last);
-    } else notice("Waiting for the first frame");
+    } else tellWhyNothing(state.run);
   }
   strip.show(state.env, worlds());
   watcher.stop(); // what the strip showed before is of no more interest
