@@ -47,7 +47,8 @@ def ws_frame(payload: bytes) -> bytes:
 
 class MockServer:
     """Serves in a thread of its own. Tests set `hold` (nothing moves), `silent` (no frames), `run`, `name`
-    and `started` (another one is another run), and reach into `worlds`; `watched` is what pages asked for."""
+    and `started` (another one is another run) and `slow`
+    (seconds that each environment costs), and reach into `worlds`; `watched` is what pages asked for."""
 
     def __init__(self, mode: str = "reef", num_envs: int = 64, port: int = 0, **world: Any) -> None:
         self.make = (lambda env: Reef(env, **world)) if world else MODES[mode]
@@ -55,6 +56,7 @@ class MockServer:
         self.worlds: dict[int, Any] = {}
         self.name = f"{mode}-run"
         self.hold, self.silent, self.run, self.started = False, False, "stepping", time.time()
+        self.slow, self.workers = 0.0, 4
         self.watched: list[list[int]] = []
         self.clients: set[asyncio.StreamWriter] = set()
 
@@ -162,7 +164,7 @@ class MockServer:
             "num_envs": self.num_envs * agents,
             "num_worlds": self.num_envs,
             "agents": agents,
-            "workers": 4,
+            "workers": self.workers,
             "backend": "native",
             "started": self.started,
             "observation_space": f"Box(0, 127, ({WINDOW}, {WINDOW}, 3), int8)" if agents > 1 else "Box(4,)",
@@ -191,7 +193,8 @@ class MockServer:
                 writer.write(ws_frame(self.frame(env, world, number, sent.setdefault(env, {}))))
                 number += 1
             await writer.drain()
-            await asyncio.sleep(max(0.002, 1 / watch["rate"] - (time.monotonic() - began)))
+            pause = max(1 / watch["rate"], self.slow * len(watch["envs"]))
+            await asyncio.sleep(max(0.002, pause - (time.monotonic() - began)))
 
     def frame(self, env: int, world: Any, number: int, sent: dict[tuple[str, str], bytes]) -> bytes:
         fields, data = [], bytearray()
@@ -218,6 +221,7 @@ class MockServer:
             one |= {
                 "steps_per_s": rate,
                 "run": self.run,
+                "ended": 31,
                 "mean_return": 180 * growth + float(rng.normal(0, 4)),
             }
             one |= (

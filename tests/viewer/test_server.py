@@ -38,6 +38,7 @@ def test_counters_tell_what_happened_since_the_last_ones(serve):
             "time",
             "steps",
             "episodes",
+            "ended",
             "steps_per_s",
             "mean_return",
             "mean_length",

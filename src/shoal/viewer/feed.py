@@ -200,6 +200,7 @@ def between(last: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
         "steps": now["steps"],
         "episodes": now["episodes"],
         "steps_per_s": (now["steps"] - last["steps"]) / seconds if seconds > 0 else 0.0,
+        "ended": episodes,
         "mean_return": (now["return_sum"] - last["return_sum"]) / episodes if episodes > 0 else None,
         "mean_length": (now["length_sum"] - last["length_sum"]) / episodes if episodes > 0 else None,
     }

@@ -12,9 +12,9 @@ page makes typed arrays straight over the message it was given. NaN and infiniti
         of that one, and the first frame of each environment is whole. `facts` are those of the session. What
         a page watches stays, but for what the new run has not, so a page had better ask again.
 
-    {"type": "counters", "time": seconds, "steps": n, "episodes": n, "steps_per_s": x,
+    {"type": "counters", "time": seconds, "steps": n, "episodes": n, "steps_per_s": x, "ended": n,
      "mean_return": x | null, "mean_length": x | null, "run": "stepping" | "idle" | "ended"}
-        Twice a second. Means are over the episodes that ended since the message before, null if none did.
+        Twice a second. Means are over the episodes that `ended` since the message before, null if none did.
 
     {"type": "frame", "env": k, "episode": e, "tick": t, "time": seconds, "number": n, "error": "",
      "fields": [...]}
