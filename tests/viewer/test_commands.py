@@ -389,12 +389,18 @@ def test_a_picture_that_cannot_be_is_an_error_in_one_line(live, drawn, tmp_path,
     assert "No such file" in capsys.readouterr().err
     assert main(["watch", "--png", "out.png", "--env", "99"]) == 1
     assert "no environment" in capsys.readouterr().err
-    fake.snapshot = lambda env, timeout_s: (_ for _ in ()).throw(TimeoutError("no step"))
+    waited = []
+
+    def snapshot(env, timeout_s):
+        waited.append(timeout_s)
+        raise TimeoutError("no step")
+
+    fake.snapshot = snapshot
     assert main(["watch", "--png", "out.png"]) == 1
     error = capsys.readouterr().err
     assert "made no step within 5 s" in error and "--timeout" in error and error.count("\n") == 1
     assert main(["watch", "--png", "out.png", "--timeout", "0.5"]) == 1
-    assert "made no step within 0.5 s" in capsys.readouterr().err
+    assert "made no step within 0.5 s" in capsys.readouterr().err and waited == [5, 0.5]
 
 
 def test_a_picture_of_what_failed_says_so(live, drawn, tmp_path, capsys):

@@ -28,7 +28,7 @@ export function onKeys(actions) {
     event.preventDefault();
     work(event);
   });
-  // A button or a checkbox is pressed when the space bar is let go: the view pauses instead, Enter presses it.
+  // Some browsers press a button when the space bar is let go, whatever became of its going down. Enter presses it.
   window.addEventListener("keyup", (event) => event.key === " " && meant(event) && event.preventDefault());
 }
 
