@@ -104,8 +104,17 @@ def _add_viewer(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     watch.add_argument("--host", default="127.0.0.1", help="listen on another address (default: %(default)s)")
     watch.add_argument("--port", type=_port, default=0, help="(default: any that is free)")
     watch.add_argument("--no-browser", action="store_true", help="print the link, open nothing")
-    watch.add_argument("--png", metavar="FILE", help="no page: write a picture of one environment and end")
+    watch.add_argument(
+        "--png", type=_png, metavar="FILE", help="no page: write a picture of one environment and end"
+    )
     watch.add_argument("--env", type=_whole, default=0, metavar="K", help="of --png (default: %(default)s)")
+    watch.add_argument(
+        "--timeout",
+        type=_seconds,
+        default=5.0,
+        metavar="SECONDS",
+        help="how long --png waits for a step of it (default: %(default)g)",
+    )
     watch.set_defaults(run=_watch)
 
     ps = commands.add_parser("ps", help="list the running sessions")
@@ -119,7 +128,8 @@ def _add_viewer(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     top.add_argument("--seconds", type=_seconds, help="how long (default: until the run ends)")
     top.set_defaults(run=_top)
 
-    metrics = commands.add_parser("metrics", parents=[session], help="print sessions for Prometheus")
+    metrics = commands.add_parser("metrics", help="print sessions for Prometheus")
+    metrics.add_argument("name", nargs="?", help="a session (default: all that live)")
     metrics.set_defaults(run=_metrics)
 
 
@@ -139,6 +149,12 @@ def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
     return int(text)
+
+
+def _png(text: str) -> str:
+    if not text.lower().endswith(".png"):
+        raise argparse.ArgumentTypeError(f"must be the name of a .png file, got {text!r}")
+    return text
 
 
 def _seconds(text: str) -> float:
@@ -214,7 +230,7 @@ def _watch(args: argparse.Namespace) -> int:
     from shoal.viewer import commands
 
     if args.png is not None:
-        return commands.picture(args.name, args.env, args.png)
+        return commands.picture(args.name, args.env, args.png, args.timeout)
     return commands.watch(args.name, args.host, args.port, browser=not args.no_browser)
 
 

@@ -56,7 +56,9 @@ def visit(browser: Any) -> Iterator[Callable[..., Any]]:
     """Opens pages; afterwards none may have failed, broken the policy, or asked another host for anything."""
     contexts, faults = [], []
 
-    def visit(server: MockServer, link: str = "", expect_lost: bool = False, **more: Any) -> Any:
+    def visit(
+        server: MockServer, link: str = "", expect_lost: bool = False, empty: bool = False, **more: Any
+    ) -> Any:
         context = browser.new_context(**({"viewport": {"width": 1280, "height": 800}} | more))
         contexts.append(context)
         page = context.new_page()
@@ -73,7 +75,7 @@ def visit(browser: Any) -> Iterator[Callable[..., Any]]:
         page.on("request", lambda one: one.url.startswith(home) or faults.append(f"asked for {one.url}"))
         page.on("response", lambda one: one.status < 400 or faults.append(f"{one.status}: {one.url}"))
         page.goto(server.url + link)
-        until(page, "window.shoal !== undefined && shoal.tick !== null")
+        until(page, f"window.shoal !== undefined && (shoal.tick !== null || {str(empty).lower()})")
         return page
 
     yield visit

@@ -46,15 +46,17 @@ def ws_frame(payload: bytes) -> bytes:
 
 
 class MockServer:
-    """Serves in a thread of its own. Tests set `hold` (nothing moves), `run` and `name`, and reach into
-    `worlds`; `watched` is what pages asked for."""
+    """Serves in a thread of its own. Tests set `hold` (nothing moves), `silent` (no frames), `run`, `name`
+    and `started` (another one is another run) and `slow`
+    (seconds that each environment costs), and reach into `worlds`; `watched` is what pages asked for."""
 
     def __init__(self, mode: str = "reef", num_envs: int = 64, port: int = 0, **world: Any) -> None:
         self.make = (lambda env: Reef(env, **world)) if world else MODES[mode]
         self.mode, self.num_envs, self.asked = mode, num_envs, port
         self.worlds: dict[int, Any] = {}
         self.name = f"{mode}-run"
-        self.hold, self.run, self.started = False, "stepping", time.time()
+        self.hold, self.silent, self.run, self.started = False, False, "stepping", time.time()
+        self.slow, self.workers = 0.0, 4
         self.watched: list[list[int]] = []
         self.clients: set[asyncio.StreamWriter] = set()
 
@@ -153,7 +155,7 @@ class MockServer:
         body = bytes(b ^ mask[i % 4] for i, b in enumerate(await reader.readexactly(size)))
         return json.loads(body) if first & 15 == 1 else None
 
-    async def send(self, writer: asyncio.StreamWriter, watch: dict[str, Any]) -> None:
+    def hello(self) -> bytes:
         agents = self.world(0).agents
         facts = {
             "name": self.name,
@@ -162,21 +164,25 @@ class MockServer:
             "num_envs": self.num_envs * agents,
             "num_worlds": self.num_envs,
             "agents": agents,
-            "workers": 4,
+            "workers": self.workers,
             "backend": "native",
             "started": self.started,
             "observation_space": f"Box(0, 127, ({WINDOW}, {WINDOW}, 3), int8)" if agents > 1 else "Box(4,)",
             "action_space": "Discrete(4)" if agents > 1 else "Discrete(2)",
             "version": "0.1.0",
         }
-        writer.write(
-            ws_frame(message({"type": "hello", "facts": facts, "sessions": [facts["name"], "other"]}))
-        )
+        return message({"type": "hello", "facts": facts, "sessions": [facts["name"], "other"]})
+
+    async def send(self, writer: asyncio.StreamWriter, watch: dict[str, Any]) -> None:
         sent: dict[int, dict[tuple[str, str], bytes]] = {}
-        number = 0
+        number, greeted = 0, 0.0
         while True:
             began = time.monotonic()
-            for env in list(watch["envs"]):
+            if greeted != self.started:
+                greeted = self.started
+                sent.clear()
+                writer.write(ws_frame(self.hello()))
+            for env in [] if self.silent else list(watch["envs"]):
                 if self.hold and env in sent:
                     continue
                 world = self.world(env)
@@ -187,7 +193,8 @@ class MockServer:
                 writer.write(ws_frame(self.frame(env, world, number, sent.setdefault(env, {}))))
                 number += 1
             await writer.drain()
-            await asyncio.sleep(max(0.002, 1 / watch["rate"] - (time.monotonic() - began)))
+            pause = max(1 / watch["rate"], self.slow * len(watch["envs"]))
+            await asyncio.sleep(max(0.002, pause - (time.monotonic() - began)))
 
     def frame(self, env: int, world: Any, number: int, sent: dict[tuple[str, str], bytes]) -> bytes:
         fields, data = [], bytearray()
@@ -214,6 +221,7 @@ class MockServer:
             one |= {
                 "steps_per_s": rate,
                 "run": self.run,
+                "ended": 31,
                 "mean_return": 180 * growth + float(rng.normal(0, 4)),
             }
             one |= (

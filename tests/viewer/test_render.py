@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -185,6 +186,17 @@ def test_the_legend_names_every_category_and_the_caption_says_when():
     says = mask_of("env 3   episode 2   tick 17   light nan", 2)
     foot = whole[-24:]
     ink = (foot == rgb("#e6edf0")).all(-1)
+    assert (ink[5 : 5 + says.shape[0], 12 : 12 + says.shape[1]] == says).all()
+
+
+def test_the_caption_says_what_failed():
+    shot = replace(
+        snapshot(grid([[0, 1]])), error="export_state() raised ValueError: no such tile " + "x" * 900
+    )
+    calm, whole = render(replace(shot, error="")), render(shot)
+    assert len(whole) == len(calm) + 3 * 24
+    says = mask_of("export_state() raised ValueError: no such tile", 2)
+    ink = (whole[len(calm) :] == rgb("#e6edf0")).all(-1)
     assert (ink[5 : 5 + says.shape[0], 12 : 12 + says.shape[1]] == says).all()
 
 

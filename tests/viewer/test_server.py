@@ -38,6 +38,7 @@ def test_counters_tell_what_happened_since_the_last_ones(serve):
             "time",
             "steps",
             "episodes",
+            "ended",
             "steps_per_s",
             "mean_return",
             "mean_length",
@@ -238,10 +239,10 @@ def test_the_last_step_before_a_pause_is_shown_however_low_the_rate(serve):
 
 
 def test_environments_take_turns_when_a_page_takes_one_frame_at_a_time():
-    feed = SimpleNamespace(worlds={}, counters=None, error=(0, ""))
-    client = Client(None, feed, b"hello", 1.0)
+    feed = SimpleNamespace(run=(1, {}), worlds={}, counters=None, error=(0, ""))
+    client = Client(None, feed, [], 1.0)
     client.watch([0, 1, 2], 60)
-    assert client._next(0.0)[0] == b"hello"
+    assert decode(client._next(0.0)[0])["type"] == "hello"
     sent = []
     for turn in range(6):
         feed.worlds = {
@@ -291,10 +292,93 @@ def test_the_end_of_the_run_is_told_and_the_last_frames_stay(serve):
         assert late.message()["type"] == "hello"
         assert late.until("counters")["run"] == "ended"
         late.watch(0, 1)
-        assert late.until("error")["message"].startswith("not watched: 1; the run has ended")
-        late.watch(0)
         assert late.until("frame")["tick"] == 7
     assert running.get("/")[0] == 200
+
+
+def test_after_the_end_what_another_page_had_shown_is_there_and_the_rest_is_no_error(serve):
+    session = FakeSession()
+    running = serve(session)
+    with running.page() as page:
+        page.watch(5)
+        page.until("frame")
+    wait_for(lambda: session.watched == [])
+    session.end()
+    with running.page() as late:
+        late.until("counters", lambda told: told["run"] == "ended")
+        late.watch(4, 5)
+        seen = [late.message() for _ in range(4)]
+    assert [one["env"] for one in seen if one["type"] == "frame"] == [5]
+    assert {one["type"] for one in seen} == {"frame", "counters"}
+
+
+def test_no_more_is_kept_for_after_the_end_than_can_be_watched(serve):
+    session = FakeSession(num_worlds=64)
+    running = serve(session)
+    with running.page() as page:
+        for first in range(0, 64, 16):
+            page.watch(*range(first, first + 16))
+            for _ in range(16):
+                page.until("frame", lambda told, first=first: told["env"] >= first)
+    wait_for(lambda: session.watched == [])
+    session.end()
+    wait_for(lambda: running.server._feed.ended)
+    assert sorted(running.server._feed.worlds) == list(range(48, 64))
+
+
+# -- another run of the same name --------------------------------------------------------------------
+
+
+def test_another_run_of_the_name_is_shown_after_a_new_hello(serve):
+    old, told = FakeSession(num_worlds=32, started=1.0), []
+    names = {"reef-1": old}
+    running = serve(
+        old, again=lambda: attach(names), changed=lambda facts, alive: told.append((facts, alive))
+    )
+    with running.page() as page:
+        page.watch(0, 9)
+        page.until("frame")
+        old.end()
+        page.until("counters", lambda one: one["run"] == "ended")
+        del names["reef-1"]
+        new = names["reef-1"] = FakeSession(num_worlds=4, started=2.0)
+        new.step(3)
+        hello = page.until("hello")
+        assert (hello["facts"]["started"], hello["facts"]["num_worlds"]) == (2.0, 4)
+        frame = page.until("frame")
+        assert (frame["env"], frame["tick"]) == (0, 3) and not any("same" in one for one in frame["fields"])
+        new.step()
+        counters = page.until("counters")
+        assert counters["run"] == "stepping" and counters["steps"] == 16
+        page.watch(9)
+        assert page.until("error")["message"].startswith("no environment 9: this run has 4")
+    assert told == [(old.facts, False), (new.facts, True)] and old.closed and not new.closed
+    with running.page() as late:
+        assert late.message()["facts"]["started"] == 2.0
+
+
+def test_the_run_that_ended_is_not_taken_for_another(serve):
+    """Its name may answer for a moment after its end."""
+    session = FakeSession()
+    asked = []
+
+    def again():
+        asked.append(FakeSession(started=session.facts["started"]))
+        return asked[-1]
+
+    running = serve(session, again=again)
+    with running.page() as page:
+        page.message()
+        session.end()
+        wait_for(lambda: len(asked) == 2)
+        assert page.until("counters", lambda one: one["run"] == "ended") and asked[0].closed
+        assert running.server._feed.run[0] == 1
+
+
+def attach(names):
+    if "reef-1" not in names or not names["reef-1"].alive:
+        raise SessionError("no session is called 'reef-1'")
+    return names["reef-1"]
 
 
 def test_a_run_that_ends_between_two_questions_is_an_ended_run(serve):

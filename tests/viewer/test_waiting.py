@@ -12,8 +12,8 @@ from shoal.viewer.waiting import within
 @pytest.mark.parametrize("turns", range(6))
 def test_a_page_that_is_woken_and_cancelled_at_once_is_cancelled(turns):
     async def main():
-        client = Client(None, SimpleNamespace(worlds={}, counters=None, error=(0, "")), b"", 1.0)
-        client._hello = None
+        feed = SimpleNamespace(run=(0, {}), worlds={}, counters=None, error=(0, ""))  # 0: it was told of that
+        client = Client(None, feed, [], 1.0)
         task = asyncio.create_task(client.send_all())
         await asyncio.sleep(0.01)
         client.wake.set()

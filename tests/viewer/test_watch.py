@@ -89,3 +89,17 @@ def test_killing_the_viewer_changes_nothing_in_the_run_and_the_page_says_that_it
         until(page, "document.body.innerText.includes('econnect') || document.body.innerText.includes('ost')")
         assert session.counters()["steps"] > before and session.alive
     os.kill(server.run.pid, 0)
+
+
+def test_the_run_is_found_again_under_its_name(watch, visit, start_python):
+    server = watch("lake")
+    assert server.viewer.stdout.readline().startswith("Ctrl-C")
+    page = visit(server, server.token)
+    server.run.kill()
+    assert server.viewer.stdout.readline().startswith("watched: the run has ended")
+    until(page, "document.getElementById('status').dataset.state === 'ended'")
+    again = start_python(RUN, "reef")
+    assert again.read() == "ready"
+    assert server.viewer.stdout.readline() == f"watched: 3 x Reef-v0, pid {again.pid}\n"
+    until(page, "document.getElementById('status').dataset.state === 'live' && shoal.tick !== null")
+    assert page.locator("#run-about").inner_text().startswith("Reef-v0")

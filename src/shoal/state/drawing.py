@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from os import PathLike
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ __all__ = ["render", "to_png", "write_png"]
 
 _STAGE, _BAR, _FOOT, _TEXT, _ACCENT = rgb("#080c0e", "#12191d", "#081018", "#e6edf0", "#3fbfc6")
 _LINE = 2 * HEIGHT + 10  # of text at twice its size
+_MOST_ERROR_LINES = 3
 
 
 def render(
@@ -229,7 +231,11 @@ def _caption(snapshot: Snapshot, width: int) -> Pixels:
     ]
     for one in [*numbers, *([reward] if reward is not None and reward.data.size == 1 else [])]:
         parts.append(f"{one.name} {float(one.data.reshape(-1)[0]):.4g}")
-    bar = np.empty((_LINE, width, 3), np.uint8)
+    lines = ["   ".join(parts)]
+    if snapshot.error:  # what is missing must not look as if it were all there is
+        lines += wrap(snapshot.error, max(8, (width - 24) // (2 * PITCH)))[:_MOST_ERROR_LINES]
+    bar = np.empty((_LINE * len(lines), width, 3), np.uint8)
     bar[:] = _FOOT
-    _write(bar, "   ".join(parts), 12, 5)
+    for at, line in enumerate(lines):
+        _write(bar, line, 12, at * _LINE + 5)
     return bar

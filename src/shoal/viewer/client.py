@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Sequence
 
 from shoal.viewer import websocket
 from shoal.viewer.feed import Feed
@@ -23,7 +24,9 @@ _ERRORS_KEPT = 8
 class Client:
     """One page. All its methods are called in the server's event loop."""
 
-    def __init__(self, writer: asyncio.StreamWriter, feed: Feed, hello: bytes, stall_s: float) -> None:
+    def __init__(
+        self, writer: asyncio.StreamWriter, feed: Feed, sessions: Sequence[str], stall_s: float
+    ) -> None:
         self.watching: list[int] = []
         self.rate_hz = 1.0
         self.asked = 0
@@ -32,7 +35,9 @@ class Client:
         self._writer = writer
         self._feed = feed
         self._stall_s = stall_s
-        self._hello: bytes | None = hello
+        self._sessions = sessions
+        self._greeted = 0
+        """Which run it was told of."""
         self._errors: deque[str] = deque(maxlen=_ERRORS_KEPT)
         self._pong: bytes | None = None
         self._counted, self._warned = 0, feed.error[0]
@@ -85,9 +90,11 @@ class Client:
 
     def _next(self, now: float) -> tuple[bytes | None, int, float | None]:
         """The next message and its opcode, or else how long there will be none (None: until it is woken)."""
-        if self._hello is not None:
-            hello, self._hello = self._hello, None
-            return hello, websocket.BINARY, None
+        run, facts = self._feed.run
+        if run != self._greeted:
+            self._greeted, self._due = run, {}
+            hello = {"type": "hello", "facts": facts, "sessions": list(self._sessions)}
+            return pack(hello), websocket.BINARY, None
         if self._pong is not None:
             pong, self._pong = self._pong, None
             return pong, websocket.PONG, None

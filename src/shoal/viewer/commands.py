@@ -18,6 +18,7 @@ from typing import Any
 from shoal.errors import SessionError, ShoalError
 from shoal.memory.limits import format_bytes
 from shoal.state.attach import Session, attach, sessions
+from shoal.state.names import directory
 from shoal.viewer import top as live
 from shoal.viewer.feed import between
 from shoal.viewer.guard import is_loopback
@@ -30,8 +31,7 @@ from shoal.viewer.server import Server
 __all__ = ["metrics", "picture", "ps", "top", "watch"]
 
 _INTERVAL_S = 0.3
-_PICTURE_TIMEOUT_S = 5.0
-_COLUMNS = ("NAME", "ENV", "PID", "ENVS", "WORKERS", "STEPS/S", "EPISODES", "MEMORY", "UPTIME")
+_COLUMNS = ("NAME", "ENV", "PID", "ENVS", "WORKERS", "STEPS", "STEPS/S", "EPISODES", "MEMORY", "UPTIME")
 
 
 def watch(name: str | None, host: str, port: int, browser: bool) -> int:
@@ -39,11 +39,19 @@ def watch(name: str | None, host: str, port: int, browser: bool) -> int:
     assets = read_assets(files("shoal.viewer") / "page")
     if "/" not in assets:
         raise ShoalError("the viewer's page is missing from this installation; install Shoal again")
-    with attach(name) as session:
+    with _attach(name) as session:
+        name = str(session.facts["name"])
         names = [str(facts["name"]) for facts in sessions()]
-        asyncio.run(
-            _serve(Server(session, assets, host=host, port=port, sessions=names), session, host, browser)
+        server = Server(
+            session,
+            assets,
+            host=host,
+            port=port,
+            sessions=names,
+            again=lambda: attach(name),
+            changed=lambda facts, alive: print(_title(facts) if alive else _farewell(facts), flush=True),
         )
+        asyncio.run(_serve(server, session, host, browser))
     return 0
 
 
@@ -52,8 +60,7 @@ async def _serve(server: Server, session: Session, host: str, browser: bool) -> 
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, end.set)
     await server.start()
-    facts = session.facts
-    print(f"{_line(facts['name'])}: {facts['num_worlds']} x {_line(facts['env'])}, pid {facts['pid']}")
+    print(_title(session.facts))
     print(f"{server.guard.link}\nCtrl-C ends the viewer; the run goes on.", flush=True)
     if not is_loopback(host):
         advice = "what is shown crosses the network unencrypted, and the link is the only key"
@@ -65,29 +72,40 @@ async def _serve(server: Server, session: Session, host: str, browser: bool) -> 
     await server.close()
 
 
+def _title(facts: dict[str, Any]) -> str:
+    return f"{_line(facts['name'])}: {facts['num_worlds']} x {_line(facts['env'])}, pid {facts['pid']}"
+
+
+def _farewell(facts: dict[str, Any]) -> str:
+    return f"{_line(facts['name'])}: the run has ended; the next of that name is shown when it begins"
+
+
 def _has_screen() -> bool:
     """Without one a browser would take over this terminal."""
     return sys.platform != "linux" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
-def picture(name: str | None, env: int, path: str) -> int:
-    """Writes what an environment looks like now as a PNG file."""
+def picture(name: str | None, env: int, path: str, timeout_s: float) -> int:
+    """Writes what an environment looks like now as a PNG file; 1 if it failed to tell anything of that."""
     from shoal.state import render, write_png
 
-    with attach(name) as session:
+    with _attach(name) as session:
         try:
-            snapshot = session.snapshot(env, timeout_s=_PICTURE_TIMEOUT_S)
+            snapshot = session.snapshot(env, timeout_s=timeout_s)
         except IndexError as error:
             raise SessionError(str(error)) from None
         except TimeoutError:
-            why = f"environment {env} made no step within {_PICTURE_TIMEOUT_S:g} s"
-            raise SessionError(f"{why}, so there is nothing of it to show; is the run paused?") from None
+            why = f"environment {env} made no step within {timeout_s:g} s, so there is nothing of it to show"
+            raise SessionError(f"{why}; if the run only pauses, wait longer with --timeout") from None
     try:
         write_png(path, render(snapshot))
     except OSError as error:
         raise ShoalError(f"cannot write {path}: {error.strerror}") from error
     print(path)
-    return 0
+    if not snapshot.error:
+        return 0
+    print(f"shoal watch: environment {env}: {_line(snapshot.error)}", file=sys.stderr)
+    return 0 if snapshot.world or "frame" in snapshot.step else 1
 
 
 def ps(as_json: bool) -> int:
@@ -102,7 +120,7 @@ def ps(as_json: bool) -> int:
     if as_json:
         print(json.dumps(plain(rows), indent=2, default=str))
     elif not rows:
-        print("no live sessions")
+        print(_none())
     else:
         _print_table([_COLUMNS, *map(_cells, rows)])
     return 0
@@ -110,7 +128,7 @@ def ps(as_json: bool) -> int:
 
 def top(name: str | None, env_ids: Sequence[int], seconds: float | None) -> int:
     """Shows a session's counters until it ends, for `seconds`, or until Ctrl-C."""
-    with attach(name) as session, contextlib.suppress(KeyboardInterrupt):
+    with _attach(name) as session, contextlib.suppress(KeyboardInterrupt):
         live.show(session, env_ids, seconds)
     return 0
 
@@ -126,6 +144,16 @@ def metrics(name: str | None) -> int:
         ]
     print(exposition(samples), end="")
     return 0
+
+
+def _attach(name: str | None) -> Session:
+    if name is None and not sessions():
+        raise SessionError(_none())
+    return attach(name)
+
+
+def _none() -> str:
+    return f"no live sessions in {directory()}"
 
 
 def _attached(stack: contextlib.ExitStack) -> list[Session]:
@@ -163,6 +191,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
         str(row["pid"]),
         str(row["num_worlds"]),
         str(row["workers"] or "threads"),
+        live.short(row["steps"]),
         live.short(row["steps_per_s"]),
         live.short(row["episodes"]),
         "-" if memory is None else format_bytes(memory),

@@ -4,11 +4,12 @@
                                                                      `----> news()
 
 A run that is stopped in a debugger may keep a question waiting; only this thread waits with it. Nothing is
-queued: who looks late sees the newest.
+queued: who looks late sees the newest. After the end of the run it looks for another of the same name.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 import time
@@ -16,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from shoal.errors import ClosedError, SessionError
-from shoal.viewer.protocol import World
+from shoal.viewer.protocol import MAX_WATCHED, World
 
 if TYPE_CHECKING:
     from shoal.state.attach import Session
@@ -25,6 +26,7 @@ __all__ = ["Feed", "between"]
 
 _COUNTERS_S = 0.5
 _SHORTEST_S = 0.005
+_AGAIN_S = 1.0
 
 
 class Feed:
@@ -36,11 +38,20 @@ class Feed:
     """How many came so far, and the newest."""
     ended = False
 
-    def __init__(self, session: Session, news: Callable[[], None]) -> None:
-        """`news` is called in the thread whenever something is new."""
+    def __init__(
+        self, session: Session, news: Callable[[], None], again: Callable[[], Session] | None = None
+    ) -> None:
+        """`news` is called in the thread whenever something is new; `again` attaches to whatever session has
+        the same name now."""
+        self.run: tuple[int, dict[str, Any]] = (1, session.facts)
+        """How many runs there were so far, and the facts of this one."""
         self.worlds: dict[int, World] = {}
+        """The newest of each environment that is watched; after the end also of some that were."""
+        self._past: dict[int, World] = {}
         self._session = session
         self._news = news
+        self._again = again
+        self._counts = itertools.count(1)
         self._wish: tuple[list[int], float] = ([], 1.0)
         self._watched: tuple[list[int], float] = ([], 1.0)
         self._granted = True
@@ -65,6 +76,40 @@ class Feed:
         self._thread.join(1.0)
 
     def _run(self) -> None:
+        while not self._stopped:
+            found = self._wait_for_another(self._follow())
+            if found is None:
+                return
+            self._session.close()
+            self._begin(found)
+
+    def _begin(self, session: Session) -> None:
+        """From here on it is another run; who sees the new `run` sees nothing of the one before."""
+        self._session, self._watched, self._granted = session, ([], 1.0), True
+        self.worlds, self._past, self.counters, self.ended = {}, {}, None, False
+        self.run = self.run[0] + 1, session.facts
+        self._news()
+
+    def _wait_for_another(self, last: dict[str, Any]) -> Session | None:
+        """Another run of the same name, once there is one; None: it was stopped."""
+        self.worlds = {**self._past, **self.worlds}
+        self.ended, due = True, 0.0
+        while not self._stopped:
+            self._tell(last, last, "ended")
+            self._news()
+            if self._again is not None and time.monotonic() >= due:
+                due = time.monotonic() + _AGAIN_S
+                with contextlib.suppress(SessionError):  # there is none, mostly
+                    found = self._again()
+                    if _is_another(self._session, found):
+                        return found
+                    found.close()
+            self._wake.clear()
+            self._wake.wait(_COUNTERS_S)
+        return None
+
+    def _follow(self) -> dict[str, Any]:
+        """Reads the session until its run has ended; the last counters."""
         last = {"time_ns": time.monotonic_ns(), "steps": 0, "episodes": 0, "return_sum": 0.0, "length_sum": 0}
         try:
             last = self._count(last)
@@ -84,12 +129,7 @@ class Feed:
                 self._look()  # what was published last
         except (SessionError, ClosedError):
             pass  # the run ended between two questions, or we did while one was open
-        self.ended = True
-        while not self._stopped:
-            self._tell(last, last, "ended")
-            self._news()
-            self._wake.clear()
-            self._wake.wait(_COUNTERS_S)
+        return last
 
     def _count(self, last: dict[str, Any]) -> dict[str, Any]:
         """The counters; the last ones if the run lives but does not answer, such as in a debugger."""
@@ -102,12 +142,17 @@ class Feed:
 
     def _apply(self) -> None:
         """Asks for what is wished for, and again and again where it was refused."""
-        wish, now = self._wish, time.monotonic()
+        (env_ids, rate_hz), now = self._wish, time.monotonic()
+        # What was wished for while another run was shown may be more than there is.
+        wish = [env for env in env_ids if env < self._session.facts["num_worlds"]], rate_hz
         if wish == self._watched and (self._granted or now < self._ask_again):
             return
         self._watched = wish
         for env in [env for env in self.worlds if env not in wish[0]]:
-            del self.worlds[env]
+            self._past.pop(env, None)  # so that they are in the order of their last use
+            self._past[env] = self.worlds.pop(env)
+        for env in list(self._past)[:-MAX_WATCHED]:
+            del self._past[env]
         try:
             self._session.watch(*wish)
             self._granted = True
@@ -139,8 +184,11 @@ class Feed:
             self._wake.clear()
 
     def _tell(self, last: dict[str, Any], now: dict[str, Any], run: str) -> None:
-        count = 1 if self.counters is None else self.counters[0] + 1
-        self.counters = count, {"type": "counters", **between(last, now), "run": run}
+        self.counters = next(self._counts), {"type": "counters", **between(last, now), "run": run}
+
+
+def _is_another(old: Session, new: Session) -> bool:
+    return any(old.facts[fact] != new.facts[fact] for fact in ("pid", "started"))
 
 
 def between(last: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
@@ -152,6 +200,7 @@ def between(last: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
         "steps": now["steps"],
         "episodes": now["episodes"],
         "steps_per_s": (now["steps"] - last["steps"]) / seconds if seconds > 0 else 0.0,
+        "ended": episodes,
         "mean_return": (now["return_sum"] - last["return_sum"]) / episodes if episodes > 0 else None,
         "mean_length": (now["length_sum"] - last["length_sum"]) / episodes if episodes > 0 else None,
     }

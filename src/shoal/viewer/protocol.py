@@ -8,11 +8,13 @@ The padding counts from the start of the message and each field begins at a mult
 page makes typed arrays straight over the message it was given. NaN and infinities are null in JSON.
 
     {"type": "hello", "facts": {...}, "sessions": [names]}
-        Once, first. `facts` are those of the session.
+        First, and again whenever another run of the session's name has begun: from there on everything is
+        of that one, and the first frame of each environment is whole. `facts` are those of the session. What
+        a page watches stays, but for what the new run has not, so a page had better ask again.
 
-    {"type": "counters", "time": seconds, "steps": n, "episodes": n, "steps_per_s": x,
+    {"type": "counters", "time": seconds, "steps": n, "episodes": n, "steps_per_s": x, "ended": n,
      "mean_return": x | null, "mean_length": x | null, "run": "stepping" | "idle" | "ended"}
-        Twice a second. Means are over the episodes that ended since the message before, null if none did.
+        Twice a second. Means are over the episodes that `ended` since the message before, null if none did.
 
     {"type": "frame", "env": k, "episode": e, "tick": t, "time": seconds, "number": n, "error": "",
      "fields": [...]}
@@ -35,7 +37,7 @@ page makes typed arrays straight over the message it was given. NaN and infiniti
         no such message closes with 1008.
 
 The server watches for all pages together, at most 16 environments: who asked last has them, who loses some is
-told. After the run ended, the last frames stay.
+told. After the run ended, the last frames of what pages looked at stay, until another of that name begins.
 A page that reads slowly misses frames, and is always sent the newest.
 """
 

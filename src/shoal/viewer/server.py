@@ -14,8 +14,8 @@ import contextlib
 import errno
 import itertools
 import socket
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from shoal.errors import ShoalError
 from shoal.viewer import websocket
@@ -23,7 +23,7 @@ from shoal.viewer.client import Client
 from shoal.viewer.feed import Feed
 from shoal.viewer.guard import Guard
 from shoal.viewer.http import MAX_HEAD, Refusal, Request, read_request
-from shoal.viewer.protocol import MAX_WATCHED, BadMessage, BadWish, pack, read_watch
+from shoal.viewer.protocol import MAX_WATCHED, BadMessage, BadWish, read_watch
 from shoal.viewer.waiting import deliver, within
 from shoal.viewer.websocket import Closing
 
@@ -55,14 +55,20 @@ class Server:
         host: str = "127.0.0.1",
         port: int = 0,
         sessions: Sequence[str] = (),
+        again: Callable[[], Session] | None = None,
+        changed: Callable[[dict[str, Any], bool], None] = lambda facts, alive: None,
         handshake_s: float = 5.0,
         stall_s: float = 10.0,
     ) -> None:
-        """`assets` are whole responses by path; `sessions` the names of all that live, for pages to show."""
+        """`assets` are whole responses by path; `sessions` the names of all that live, for pages to show.
+
+        `again` attaches to the session once more after its run has ended, SessionError where there is none.
+        `changed` is called when a run has ended, and with other facts when another one has begun.
+        """
         self._session = session
         self._assets = assets
         self._host, self._port = host, port
-        self._hello = pack({"type": "hello", "facts": session.facts, "sessions": list(sessions)})
+        self._sessions, self._again, self._changed = list(sessions), again, changed
         self._handshake_s, self._stall_s = handshake_s, stall_s
         self._clients: set[Client] = set()
         self._connections: set[asyncio.Task[None]] = set()
@@ -83,9 +89,10 @@ class Server:
 
         def news() -> None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to tell
-                loop.call_soon_threadsafe(self._wake_clients)
+                loop.call_soon_threadsafe(self._hear)
 
-        self._feed = Feed(self._session, news)
+        self._feed = Feed(self._session, news, self._again)
+        self._told = self._feed.run[0], False
         self._feed.start()
 
     async def close(self) -> None:
@@ -97,7 +104,11 @@ class Server:
         await asyncio.gather(*self._connections, return_exceptions=True)
         await self._server.wait_closed()
 
-    def _wake_clients(self) -> None:
+    def _hear(self) -> None:
+        (run, facts), ended = self._feed.run, self._feed.ended
+        if self._told != (run, ended):
+            self._told = run, ended
+            self._changed(facts, not ended)
         for client in self._clients:
             client.wake.set()
 
@@ -157,7 +168,7 @@ class Server:
     # -- one page --------------------------------------------------------------------------------------
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answer: bytes) -> None:
-        client = Client(writer, self._feed, self._hello, self._stall_s)
+        client = Client(writer, self._feed, self._sessions, self._stall_s)
         self._clients.add(client)  # before anything is awaited: the count must hold
         both: list[asyncio.Task[None]] = []
         try:
@@ -189,7 +200,7 @@ class Server:
                 client.pong(payload)
             elif opcode == websocket.TEXT:
                 try:
-                    client.watch(*read_watch(payload.decode(), self._session.facts["num_worlds"]))
+                    client.watch(*read_watch(payload.decode(), self._feed.run[1]["num_worlds"]))
                 except BadMessage as error:
                     raise Closing(1008, str(error)) from None
                 except BadWish as error:
@@ -197,9 +208,6 @@ class Server:
                 else:
                     client.asked = next(self._wishes)
                     self._share()
-                    if self._feed.ended:
-                        gone = [env for env in client.watching if env not in self._feed.worlds]
-                        client.lose(gone, "the run has ended, and nobody looked at them then")
             await asyncio.sleep(0)  # a page that talks without end must let the others speak
 
     def _share(self) -> None:

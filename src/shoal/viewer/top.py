@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["duration", "short", "show", "sparkline"]
 
 _REFRESH_S = 0.5
+_WATCH_HZ = 10.0  # so that what is shown is hardly older than the counters beside it
 _BARS = "▁▂▃▄▅▆▇█"
 _WIDTH = 60
 
@@ -25,14 +26,14 @@ _WIDTH = 60
 def show(session: Session, env_ids: Sequence[int], seconds: float | None) -> None:
     """Shows the session until it ends, or for `seconds`."""
     try:
-        session.watch(env_ids, 1 / _REFRESH_S)
+        session.watch(env_ids, _WATCH_HZ)
     except IndexError as error:
         raise SessionError(str(error)) from None
     until = float("inf") if seconds is None else time.monotonic() + seconds
     start, rates = time.monotonic(), deque[float](maxlen=_WIDTH)
     last, ticks = session.counters(), dict.fromkeys(env_ids, "")
     columns = ["time", "env steps", "steps/s", "episodes", "mean return", "mean length"]
-    columns += [f"env {env}" for env in env_ids]
+    columns += [f"env {env} episode:tick" for env in env_ids]
     with _table(session.facts, columns) as draw:
         while session.alive and (left := until - time.monotonic()) > 0:
             time.sleep(min(_REFRESH_S, left))

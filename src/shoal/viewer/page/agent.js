@@ -62,7 +62,10 @@ export class AgentPanel {
     $("entity-swatch").style.background = all.kind ? kindColor(field, kind) : "";
     definitions(
       $("entity-values"),
-      field.columns.map((name, c) => [name, number(field.data[at + c])]),
+      field.columns.map((name, c) => {
+        const value = field.data[at + c];
+        return [name, (name === "kind" && categoryOf(field, value)?.[1]) || number(value)];
+      }),
     );
   }
 
@@ -93,7 +96,8 @@ export class AgentPanel {
       const about = describeType(one);
       if (around) parts.push(this.channels(name, about, one, around, layers, selection));
       else if (picture) parts.push(this.picture(name, about, one, picture));
-      else parts.push(this.vector(name, about, one));
+      else if (one.data.length === 1) parts.push(this.single(name, about, one));
+      else parts.push(this.vector(name, about, one, frame.ranges?.get(name)));
     }
     const wanted = parts.map((part) => part.element);
     if (wanted.length !== box.children.length || wanted.some((part, k) => part !== box.children[k]))
@@ -149,7 +153,15 @@ export class AgentPanel {
     return { element: held.element, draw: () => paint(held.canvas, { kind: "image", field, w, h }) };
   }
 
-  vector(name, about, field) {
+  single(name, about, field) {
+    const held = this.held(`single ${name}`, () => {
+      const value = el("output", { className: "single" });
+      return { value, element: this.frameFor("", name, about, value) };
+    });
+    return { element: held.element, draw: () => say(held.value, number(field.data[0])) };
+  }
+
+  vector(name, about, field, range) {
     const held = this.held(`vector ${name} ${field.data.length}`, () => {
       const canvas = el("canvas", { className: "bars", role: "img", "aria-label": name });
       canvas.style.height = `${Math.min(420, Math.max(40, field.data.length > 64 ? 120 : field.data.length * 22))}px`;
@@ -158,7 +170,7 @@ export class AgentPanel {
     const draw = () => {
       const { ctx, width, height } = fitCanvas(held.canvas);
       ctx.clearRect(0, 0, width, height);
-      drawBars(ctx, 0, 0, width, height, field.data, field.columns);
+      drawBars(ctx, 0, 0, width, height, field.data, field.columns, range);
     };
     return { element: held.element, draw };
   }

@@ -6,13 +6,13 @@ import { History } from "./history.js";
 import { Inspector } from "./inspector.js";
 import { onKeys, onTabs } from "./keys.js";
 import { readLink, writeLink } from "./link.js";
-import { Overview } from "./overview.js";
+import { Overview, lastEpisodes } from "./overview.js";
 import { layersOf } from "./scene.js";
 import { Connection } from "./socket.js";
 import { Stage } from "./stage.js";
 import { Strip } from "./strip.js";
 import { EntityTable } from "./table.js";
-import { describeStep, notice, showStatus } from "./tell.js";
+import { describeStep, notice, showStatus, tellWhyNothing } from "./tell.js";
 import { Watcher } from "./watch.js";
 
 const state = {
@@ -48,9 +48,10 @@ const { camera } = stage;
 const connection = new Connection({
   hello({ facts, sessions }) {
     if (state.facts && (state.facts.pid !== facts.pid || state.facts.started !== facts.started)) {
-      overview.clear(); // another run than before
+      overview.clear();
       kept.clear();
-      state.frame = null;
+      Object.assign(state, { frame: null, layers: [], paused: false, run: "stepping", hovered: null });
+      notice(`A new run of ${facts.name}`, false, 3);
     }
     state.facts = facts;
     const several = facts.agents > 1 ? ` · ${facts.agents} agents each` : "";
@@ -61,6 +62,7 @@ const connection = new Connection({
     );
     document.title = `${facts.name} · Shoal`;
     overview.showFacts(facts, sessions);
+    strip.forget();
     pick(state.env);
   },
   counters(one) {
@@ -69,8 +71,8 @@ const connection = new Connection({
     say($("n-steps"), short(one.steps));
     say($("n-rate"), short(one.steps_per_s));
     say($("n-episodes"), short(one.episodes));
-    if (one.mean_return !== null) say($("n-return"), number(one.mean_return));
     showStatus(state);
+    if (!state.frame) tellWhyNothing(state.run);
     refreshCounters();
   },
   frame(frame) {
@@ -87,22 +89,23 @@ const connection = new Connection({
     showStatus(state);
   },
 });
-const watcher = new Watcher(connection, strip, () => state.env);
+const watcher = new Watcher(connection, strip, state);
 
 function pick(env) {
   const next = Math.min(worlds() - 1, Math.max(0, Math.floor(env)));
   if (next !== state.env) {
+    if (state.frame) stage.leave();
     Object.assign(state, { env: next, frame: null, paused: false, hovered: null, selection: null, follow: false });
+    $("follow").checked = false;
     kept.clear();
     const known = connection.latest.get(next);
     if (known) {
       kept.push({ ...known });
       show(kept.last);
-    } else notice("Waiting for the first frame");
+    } else tellWhyNothing(state.run);
   }
   strip.show(state.env, worlds());
-  watcher.stop(); // what the strip showed before is of no more interest
-  setTimeout(() => watcher.lookAround(), 150); // once the strip knows which of it are in sight
+  watcher.begin(); // what the strip showed before is of no more interest
   showStatus(state);
   stage.redraw();
 }
@@ -126,7 +129,13 @@ function show(frame) {
   refreshCharts();
 }
 
-const refreshCounters = atMost(450, () => state.tab === "overview" && overview.drawCounters());
+const refreshCounters = atMost(450, () => {
+  // Here and not as they come: the header and the chart say the same number.
+  const { mean_return: mean = null, ended } = overview.lastReturn ?? {};
+  say($("n-return"), number(mean));
+  $("n-return").title = mean === null ? "" : lastEpisodes(ended);
+  if (state.tab === "overview") overview.drawCounters();
+});
 const refreshCharts = atMost(250, () => {
   if (!state.frame || state.tab !== "overview") return;
   overview.drawLegend(state.layers, state.hidden);
@@ -183,13 +192,10 @@ const stepBy = (n) => state.frame && scrubTo(kept.indexOf(state.frame) + n);
 
 // ---- selection, layers, theme, tabs
 
-function select(selection, centred = false) {
+function select(selection, sought = false) {
   state.selection = selection;
   if (!selection) $("follow").checked = state.follow = false;
-  if (centred) {
-    if (camera.scale < 10) camera.scale = 18;
-    stage.centre();
-  }
+  if (state.follow || (sought && !stage.inSight())) stage.centre();
   if (selection && state.tab === "overview") setTab("agent");
   stage.redraw();
   refreshPanel();
@@ -225,7 +231,6 @@ function setTab(name) {
     const panel = tab.getAttribute("aria-controls"),
       on = panel === name;
     tab.setAttribute("aria-selected", String(on));
-    tab.tabIndex = on ? 0 : -1;
     $(panel).hidden = !on;
   }
   refreshAll();
@@ -258,7 +263,8 @@ async function copyLink() {
     () => true,
     () => false,
   );
-  notice(done ? "Link copied" : "The link is in the address bar", false, 1.5);
+  const where = done ? "Link copied" : "The link is in the address bar";
+  notice(`${where}: it works in this browser; others need the link that shoal watch printed`, false, 4);
 }
 
 // ---- what one can do

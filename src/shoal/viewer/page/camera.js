@@ -16,10 +16,16 @@ export class Camera {
     return [(sx - this.width / 2) / this.scale + this.x, (sy - this.height / 2) / this.scale + this.y];
   }
 
-  /** Shows all of an extent, with a margin. */
-  fit({ x0, y0, x1, y1 }, margin = 16) {
+  /** The scale at which all of an extent is seen, with a margin. */
+  scaleFor({ x0, y0, x1, y1 }, margin = 16) {
     const room = (side) => Math.max(20, side - 2 * margin);
-    this.scale = Math.min(room(this.width) / (x1 - x0 || 1), room(this.height) / (y1 - y0 || 1));
+    return Math.min(room(this.width) / (x1 - x0 || 1), room(this.height) / (y1 - y0 || 1));
+  }
+
+  /** Shows all of an extent. */
+  fit(extent, margin = 16) {
+    const { x0, y0, x1, y1 } = extent;
+    this.scale = this.scaleFor(extent, margin);
     this.x = (x0 + x1) / 2;
     this.y = (y0 + y1) / 2;
     this.fitted = true;

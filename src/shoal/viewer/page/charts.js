@@ -117,15 +117,21 @@ export class Chart {
   }
 }
 
-/** A vector as bars from zero, each with its name and value; many values as thin columns. */
-export function drawBars(ctx, x, y, w, h, values, names = []) {
+/** Least and greatest of some values, 0 and what is known already included. */
+export function rangeOf(values, [low, high] = [0, 0]) {
+  for (const v of values) if (Number.isFinite(v)) [low, high] = [Math.min(low, v), Math.max(high, v)];
+  return [low, high];
+}
+
+/** A vector as bars from zero, each with its name and value; many values as thin columns. `range` is what such
+ * values were so far, so that a bar is as long as another one of the same value, whenever that was. */
+export function drawBars(ctx, x, y, w, h, values, names = [], range = undefined) {
   const look = theme(),
     n = values.length;
   if (!n) return;
-  let reach = 0;
-  for (const v of values) if (Number.isFinite(v)) reach = Math.max(reach, Math.abs(v));
-  reach ||= 1;
-  const least = values.every((v) => !(v < 0)) ? 0 : -reach;
+  const [low, high] = rangeOf(values, range),
+    reach = Math.max(-low, high) || 1,
+    least = low < 0 ? -reach : 0;
   ctx.font = "12px ui-monospace, SFMono-Regular, Menlo, monospace";
   ctx.textBaseline = "middle";
   if (n > 64 || h / n < 11) {

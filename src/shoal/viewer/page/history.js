@@ -1,4 +1,7 @@
 // The last minutes of one environment. Frames share the fields that did not change, and each field counts once.
+import { rangeOf } from "./charts.js";
+
+const LONGEST = 4096; // values of what is drawn as bars; anything longer is a picture
 
 export class History {
   constructor(budget = 256 * 2 ** 20, most = 6000) {
@@ -10,10 +13,15 @@ export class History {
     this.frames = [];
     this.bytes = 0;
     this.next = 0;
+    this.ranges = new Map();
   }
 
   push(frame) {
     frame.place = this.next++;
+    frame.ranges = this.ranges; // of each vector of the step, over all frames since this was cleared
+    for (const [name, { data }] of frame.step) {
+      if (data.length <= LONGEST) this.ranges.set(name, rangeOf(data, this.ranges.get(name)));
+    }
     this.frames.push(frame);
     this.bytes += frame.bytes;
     while (this.frames.length > 1 && (this.bytes > this.budget || this.frames.length > this.most)) this.dropOldest();

@@ -1,4 +1,4 @@
-// Keys: of the whole page (a field that is typed into, and an open dialog, keep theirs), and of the tabs.
+// Keys: of the whole page wherever the focus is. Only a field that is typed into and an open dialog keep theirs.
 
 export function onKeys(actions) {
   const keys = {
@@ -16,29 +16,25 @@ export function onKeys(actions) {
     "?": actions.help,
     Escape: actions.nothing,
   };
-  window.addEventListener("keydown", (event) => {
-    const { target } = event,
-      work = keys[event.key];
-    if (!work || event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+  const meant = (event) => {
+    const { target } = event;
+    if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return null;
     const typed = target.matches("select, input") && target.type !== "range" && target.type !== "checkbox";
-    if (typed || (event.key === " " && target.matches("button, input, summary"))) return;
+    return typed ? null : keys[event.key];
+  };
+  window.addEventListener("keydown", (event) => {
+    const work = meant(event);
+    if (!work) return;
     event.preventDefault();
     work(event);
   });
+  // Some browsers press a button when the space bar is let go, whatever became of its going down. Enter presses it.
+  window.addEventListener("keyup", (event) => event.key === " " && meant(event) && event.preventDefault());
 }
 
-/** A row of tabs: a click chooses one, arrows go to the next. */
+/** A row of tabs: a click or Enter chooses one. */
 export function onTabs(choose) {
-  const tabs = [...document.querySelectorAll("[role=tab]")];
-  tabs.forEach((tab, k) => {
+  for (const tab of document.querySelectorAll("[role=tab]")) {
     tab.addEventListener("click", () => choose(tab.getAttribute("aria-controls")));
-    tab.addEventListener("keydown", (event) => {
-      const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-      if (!by) return;
-      event.stopPropagation();
-      const next = tabs[(k + by + tabs.length) % tabs.length];
-      next.focus();
-      choose(next.getAttribute("aria-controls"));
-    });
-  });
+  }
 }

@@ -7,6 +7,8 @@ import { categoryOf, countValues, measure } from "./fields.js";
 const MOST_ROWS = 24,
   MOST_POINTS = 300;
 
+export const lastEpisodes = (n) => (n === 1 ? "of the last episode" : `of the last ${number(n)} episodes`);
+
 export class Overview {
   constructor(toggle) {
     this.toggle = toggle;
@@ -31,6 +33,11 @@ export class Overview {
     if (this.counters.length > 7200) this.counters.shift();
   }
 
+  /** The newest counters that know a mean return: episodes had ended before them. */
+  get lastReturn() {
+    return this.counters.findLast((one) => one.mean_return !== null);
+  }
+
   /** Each over the moments that it is known for: no episode may have ended in between. */
   drawCounters() {
     for (const [key, chart] of Object.entries(this.charts)) {
@@ -42,6 +49,7 @@ export class Overview {
         points.map((one) => one.time),
         [{ name: key, ys }],
       );
+      if (key !== "steps_per_s") chart.now.title = known.length ? lastEpisodes(known.at(-1).ended) : "";
     }
   }
 
@@ -50,7 +58,7 @@ export class Overview {
       ["Environment", facts.env],
       ["Environments", number(facts.num_worlds)],
       ["Agents in each", number(facts.agents)],
-      ["Workers", number(facts.workers)],
+      ["Workers", facts.workers ? number(facts.workers) : "threads"],
       ["Backend", facts.backend],
       ["Process", String(facts.pid)],
       ["Started", new Date(facts.started * 1000).toLocaleString()],
@@ -102,10 +110,11 @@ export class Overview {
     if (layer.kind === "entities" && column < 0) return;
     if (layer.kind === "grid" && !isQualitative(field)) return this.fillRamp(group, field);
     const counts = countValues(field, column);
+    // What has no category is told as its value, but in a grid above another it is not drawn at all; nor is 0
+    // there, where nothing has a category.
     const values = field.categories.length
       ? field.categories.map((one) => one[0])
-      : [...counts.keys()].sort((a, b) => a - b);
-    // What has no category is told as its value, but in a grid above another it is not drawn at all.
+      : [...counts.keys()].filter((value) => value || !layer.above).sort((a, b) => a - b);
     for (const value of counts.keys()) if (!layer.above && !values.includes(value)) values.push(value);
     const shown = values.slice(0, MOST_ROWS);
     while (group.list.children.length > shown.length) group.list.lastChild.remove();

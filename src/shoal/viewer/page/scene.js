@@ -1,6 +1,6 @@
 // What of a frame is drawn, and where: pictures and grids as the ground, entities on top of it.
 import { painter } from "./colors.js";
-import { theme } from "./dom.js";
+import { number, theme } from "./dom.js";
 import { entitiesOf, ofAgent, pictureShape } from "./fields.js";
 import { drawEntities } from "./marks.js";
 import { drawBars } from "./charts.js";
@@ -183,13 +183,18 @@ export class Scene {
   }
 }
 
-/** An environment with nothing to look at: its observation as bars, in the middle of the stage. */
+/** An environment with nothing to look at: its observation as bars, or a number, in the middle of the stage. */
 export function drawPlain(ctx, width, height, frame, agent, agents) {
   const found = [...frame.step.values()].find((field) => field.name.startsWith("observation"));
   if (!found) return;
   const one = ofAgent(found, agent, agents);
+  if (one.data.length === 1) {
+    ctx.font = `600 ${Math.round(Math.min(64, width / 4, height / 3))}px system-ui, sans-serif`;
+    Object.assign(ctx, { textAlign: "center", textBaseline: "middle", fillStyle: theme().text });
+    return ctx.fillText(number(one.data[0]), width / 2, height / 2, width - 8);
+  }
   const w = Math.min(width - 8, 760),
     rows = Math.min(64, one.data.length);
   const h = Math.min(height - 8, Math.max(90, rows * 44));
-  drawBars(ctx, (width - w) / 2, (height - h) / 2, w, h, one.data, one.columns);
+  drawBars(ctx, (width - w) / 2, (height - h) / 2, w, h, one.data, one.columns, frame.ranges?.get(found.name));
 }

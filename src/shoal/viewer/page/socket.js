@@ -23,7 +23,6 @@ export class Connection {
     socket.onopen = () => {
       this.wait = 250;
       this.on.status("open");
-      if (this.wanted) socket.send(this.wanted);
     };
     socket.onclose = () => {
       this.on.status("lost");
@@ -34,8 +33,12 @@ export class Connection {
 
   take(buffer) {
     const { head, start } = openMessage(buffer);
-    if (head.type === "hello") this.on.hello(head);
-    else if (head.type === "counters") this.on.counters(head);
+    if (head.type === "hello") {
+      // Of this connection, or of another run: nothing was sent of it, and nothing asked of it.
+      this.latest.clear();
+      this.wanted = null;
+      this.on.hello(head);
+    } else if (head.type === "counters") this.on.counters(head);
     else if (head.type === "error") this.on.failure(head.message);
     else if (head.type === "frame") {
       const frame = readFrame(head, buffer, start, this.latest.get(head.env));

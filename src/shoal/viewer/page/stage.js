@@ -101,13 +101,35 @@ export class Stage {
     this.redraw();
   }
 
-  /** Brings the selected entity to the middle. */
-  centre() {
+  /** Another environment is to be shown: a place that was looked at closely stays, one beside it all does not. */
+  leave() {
+    const { camera } = this;
+    if (camera.scale > 1.01 * camera.scaleFor(extentOf(this.state.layers))) return;
+    camera.fitted = true;
+    this.shape = "";
+  }
+
+  /** Where the selected entity is, or null. */
+  selected() {
     const { layers, selection } = this.state;
     const layer = selection && layers.find((one) => one.key === selection.key),
       all = layer && entitiesOf(layer.field);
-    if (!all || selection.index >= all.count || !all.there(selection.index)) return;
-    this.camera.moveTo(all.x(selection.index), all.y(selection.index));
+    if (!all || selection.index >= all.count || !all.there(selection.index)) return null;
+    return [all.x(selection.index), all.y(selection.index)];
+  }
+
+  inSight() {
+    const at = this.selected(),
+      { camera } = this;
+    if (!at) return false;
+    const [sx, sy] = camera.toScreen(...at);
+    return sx >= 0 && sy >= 0 && sx <= camera.width && sy <= camera.height;
+  }
+
+  /** Brings the selected entity to the middle. */
+  centre() {
+    const at = this.selected();
+    if (at) this.camera.moveTo(...at);
   }
 
   hoverAt(sx, sy) {

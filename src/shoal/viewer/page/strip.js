@@ -12,10 +12,14 @@ export class Strip {
     this.thumbs = new Map();
     this.total = 0;
     const field = $("env-number");
-    field.addEventListener("change", () => pick(Number(field.value) || 0));
+    const take = () => {
+      pick(Number(field.value) || 0);
+      field.value = this.env; // whatever was typed, this is what is shown
+    };
+    field.addEventListener("change", take);
     $("env-form").addEventListener("submit", (event) => {
       event.preventDefault();
-      pick(Number(field.value) || 0);
+      take();
     });
     // Those scrolled out of sight are not watched.
     this.seen = new IntersectionObserver(
@@ -31,6 +35,7 @@ export class Strip {
 
   /** Shows the page of environments that the chosen one is on. */
   show(env, total) {
+    this.env = env;
     const first = Math.floor(env / PAGE) * PAGE;
     const wanted = Array.from({ length: Math.min(PAGE, total - first) }, (_, k) => first + k);
     if (wanted.join() !== [...this.thumbs.keys()].join() || total !== this.total) {
@@ -55,11 +60,22 @@ export class Strip {
       el("span", { textContent: String(env) }),
     );
     element.addEventListener("click", () => this.pick(env));
-    return { element, canvas, scene: new Scene(), visible: false, drawn: 0 };
+    return { element, canvas, scene: new Scene(), visible: false, drawn: 0, asked: 0 };
   }
 
-  get visible() {
-    return [...this.thumbs].filter(([, thumb]) => thumb.visible).map(([env]) => env);
+  /** Those in sight but for `env`, with when each was asked for (0: never); the longest not asked for first. */
+  turns(env) {
+    const others = [...this.thumbs].filter(([one, thumb]) => thumb.visible && one !== env);
+    return others.map(([one, { asked }]) => ({ env: one, asked })).sort((a, b) => a.asked - b.asked);
+  }
+
+  asked(envs) {
+    for (const env of envs) this.thumbs.get(env).asked = performance.now();
+  }
+
+  /** It is another run: nothing was asked of it. */
+  forget() {
+    for (const thumb of this.thumbs.values()) thumb.asked = 0;
   }
 
   /** Draws an environment small, twice a second at most. */
@@ -73,8 +89,6 @@ export class Strip {
       layers = layersOf(frame, 0, agents);
     Object.assign(camera, { width, height });
     if (layers.length) camera.fit(extentOf(layers), 0);
-    if (layers.some((layer) => layer.w))
-      camera.scale = Math.max(width / extentOf(layers).x1, height / extentOf(layers).y1);
     const look = {
       hidden: new Set(layers.filter((l) => l.kind === "entities" && l.field.shape[0] > 400).map((l) => l.key)),
       lines: false,

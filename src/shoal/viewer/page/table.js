@@ -95,6 +95,8 @@ export class EntityTable {
       kind = field.columns.indexOf("kind");
     const first = Math.max(0, Math.floor(this.box.scrollTop / ROW) - 4);
     const shown = this.order.slice(first, first + Math.ceil(this.box.clientHeight / ROW) + 8);
+    const { scrollLeft, clientWidth, scrollWidth } = this.box;
+    $("table-more").hidden = scrollLeft + clientWidth >= scrollWidth - 1;
     $("table-above").style.height = `${first * ROW}px`;
     $("table-below").style.height = `${(this.order.length - first - shown.length) * ROW}px`;
     while (this.body.children.length > shown.length) this.body.lastChild.remove();

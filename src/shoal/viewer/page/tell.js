@@ -34,6 +34,17 @@ export function notice(text, bad = false, seconds = 0) {
   say($("notice"), text);
 }
 
+const NOTHING = {
+  idle: "Nothing to show yet: the run has made no step since this page opened",
+  ended: "The run has ended, and nobody had looked at this environment",
+};
+
+/** Says why there is no frame, unless there is something else to read. */
+export function tellWhyNothing(run) {
+  if ($("notice").dataset.bad === "true" && !$("notice").hidden) return;
+  if (performance.now() >= heldUntil) notice(NOTHING[run] ?? "Waiting for the first frame");
+}
+
 /** Tile, category and entity at a place of the world. */
 export function describePlace(layers, hidden, x, y, found) {
   const r = Math.floor(y),
