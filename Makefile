@@ -8,7 +8,7 @@ BUILD_NEEDS := "scikit-build-core>=0.11" "nanobind>=3,<4" "cmake>=3.18" ninja
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
 INSTALL := $(PIP) install --no-build-isolation --config-settings=cmake.define.SHOAL_WERROR=ON --editable
 
-.PHONY: all run test check fix asan asan-python tsan bench learn test-gymnasium test-viewer torch clean
+.PHONY: all run test check fix asan asan-python tsan bench learn test-gymnasium test-viewer test-adapters torch clean
 
 all: check test
 
@@ -75,12 +75,39 @@ test-viewer: $(VENV)/.ready
 	@$(PIP) install playwright
 	@$(BIN)/python -m pytest tests/viewer $(ARGS)
 
+# Each adapter against the library it is for, in a virtual environment of its own: make test-adapters ADAPTERS=sb3
+ADAPTERS ?= envpool sb3 pettingzoo torchrl rllib
+LIBRARY_envpool := envpool==1.2.*
+LIBRARY_sb3 := stable-baselines3==2.9.*
+LIBRARY_pettingzoo := pettingzoo[butterfly]==1.27.*
+LIBRARY_torchrl := torchrl==0.14.*
+LIBRARY_rllib := ray[rllib]==2.60.*
+
+test-adapters: $(ADAPTERS:%=test-adapter-%)
+
+test-adapter-%: .venv-adapters/%/.made $(VENV)/.wheel
+	@$(<D)/bin/pip --quiet --disable-pip-version-check install --force-reinstall --no-deps build/wheel/*.whl
+	$(<D)/bin/python -m pytest -p no:cacheprovider tests/adapters/test_$*.py $(ARGS)
+
+.venv-adapters/%/.made:
+	@echo "creating $(@D)"
+	@$(PYTHON) -m venv $(@D)
+	@$(if $(filter sb3 torchrl rllib,$*),$(@D)/bin/pip --quiet --disable-pip-version-check install torch==2.13.0)
+	@$(@D)/bin/pip --quiet --disable-pip-version-check install "$(LIBRARY_$*)" "gymnasium>=1.1,<2" pytest \
+	    pytest-timeout hypothesis
+	@touch $@
+
+$(VENV)/.wheel: $(VENV)/.build-needs $(NATIVE) $(shell find src -name '*.py')
+	@rm -rf build/wheel
+	@$(PIP) wheel --no-build-isolation --no-deps --wheel-dir build/wheel .
+	@touch $@
+
 # The CPU build, for the tests that hand memory to torch; they are skipped without it.
 torch: $(VENV)/.ready
 	$(PIP) install torch==2.13.0
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-adapters build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.created:

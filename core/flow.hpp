@@ -23,6 +23,7 @@ class Flow {
     }
     nb::dict statistics() const;
     nb::tuple look(uint64_t env);
+    nb::list fields(uint64_t env);
     shoal_flow *flow() const { return flow_; }
     uint64_t under_way() const { return flow_ == nullptr ? 0 : shoal_flow_under_way(flow_) * unit_; }
 
@@ -33,6 +34,9 @@ class Flow {
     };
 
     void require_open() const;
+    uint64_t place_of(uint64_t env) const {
+        return env / unit_ * stepper_.description().spec.lanes + env % unit_;
+    }
     std::vector<uint64_t> units_of(nb::handle env_ids, std::vector<int64_t> &envs) const;
     void submit(const std::vector<uint64_t> &units);
     Lent &take_slot();
@@ -71,7 +75,7 @@ inline Flow::Lent &Flow::take_slot() {
         if (!lent.out && lent.slot->free())
             return lent;
     /* However many the user keeps, batches under way need places: they are made without a cap. */
-    slots_.push_back({std::make_unique<Slot>(hooks_.attr("make_batch")(), stepper_.fields() + 1), false});
+    slots_.push_back({std::make_unique<Slot>(hooks_.attr("make_batch")(), stepper_.num_fields() + 1), false});
     return slots_.back();
 }
 
@@ -82,7 +86,7 @@ inline void Flow::submit(const std::vector<uint64_t> &units) {
         order_.push_back(static_cast<size_t>(&lent - slots_.data()));
         shoal_targets targets = lent.slot->targets();
         /* The last of a batch's "fields" is the environments' ids. */
-        shoal_flow_lend(flow_, &targets, static_cast<int64_t *>(lent.slot->addresses[stepper_.fields()]));
+        shoal_flow_lend(flow_, &targets, static_cast<int64_t *>(lent.slot->addresses[stepper_.num_fields()]));
     }
     for (uint64_t unit : units)
         busy_[unit] = 1;
@@ -149,7 +153,7 @@ inline nb::object Flow::recv() {
     }
     Lent &lent = slots_[order_.front()];
     order_.erase(order_.begin());
-    const size_t fields = stepper_.fields();
+    const size_t fields = stepper_.num_fields();
     const int64_t *ids = static_cast<const int64_t *>(lent.slot->addresses[fields]);
     for (uint64_t i = 0; i < batch_; i += unit_)
         busy_[static_cast<uint64_t>(ids[i]) / unit_] = 0;
@@ -167,22 +171,28 @@ inline nb::object Flow::recv() {
     return result;
 }
 
-/* One environment as it is now; of one that is being stepped, as it is when that is done. While a batch is
- * published: rows of the step too, and only environments of that batch (an empty tuple for others). */
+/* Of the batch that is being published: episode, tick and rows of an environment; empty if it is not in it.
+ */
 inline nb::tuple Flow::look(uint64_t env) {
+    require_open();
+    if (last_ == nullptr)
+        return nb::make_tuple();
+    const int64_t *ids = static_cast<const int64_t *>(last_->addresses[stepper_.num_fields()]);
+    const int64_t *found = std::find(ids, ids + batch_, static_cast<int64_t>(env));
+    if (found == ids + batch_)
+        return nb::make_tuple();
+    const uint64_t place = place_of(env);
+    return nb::make_tuple(
+        stepper_.stamps_of(place),
+        stepper_.rows_of(*last_, static_cast<uint64_t>(found - ids), stepper_.own_actions(), place));
+}
+
+/* What an environment exports now; of one that is being stepped, when that is done. */
+inline nb::list Flow::fields(uint64_t env) {
     require_open();
     if (env >= busy_.size() * unit_)
         throw nb::index_error("no such environment");
     const uint64_t unit = env / unit_;
-    const uint64_t place = unit * stepper_.description().spec.lanes + env % unit_;
-    nb::object rows = nb::none();
-    if (last_ != nullptr) {
-        const int64_t *ids = static_cast<const int64_t *>(last_->addresses[stepper_.fields()]);
-        const int64_t *found = std::find(ids, ids + batch_, static_cast<int64_t>(env));
-        if (found == ids + batch_)
-            return nb::make_tuple();
-        rows = stepper_.rows_of(*last_, static_cast<uint64_t>(found - ids), stepper_.own_actions(), place);
-    }
     while (busy_[unit] && !shoal_flow_is_done(flow_, unit)) {
         {
             Unlocked unlocked;
@@ -190,8 +200,9 @@ inline nb::tuple Flow::look(uint64_t env) {
         }
         if (PyErr_CheckSignals() != 0)
             throw nb::python_error();
+        require_open(); /* another thread may have closed it meanwhile */
     }
-    return nb::make_tuple(stepper_.stamps_of(place), stepper_.fields_of(place), rows);
+    return stepper_.fields_of(place_of(env)); /* who could send it needs the GIL, which is ours */
 }
 
 inline nb::dict Flow::statistics() const {

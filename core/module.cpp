@@ -184,6 +184,7 @@ NB_MODULE(_core, m) {
         .def("render", &Stepper::render, "env"_a)
         .def("set_watch", &Stepper::set_watch, "due"_a, "sums"_a.none())
         .def("look", &Stepper::look, "env"_a)
+        .def("fields", &Stepper::fields, "env"_a)
         .def("close", &Stepper::close)
         .def_prop_ro("finished", &Stepper::finished)
         .def_prop_ro("statistics", &Stepper::statistics);
@@ -195,6 +196,7 @@ NB_MODULE(_core, m) {
         .def("send", &Flow::send, "actions"_a, "env_ids"_a)
         .def("recv", &Flow::recv)
         .def("look", &Flow::look, "env"_a)
+        .def("fields", &Flow::fields, "env"_a)
         .def("close", &Flow::close)
         .def_prop_ro("under_way", &Flow::under_way)
         .def_prop_ro("statistics", &Flow::statistics);

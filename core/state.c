@@ -25,6 +25,25 @@ __attribute__((format(printf, 2, 3))) static void refuse(shoal_message *why, con
 static int is_drawable(const shoal_state_field *field, shoal_message *why) {
     if (field->role > SHOAL_ROLE_IMAGE)
         return refuse(why, "state field %s: unknown role %u", field->name, field->role), 0;
+    const int is_whole = field->dtype.code != SHOAL_CODE_FLOAT;
+    if (field->role == SHOAL_ROLE_GRID && (field->ndim != 2 || !is_whole))
+        return refuse(why, "state field %s: a grid is [height, width] of integers, found %u dimensions of %s",
+                      field->name, field->ndim, is_whole ? "integers" : "floats"),
+               0;
+    if (field->role == SHOAL_ROLE_ENTITIES && (field->ndim != 2 || field->num_columns == 0))
+        return refuse(why, "state field %s: entities are [count, columns] with names for the columns",
+                      field->name),
+               0;
+    if (field->role == SHOAL_ROLE_IMAGE &&
+        (field->dtype.code != SHOAL_CODE_UINT || field->dtype.bits != 8 ||
+         !(field->ndim == 2 || (field->ndim == 3 && (field->shape[2] == 1 || field->shape[2] == 3)))))
+        return refuse(why, "state field %s: an image is [height, width] or [height, width, 3] of uint8",
+                      field->name),
+               0;
+    if (field->role == SHOAL_ROLE_SCALAR && field->ndim > 1)
+        return refuse(why, "state field %s: a scalar is one number, or a few; found %u dimensions",
+                      field->name, field->ndim),
+               0;
     if ((field->num_columns != 0 && field->columns == NULL) || field->num_columns > MAX_LISTED ||
         (field->num_categories != 0 && field->categories == NULL) || field->num_categories > MAX_LISTED)
         return refuse(why, "state field %s: %llu columns and %llu categories, but NULL or too many",
@@ -58,11 +77,17 @@ static void add(void *host, const shoal_state_field *field) {
         refuse(why, "a state field needs a name of 1 to 255 printable characters");
         return;
     }
-    if (!shoal_dtype_is_known(field->dtype) || field->ndim > SHOAL_MAX_NDIM ||
-        (field->flags & ~(uint32_t)SHOAL_STATE_STABLE) != 0) {
-        refuse(why, "state field %s: unknown dtype {code %u, bits %u, lanes %u}, flags %u or %u dimensions",
-               field->name, field->dtype.code, field->dtype.bits, field->dtype.lanes, field->flags,
-               field->ndim);
+    if (!shoal_dtype_is_known(field->dtype)) {
+        refuse(why, "state field %s: unknown dtype {code %u, bits %u, lanes %u}", field->name,
+               field->dtype.code, field->dtype.bits, field->dtype.lanes);
+        return;
+    }
+    if (field->ndim > SHOAL_MAX_NDIM) {
+        refuse(why, "state field %s: %u dimensions, at most %d", field->name, field->ndim, SHOAL_MAX_NDIM);
+        return;
+    }
+    if ((field->flags & ~(uint32_t)SHOAL_STATE_STABLE) != 0) {
+        refuse(why, "state field %s: unknown flags %u", field->name, field->flags);
         return;
     }
     uint64_t bytes = field->dtype.bits / 8;

@@ -86,6 +86,7 @@ class Stepper {
     nb::tuple render(uint64_t env);
     void set_watch(nb::object due, nb::object sums);
     nb::tuple look(uint64_t env) const;
+    nb::list fields(uint64_t env) const;
     void close();
     uint64_t finished() const { return finished_; }
     nb::dict statistics() const;
@@ -100,7 +101,7 @@ class Stepper {
     nb::tuple rows_of(const Slot &slot, uint64_t row, const void *const *actions, uint64_t action_row) const;
     nb::tuple stamps_of(uint64_t env) const;
     uint64_t num_envs() const { return num_envs_; }
-    uint64_t fields() const { return fields_; }
+    uint64_t num_fields() const { return fields_; }
     void mark_reset() { memset(arrays_.reset, 1, num_envs_); }
     void scatter_actions(nb::handle actions, const std::vector<int64_t> &envs, uint64_t unit);
     nb::object observation(const Slot &slot) const;
@@ -488,7 +489,7 @@ inline nb::tuple Stepper::rows_of(const Slot &slot, uint64_t row, const void *co
                           rows(targets.terminated, row, 1), rows(targets.truncated, row, 1), acted);
 }
 
-/* One environment as it is now: episode and tick, exported fields, rows of the last step (none: not one yet).
+/* The last step of an environment, while it is published: episode and tick, and its rows (none: not one yet).
  */
 inline nb::tuple Stepper::look(uint64_t env) const {
     require_open();
@@ -498,7 +499,15 @@ inline nb::tuple Stepper::look(uint64_t env) const {
     nb::object rows = nb::none();
     if (last_ != nullptr)
         rows = rows_of(*last_, row, acted_ ? actions_.data() : nullptr, row);
-    return nb::make_tuple(stamps_of(env), fields_of(env), rows);
+    return nb::make_tuple(stamps_of(env), rows);
+}
+
+/* What an environment exports now. */
+inline nb::list Stepper::fields(uint64_t env) const {
+    require_open();
+    if (env >= num_envs_)
+        throw nb::index_error("no such environment");
+    return fields_of(env);
 }
 
 inline nb::object Stepper::result(const Slot &slot, bool copied) {

@@ -19,7 +19,7 @@ LAYERS = [
     {"process"},
     {"vector", "replay"},
     {"learner", "dashboard"},
-    {"check", "demo", "doctor", "reference", "viewer"},
+    {"adapters", "check", "demo", "doctor", "reference", "viewer"},
     {"__init__"},
     {"cli"},
     {"__main__"},

@@ -153,8 +153,9 @@ def test_a_closed_one_says_so():
 
 WRONG = {
     1: "needs a name", 2: "two state fields called 'terrain'", 3: "unknown dtype", 4: "dimension 0 is -1",
-    5: "data is NULL", 6: "unknown role 9", 7: "3 columns must name its last dimension", 8: "flags 6",
-    9: "7 dimensions", 10: "category 0 needs a name", 11: "NULL or too many",
+    5: "data is NULL", 6: "unknown role 9", 7: "3 columns must name its last dimension", 8: "unknown flags 6",
+    9: "7 dimensions, at most 6", 12: "a grid is .* found 1 dimensions of integers", 13: "an image is",
+    14: "entities are .count, columns. with names", 10: "category 0 needs a name", 11: "NULL or too many",
 }  # fmt: skip
 
 

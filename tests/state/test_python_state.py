@@ -55,6 +55,8 @@ WRONG = {
     "schema": (ValueError, "speaks of \\['whale'\\], which export_state\\(\\) does not return"),
     "role": (ValueError, "role must be one of .*'grid'.*, got 'painting'"),
     "columns": (ValueError, "1 columns must name the last dimension of \\(1, 2\\)"),
+    "drawn": (ValueError, "role 'grid' is for .height, width. of integers, found int64 of shape"),
+    "ragged": (ValueError, r"export_state\(\)\['grid'\] cannot be made an array"),
     "category": (ValueError, "a category is \\(value, name, '#rrggbb'\\)"),
 }
 

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -162,9 +163,9 @@ def test_none_and_the_environment_variable_turn_it_off(monkeypatch):
 
 
 def test_attaching_to_nothing_says_what_there_is():
-    with pytest.raises(SessionError, match="no session is called 'nobody'; live are: none"):
+    with pytest.raises(SessionError, match="is called 'nobody'; live are: none"):
         shoal.attach("nobody")
-    with pytest.raises(SessionError, match="name the session to look at; live are: none"):
+    with pytest.raises(SessionError, match="no live sessions in .*; is a run going on"):
         shoal.attach()
     with pytest.raises(ValueError, match="a session's name must have"):
         shoal.attach("../../etc/passwd")
@@ -174,7 +175,7 @@ def test_attaching_to_nothing_says_what_there_is():
             session.snapshot(2)
         with pytest.raises(TypeError):
             session.state("0")
-        with pytest.raises(ValueError, match="rate_hz must be from"):
+        with pytest.raises(ValueError, match="rate_hz must be a number from"):
             session.watch([0], rate_hz=1000)
     with pytest.raises(ClosedError):
         session.counters()
@@ -195,17 +196,19 @@ def test_a_killed_run_leaves_nothing_that_is_listed(kind, own_sessions):
         last = session.snapshot(0)
         run.kill()
         run.wait()
-        wait_until(lambda: session._hear(0.0) is not None or not session.alive, 2)
-        assert not session.alive
+        wait_until(lambda: not session.alive, 2)
         with pytest.raises(SessionError, match="has ended"):
             session.counters()
         assert is_whole({key: field.data for key, field in last.world.items()})
-        assert is_whole(session.state_arrays(0))  # what was seen last stays
+        with pytest.raises(SessionError, match="has ended"):
+            session.snapshot(0)
+        _, kept = session.latest(0)  # what was seen last stays
+        assert is_whole({key: field.data for key, field in kept.world.items()})
         session.close()
         assert (own_sessions / name).exists()
         assert shoal.state.sessions() == []
         assert not (own_sessions / name).exists()
-        with pytest.raises(SessionError, match="no session is called"):
+        with pytest.raises(SessionError, match="no session in .* is called"):
             shoal.attach(name)
 
 
@@ -243,7 +246,7 @@ def test_sixteen_are_watched_and_no_more():
     with shoal.make_vec(STATEFUL, 40, session="many") as envs, Stepping(envs):
         with shoal.attach("many") as one, shoal.attach("many") as two:
             one.watch(range(10))
-            with pytest.raises(SessionError, match="of 10 environments 6 can be watched"):
+            with pytest.raises(SessionError, match="6 of these 10 environments can be watched"):
                 two.watch(range(20, 30))
             assert watched_by(envs) == [*range(10), *range(20, 26)]
             one.watch([5])
@@ -466,9 +469,70 @@ def test_a_script_that_never_closes_leaves_no_name(own_sessions):
     assert [path for path in own_sessions.iterdir() if "Stateful" in path.name] == []
 
 
-def test_the_sockets_path_may_not_be_too_long(monkeypatch, tmp_path):
-    long = tmp_path / ("d" * 90)
-    long.mkdir(mode=0o700)
-    monkeypatch.setenv("SHOAL_SESSION_DIR", str(long))
-    with pytest.raises(SessionError, match="too long for a socket"):
+@pytest.mark.parametrize(
+    ("directory", "message"),
+    [
+        ("/tmp/" + "d" * 99, "too long for a socket"),
+        ("/nonexistent/dir", "cannot make /nonexistent/dir for sessions: No such file or directory"),
+        ("/etc/passwd", "must be a directory of user"),
+    ],
+)
+def test_a_directory_that_cannot_be_used_is_named(directory, message, monkeypatch):
+    monkeypatch.setenv("SHOAL_SESSION_DIR", directory)
+    with pytest.raises(SessionError, match=message):
         shoal.make_vec("CartPole-v1", 1, session="x")
+    assert not Path("/tmp/" + "d" * 99).exists()
+
+
+def test_what_is_asked_for_wrongly_is_said(monkeypatch):
+    with shoal.make_vec("CartPole-v1", 2, session="asked"), shoal.attach("asked") as session:
+        with pytest.raises(TypeError, match="env_ids must be a list of ints, got int: 3"):
+            session.watch(3)
+        with pytest.raises(ValueError, match="rate_hz must be a number from 0.1 to 60, got 'x'"):
+            session.watch([0], rate_hz="x")
+    assert not session.alive
+    with pytest.raises(TypeError, match="or None for no session; got False"):
+        shoal.make_vec("CartPole-v1", 2, session=False)
+    monkeypatch.setenv("SHOAL_SESSIONS", "banana")
+    with pytest.raises(ValueError, match="SHOAL_SESSIONS must be on or off, found 'banana'"):
+        shoal.make_vec("CartPole-v1", 2)
+
+
+def test_a_field_that_is_wrong_hides_nothing_else():
+    with shoal.make_vec(STATEFUL, 1, wrong=6, session="wrong") as envs, Stepping(envs):
+        with shoal.attach("wrong") as session:
+            wait_until(lambda: session.snapshot(0).tick > 2, 5)
+            snapshot = session.snapshot(0)
+            assert "unknown role 9" in snapshot.error and snapshot.world == {}
+            assert float(snapshot.step["reward"].data) == snapshot.tick
+            assert 0 <= snapshot.age_s < 60 and "unknown role 9" in repr(snapshot)
+
+
+@pytest.mark.parametrize("how", [{"num_workers": 2}, {"num_workers": 2, "batch_size": 2}])
+def test_another_thread_may_look_while_one_steps(how):
+    with ProcessVectorEnv([partial(Pond, tag) for tag in range(4)], session=None, **how) as envs:
+        going, seen = True, []
+
+        def look():
+            while going:
+                seen.append(is_whole(envs.state_arrays(len(seen) % 4)))
+                time.sleep(0.001)
+
+        begin, once = envs.reset, lambda: envs.step(np.zeros(4, np.int64))
+        if envs.batch_size:
+            begin = envs.async_reset
+
+            def once():
+                ids = envs.recv()[4]["env_id"]
+                envs.send(np.zeros(2, np.int64), ids)
+
+        begin(seed=0)
+        looker = threading.Thread(target=look)
+        looker.start()
+        deadline = time.monotonic() + 60
+        while len(seen) < 20 and time.monotonic() < deadline:
+            once()
+            time.sleep(0.0005)
+        going = False
+        looker.join()
+        assert len(seen) >= 20 and all(seen)

@@ -49,6 +49,8 @@ class Pond(gymnasium.Env):
             raise ZeroDivisionError("the pond is dry")
         if self.wrong == "not a dict":
             return [1, 2]
+        if self.wrong == "ragged":
+            return {"grid": [[1], [2, 3]]}
         if self.wrong == "objects":
             return {"grid": np.array([{}, []], object)}
         return {
@@ -59,12 +61,14 @@ class Pond(gymnasium.Env):
         }
 
     def state_schema(self):
-        if self.wrong == "objects":
+        if self.wrong in ("objects", "ragged"):
             return {}
         if self.wrong == "schema":
             return {"whale": {"role": "entities"}}
         if self.wrong == "role":
             return {"grid": {"role": "painting"}}
+        if self.wrong == "drawn":
+            return {"cells": {"role": "grid"}}
         if self.wrong == "columns":
             return {"fish": {"columns": ["r"]}}
         if self.wrong == "category":

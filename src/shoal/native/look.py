@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.errors import ShoalError
 from shoal.native.plugin import FieldInfo, PluginInfo
 from shoal.state.exports import from_native
 from shoal.state.snapshot import Field, Snapshot
@@ -23,17 +24,22 @@ class Looker:
         self._info, self._instances, self._first = info, instances, first
 
     def fields(self, source: Any, env_id: int) -> dict[str, Field]:
-        return from_native(source.look(env_id - self._first)[1], self._instances)
+        return from_native(source.fields(env_id - self._first), self._instances)
 
     def snapshot(self, source: Any, env_id: int) -> Snapshot | None:
         """None: it is not at a step boundary just now."""
         seen = source.look(env_id - self._first)
         if not seen:
             return None
-        (episode, tick), raw, rows = seen
-        world = from_native(raw, self._instances)
+        (episode, tick), rows = seen
         step = {} if rows is None else self._step(*rows)
-        return Snapshot(env_id, episode, tick, time.monotonic_ns(), world, step)
+        world: dict[str, Field] = {}
+        error = ""
+        try:
+            world = self.fields(source, env_id)
+        except (ShoalError, ValueError) as wrong:  # the rest can be seen all the same
+            error = f"{type(wrong).__name__}: {wrong}"
+        return Snapshot(env_id, episode, tick, time.monotonic_ns(), world, step, error)
 
     def _step(
         self,

@@ -164,7 +164,7 @@ class NativeChunk:
     def on_look(self, local: int | None) -> list[Any]:
         """What one environment exports, or each of them."""
         chosen = range(self._plan.count) if local is None else [local]
-        return [self._stepper.look(number)[1] for number in chosen]
+        return [self._stepper.fields(number) for number in chosen]
 
     def publish(self, stepper: Any) -> None:
         if self._publisher is not None:

@@ -9,7 +9,7 @@ import select
 import struct
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -48,8 +48,9 @@ def attach(name: str | None = None) -> Session:
     if name is None:
         live = names.listed()
         if len(live) != 1:
-            listing = ", ".join(path.name for path in live) or "none"
-            raise SessionError(f"name the session to look at; live are: {listing}")
+            if not live:
+                raise SessionError(f"no live sessions in {names.directory()}; is a run going on?")
+            raise SessionError(f"name the session to look at: {', '.join(path.name for path in live)}")
         return Session(live[0])
     return Session(names.directory() / names.usable_name(name))
 
@@ -73,12 +74,14 @@ class Session:
         self._seen: dict[int, tuple[ReadWindow, int, Snapshot]] = {}
         self._watching: list[int] = []
         self._rate_hz = _RATE_HZ
-        self._closed, self.alive = False, True
+        self._closed = self._ended = False
         try:
             self._channel = names.connect(path)
         except (ConnectionRefusedError, FileNotFoundError):
             live = ", ".join(found.name for found in names.listed()) or "none"
-            raise SessionError(f"no session is called {path.name!r}; live are: {live}") from None
+            raise SessionError(
+                f"no session in {path.parent} is called {path.name!r}; live are: {live}"
+            ) from None
         except OSError as error:
             raise SessionError(f"session {path.name!r} does not answer: {error.strerror or error}") from error
         self._poll = select.poll()
@@ -88,6 +91,12 @@ class Session:
         except BaseException:
             self.close()
             raise
+
+    @property
+    def alive(self) -> bool:
+        """False once the run has ended, or this was closed."""
+        self._hear(0.0)
+        return not (self._ended or self._closed)
 
     # -- what is asked of the host --------------------------------------------------------------------
 
@@ -105,11 +114,13 @@ class Session:
 
     def watch(self, env_ids: Sequence[int], rate_hz: float = _RATE_HZ) -> None:
         """Watches these environments, and no others any more, up to `rate_hz` times a second."""
+        if not isinstance(env_ids, Iterable):
+            raise TypeError(f"env_ids must be a list of ints, got {type(env_ids).__name__}: {env_ids!r}")
         wanted = [self._env_id(env) for env in dict.fromkeys(env_ids)]
         if len(wanted) > MAX_WATCHED:
             raise ValueError(f"at most {MAX_WATCHED} environments can be watched, asked for {len(wanted)}")
-        if not 0.1 <= rate_hz <= 60:
-            raise ValueError(f"rate_hz must be from 0.1 to 60, got {rate_hz!r}")
+        if not isinstance(rate_hz, (int, float)) or not 0.1 <= rate_hz <= 60:
+            raise ValueError(f"rate_hz must be a number from 0.1 to 60, got {rate_hz!r}")
         with self._lock:
             self._windows = {env: window for env, window in self._windows.items() if env in wanted}
             self._seen = {env: seen for env, seen in self._seen.items() if env in wanted}
@@ -118,8 +129,8 @@ class Session:
             self._watching, self._rate_hz = wanted, rate_hz
             if kept < len(wanted):
                 raise SessionError(
-                    f"of {len(wanted)} environments {kept} can be watched: all watchers of a run together "
-                    f"watch {MAX_WATCHED} at most"
+                    f"{kept} of these {len(wanted)} environments can be watched: all watchers of a run "
+                    f"together watch {MAX_WATCHED} at most; watch fewer, or close another watcher"
                 )
 
     # -- what is seen ---------------------------------------------------------------------------------
@@ -141,8 +152,14 @@ class Session:
             return (snapshot.time_ns, snapshot) if snapshot.time_ns > after else None
 
     def snapshot(self, env_id: int = 0, timeout_s: float | None = 1.0) -> Snapshot:
-        """The newest snapshot; TimeoutError if the run makes no step of that environment meanwhile."""
+        """The newest that was published (`age_s` says how long ago), waited for if there is none yet.
+
+        TimeoutError if the run makes no step of that environment meanwhile, SessionError if it has ended
+        (`latest` still gives what was seen last).
+        """
         env_id = self._env_id(env_id)
+        self._hear(0.0)
+        self._require_alive()
         with self._lock:
             if env_id not in self._watching:
                 self.watch([*self._watching[-MAX_WATCHED + 1 :], env_id], self._rate_hz)
@@ -171,6 +188,10 @@ class Session:
         """The observation of the newest step: "observation", or one for each part of a Dict space."""
         step = self.snapshot(env_id).step
         return {name: field.data for name, field in step.items() if name.split("/")[0] == "observation"}
+
+    def state_schema(self, env_id: int = 0) -> dict[str, dict[str, Any]]:
+        """Of each exported field dtype, shape, role, columns, categories, and whether it is stable."""
+        return {name: field.schema for name, field in self.snapshot(env_id).world.items()}
 
     def rewards(self, env_id: int = 0) -> NDArray[Any]:
         """The reward of the newest step; with several agents one for each."""
@@ -202,7 +223,7 @@ class Session:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<Session {self._name!r}{', closed' if self._closed else '' if self.alive else ', ended'}>"
+        return f"<Session {self._name!r}{', closed' if self._closed else ', ended' if self._ended else ''}>"
 
     # -- inside ---------------------------------------------------------------------------------------
 
@@ -232,7 +253,7 @@ class Session:
     def _require_alive(self) -> None:
         if self._closed:
             raise ClosedError(f"the session {self._name!r} was closed here")
-        if not self.alive:
+        if self._ended:
             raise SessionError(f"the run {self._name!r} has ended")
 
     def _ask(self, note: Note) -> Note:
@@ -243,7 +264,7 @@ class Session:
             try:
                 notes.send(self._channel, note)
             except OSError:
-                self.alive = False
+                self._ended = True
             while True:
                 self._require_alive()
                 answer = self._hear(max(0.0, deadline - time.monotonic()), note.kind)
@@ -255,13 +276,13 @@ class Session:
     def _hear(self, timeout_s: float, kind: int = 0) -> Note | None:
         """Takes in what has come; waits for something first. The first note of that kind, if there is one."""
         with self._lock:
-            while not self._closed and self.alive and self._poll.poll(timeout_s * 1000):
+            while not (self._closed or self._ended) and self._poll.poll(timeout_s * 1000):
                 try:
                     note = notes.receive(self._channel)
                 except OSError:
                     note = None
                 if note is None:
-                    self.alive = False
+                    self._ended = True
                 elif note.kind == WINDOW and note.fd >= 0:
                     self._open_window(note)
                 elif note.kind == kind:

@@ -74,7 +74,10 @@ def _found(env: Any, name: str) -> Any:
 def _field(name: Any, value: Any, schema: Any) -> Field:
     if not isinstance(name, str) or not name or not name.isprintable():
         raise TypeError(f"export_state(): a field's name must be a printable str, got {name!r}")
-    array = np.array(value, order="C")  # a copy: the environment goes on
+    try:
+        array = np.array(value, order="C")  # a copy: the environment goes on
+    except ValueError as error:
+        raise ValueError(f"export_state()[{name!r}] cannot be made an array: {error}") from None
     if array.dtype.hasobject or array.dtype.kind not in "biuf":
         raise TypeError(
             f"export_state()[{name!r}] must be an array of numbers or bools, got {array.dtype} "
@@ -92,8 +95,24 @@ def _field(name: Any, value: Any, schema: Any) -> Field:
         raise ValueError(
             f"state_schema()[{name!r}]: {len(columns)} columns must name the last dimension of {array.shape}"
         )
+    _require_drawable(name, array, role, columns)
     categories = tuple(_category(name, item) for item in schema.get("categories", ()))
     return Field(name, array, role, columns, categories, bool(schema.get("stable", False)))
+
+
+def _require_drawable(name: str, array: NDArray[Any], role: str, columns: tuple[str, ...]) -> None:
+    picture = array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (1, 3))
+    wanted = {
+        "grid": ("[height, width] of integers", array.ndim == 2 and array.dtype.kind in "biu"),
+        "entities": ("[count, columns] with names for the columns", array.ndim == 2 and bool(columns)),
+        "image": ("[height, width] or [height, width, 3] of uint8", array.dtype == np.uint8 and picture),
+        "scalar": ("one number, or a few", array.ndim < 2),
+    }
+    if role and not wanted[role][1]:
+        raise ValueError(
+            f"state_schema()[{name!r}]: role {role!r} is for {wanted[role][0]}, found {array.dtype} of shape "
+            f"{array.shape}{'' if columns or role != 'entities' else ' without columns'}"
+        )
 
 
 def _category(name: str, item: Any) -> Category:

@@ -24,14 +24,22 @@ __all__ = ["bind", "connect", "directory", "listed", "release", "usable_name"]
 _VALID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _BACKLOG = 64
 _TIMEOUT_S = 2.0
+_LONGEST = 100
+"""Of a socket's path, on every system."""
 
 
 def directory(create: bool = False) -> Path:
     """Where sessions of this user are; SessionError if it is not his alone."""
-    path = Path(os.environ.get("SHOAL_SESSION_DIR") or f"/tmp/shoal-{os.geteuid()}")
+    path = Path(os.environ.get("SHOAL_SESSION_DIR") or f"/tmp/shoal-{os.geteuid()}").absolute()
     if create:
-        with contextlib.suppress(FileExistsError):
+        try:
             path.mkdir(mode=0o700)
+        except FileExistsError:
+            pass
+        except OSError as error:
+            raise SessionError(
+                f"cannot make {path} for sessions: {error.strerror}; name another one in SHOAL_SESSION_DIR"
+            ) from error
     try:
         found = path.lstat()
     except FileNotFoundError:
@@ -40,7 +48,7 @@ def directory(create: bool = False) -> Path:
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or mode & 0o077:
         raise SessionError(
             f"{path} must be a directory of user {os.geteuid()} with mode 0700, found user {found.st_uid} "
-            f"and mode {mode:04o}; remove it, or name another one in SHOAL_SESSION_DIR"
+            f"and mode {mode:04o}; name another one in SHOAL_SESSION_DIR"
         )
     return path
 
@@ -59,11 +67,12 @@ def usable_name(name: object) -> str:
 
 def bind(name: str) -> socket.socket:
     """A listening socket of that name; NameInUse if a live session has it."""
-    place = directory(create=True)
+    place = directory()
     path = place / usable_name(name)
     temporary = place / f".{os.getpid()}-{secrets.token_hex(4)}"
-    if len(os.fsencode(temporary)) > 100 or len(os.fsencode(path)) > 100:
+    if max(len(os.fsencode(one)) for one in (path, temporary)) > _LONGEST:
         raise SessionError(f"{path} is too long for a socket; name a shorter directory in SHOAL_SESSION_DIR")
+    directory(create=True)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listening.bind(str(temporary))
@@ -72,7 +81,10 @@ def bind(name: str) -> socket.socket:
         listening.setblocking(False)
         with _locked(place):
             if path.exists() and not _is_dead(path):
-                raise NameInUse(f"a live session is called {name!r}; see `shoal ps`", pid=None)
+                raise NameInUse(
+                    f"a live session is called {name!r} (`shoal ps` says whose); use another name, or end it",
+                    pid=None,
+                )
             path.unlink(missing_ok=True)
             os.link(temporary, path)
     except BaseException as error:

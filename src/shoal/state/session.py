@@ -39,8 +39,13 @@ def watch_fields(publishers: int) -> dict[str, FieldSpec]:
 
 def checked_session(session: Any) -> str | None:
     """What was given as `session=`; None: there is to be none."""
-    if session is None or os.environ.get("SHOAL_SESSIONS", "").lower() in ("off", "0", "no"):
+    said = os.environ.get("SHOAL_SESSIONS", "").lower()
+    if said not in ("", "on", "1", "true", "yes", "off", "0", "false", "no"):
+        raise ValueError(f"SHOAL_SESSIONS must be on or off, found {said!r}")
+    if session is None or said in ("off", "0", "false", "no"):
         return None
+    if session is False:
+        raise TypeError("session must be a name, or None for no session; got False")
     return names.usable_name(session)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,7 +54,7 @@ class Field:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Snapshot:
     """One environment between two steps; every part is of the same boundary."""
 
@@ -71,3 +72,14 @@ class Snapshot:
     where it renders; with several agents the first dimension is the agents."""
     error: str = ""
     """Why parts are missing, such as an export_state() that raised."""
+
+    @property
+    def age_s(self) -> float:
+        """How long ago it was taken."""
+        return (time.monotonic_ns() - self.time_ns) * 1e-9
+
+    def __repr__(self) -> str:
+        names = ", ".join([*self.world, *self.step])
+        error = f", error {self.error!r}" if self.error else ""
+        where = f"environment {self.env_id}, episode {self.episode}, tick {self.tick}"
+        return f"<Snapshot of {where}: {names}{error}>"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -146,6 +147,8 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
                 "in its env_fn instead; autoreset_mode, on_fault and check cover what workers were for"
             )
         self._forks = _core.fork_count()
+        self._lock = threading.RLock()
+        """Who looks from another thread waits for a step to end: what workers answer is not to be mixed."""
         self._pending: str | None = None
         self._abandoned: str | None = None
         """A call that timed out: nobody waits for it any more, but workers may still be busy with it."""
@@ -268,8 +271,9 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Starts new episodes, in all environments or where `options["reset_mask"]` is True."""
-        self.reset_async(seed, options)
-        return self.reset_wait()
+        with self._lock:
+            self.reset_async(seed, options)
+            return self.reset_wait()
 
     def reset_async(self, seed: Any = None, options: dict[str, Any] | None = None) -> None:
         """Begins a reset; `reset_wait` gives its results."""
@@ -302,8 +306,9 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def step(self, actions: Any = _IN_PLACE) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """`step(actions)` steps every environment; `step()` with what was written into `self.actions`."""
-        self.step_async(actions)
-        return self._step_results(*self._collected("step", None))
+        with self._lock:
+            self.step_async(actions)
+            return self._step_results(*self._collected("step", None))
 
     def step_async(self, actions: Any = _IN_PLACE) -> None:
         """Begins a step; `step_wait` gives its results."""
@@ -413,8 +418,9 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Calls a method of every environment, or gets an attribute."""
-        self.call_async(name, *args, **kwargs)
-        return self.call_wait()
+        with self._lock:
+            self.call_async(name, *args, **kwargs)
+            return self.call_wait()
 
     def call_async(self, name: str, /, *args: Any, **kwargs: Any) -> None:
         """Begins a call; `call_wait` gives its results."""
@@ -498,36 +504,39 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def async_reset(self, seed: Any = None) -> None:
         """Resets every environment; their first observations come with `recv`."""
-        flight = self._require_flight("async_reset")
-        if flight.under_way and not self._repair.lost:
-            raise ShoalError("environments are under way: recv() them before this")
-        flight.abandon(self._limits["step"])
-        self._synchronous = True
-        try:
-            self.reset_async(seed)
-            flight.begin(self._finish("reset", None)[0])
-        finally:
-            self._synchronous = False
+        with self._lock:
+            flight = self._require_flight("async_reset")
+            if flight.under_way and not self._repair.lost:
+                raise ShoalError("environments are under way: recv() them before this")
+            flight.abandon(self._limits["step"])
+            self._synchronous = True
+            try:
+                self.reset_async(seed)
+                flight.begin(self._finish("reset", None)[0])
+            finally:
+                self._synchronous = False
 
     def send(self, actions: Any, env_ids: Any) -> None:
         """Hands in the next actions of the environments `env_ids` (`info["env_id"]` of a `recv`)."""
-        self._require_flight("send").send(actions, env_ids)
+        with self._lock:
+            self._require_flight("send").send(actions, env_ids)
 
     def recv(self, env_ids: Any = None) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """A step's five results of the first `batch_size` environments ready; `info["env_id"]` names them.
 
         With `env_ids` it waits for those instead: for halves that take turns.
         """
-        flight = self._require_flight("recv")
-        taken, reports = flight.recv(env_ids, self._limits["step"])
-        slot = self._lender.take_batch(flight.batch)
-        infos, errors = flight.deliver(taken, reports, slot)
-        results = (slot.observation(self.single_observation_space), *slot.flags(), infos)
-        if errors:
-            raise_errors(errors, results)
-        if self._check_nan:
-            require_no_nan(self.single_observation_space, *results[:2], taken)
-        return results
+        with self._lock:
+            flight = self._require_flight("recv")
+            taken, reports = flight.recv(env_ids, self._limits["step"])
+            slot = self._lender.take_batch(flight.batch)
+            infos, errors = flight.deliver(taken, reports, slot)
+            results = (slot.observation(self.single_observation_space), *slot.flags(), infos)
+            if errors:
+                raise_errors(errors, results)
+            if self._check_nan:
+                require_no_nan(self.single_observation_space, *results[:2], taken)
+            return results
 
     def rollout(self, length: int) -> Rollout:
         """Lends a block of `length + 1` rows of every environment; its `step` writes straight into it."""
@@ -556,19 +565,20 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         return rollout
 
     def _step_into(self, block: Rows, t: int, actions: Any) -> dict[str, Any]:
-        self._require_ready("step")
-        self._catch_up()
-        row = t * self.num_envs
-        self._post_step(self._taken(actions), block, row)
-        reports, _ = self._finish("step", None)
-        infos, errors = self._sorted(reports, block)
-        raise_errors(errors, None)
-        if self._check_nan:
-            assert block.memory is not None
-            first = row + block.ahead
-            seen = block.memory.read(first, first + self.num_envs)
-            require_no_nan(self.single_observation_space, seen, block.reward[row : row + self.num_envs])
-        return infos
+        with self._lock:
+            self._require_ready("step")
+            self._catch_up()
+            row = t * self.num_envs
+            self._post_step(self._taken(actions), block, row)
+            reports, _ = self._finish("step", None)
+            infos, errors = self._sorted(reports, block)
+            raise_errors(errors, None)
+            if self._check_nan:
+                assert block.memory is not None
+                first = row + block.ahead
+                seen = block.memory.read(first, first + self.num_envs)
+                require_no_nan(self.single_observation_space, seen, block.reward[row : row + self.num_envs])
+            return infos
 
     def has_extension(self, id: str) -> bool:
         """Whether environments in C have an ability, such as "shoal.checkpoint/1"."""
@@ -590,25 +600,28 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         return np.frombuffer(pixels, np.uint8).reshape(height, width, 3)
 
     def _of_stepper(self, method: str, env_id: int, *rest: Any) -> Any:
-        self._require_ready(method)
-        if self._info is None:
-            raise ShoalError(f"{method}_env is for environments in C; use call for those in Python")
-        env = arguments.env_id(env_id, self.num_worlds)
-        self._catch_up()
-        return self._workers.ask_owner(env, "stepper", method, *rest)
+        with self._lock:
+            self._require_ready(method)
+            if self._info is None:
+                raise ShoalError(f"{method}_env is for environments in C; use call for those in Python")
+            env = arguments.env_id(env_id, self.num_worlds)
+            self._catch_up()
+            return self._workers.ask_owner(env, "stepper", method, *rest)
 
     def _world(self, env_id: int) -> dict[str, Field]:
-        env = arguments.env_id(env_id, self.num_worlds)
-        w = self._workers.owner(env)
-        self._rest(w)
-        return self._workers.look(w, env - self._workers.parts()[w].start)[0]
+        with self._lock:
+            env = arguments.env_id(env_id, self.num_worlds)
+            w = self._workers.owner(env)
+            self._rest(w)
+            return self._workers.look(w, env - self._workers.parts()[w].start)[0]
 
     def _worlds(self) -> list[dict[str, Field]]:
-        found: list[dict[str, Field]] = []
-        for w in range(len(self._workers.parts())):
-            self._rest(w)
-            found += self._workers.look(w, None)
-        return found
+        with self._lock:
+            found: list[dict[str, Field]] = []
+            for w in range(len(self._workers.parts())):
+                self._rest(w)
+                found += self._workers.look(w, None)
+            return found
 
     def _rest(self, w: int) -> None:
         """Waits until a worker is between steps, and has nothing to do before somebody sends it."""

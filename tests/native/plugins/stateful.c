@@ -120,6 +120,15 @@ static void fields(shoal_envs *envs, uint64_t env, void *host,
     case 11:
         bad->num_columns = CELLS;
         break;
+    case 12:
+        bad->role = SHOAL_ROLE_GRID;
+        break;
+    case 13:
+        bad->role = SHOAL_ROLE_IMAGE;
+        break;
+    case 14:
+        bad->role = SHOAL_ROLE_ENTITIES;
+        break;
     default:
         break;
     }

@@ -1,0 +1,200 @@
+"""EnvPool's interface over Shoal's environments; it needs no EnvPool.
+
+    import shoal.adapters.envpool as envpool  # was: import envpool
+
+Auto-reset is NEXT_STEP, as in EnvPool: the step after an episode's end ignores its action, gives reward 0 and
+the new episode's first observation.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, cast
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import ShoalError
+from shoal.native.plugin import bundled
+from shoal.vector import ProcessVectorEnv, VectorEnv, make_vec
+
+__all__ = ["EnvPool", "make", "make_gym", "make_gymnasium"]
+
+
+def make(
+    task_id: str,
+    env_type: str,
+    *,
+    num_envs: int = 1,
+    batch_size: int = 0,
+    num_threads: int = 0,
+    seed: int | Sequence[int] | NDArray[np.integer[Any]] = 42,
+    thread_affinity_offset: int = -1,
+    gym_reset_return_info: bool = True,
+    **options: Any,
+) -> EnvPool:
+    """Makes what `envpool.make` makes, out of any id that `shoal.make_vec` knows.
+
+    `num_threads` counts worker processes where environments are Python. `thread_affinity_offset` has no
+    effect: cores are the system's to give. Further keywords are `make_vec`'s.
+    """
+    if env_type not in ("gym", "gymnasium"):
+        raise ValueError(f'env_type must be "gym" or "gymnasium" (they are the same), got {env_type!r}')
+    if not gym_reset_return_info:
+        raise ValueError("gym_reset_return_info must be True: reset gives observations and info")
+    if num_threads:
+        native = task_id.removeprefix("shoal/") in bundled() and options.get("backend") != "process"
+        options["num_threads" if native else "num_workers"] = num_threads
+    batch = None if batch_size in (0, num_envs) else batch_size
+    envs = make_vec(task_id, num_envs, batch_size=batch, autoreset_mode="NEXT_STEP", **options)
+    known = envs.spec or gymnasium.registry.get(task_id) or gymnasium.registry.get(f"shoal/{task_id}")
+    config = {
+        "max_episode_steps": None if known is None else known.max_episode_steps,
+        "reward_threshold": None if known is None else known.reward_threshold,
+        "thread_affinity_offset": thread_affinity_offset,
+        "gym_reset_return_info": gym_reset_return_info,
+        **options,
+        "num_envs": num_envs,
+        "batch_size": batch_size or num_envs,
+        "num_threads": num_threads,
+        "seed": seed if isinstance(seed, int) else [int(one) for one in seed],
+    }
+    if envs.agents_per_env > 1:
+        envs.close()
+        raise ValueError(f"{task_id} has several agents, and EnvPool's interface here is for one")
+    return EnvPool(envs, config)
+
+
+make_gymnasium = make_gym = partial(make, env_type="gymnasium")
+
+
+class EnvPool(gymnasium.vector.VectorEnv[Any, Any, Any]):
+    """Environments with EnvPool's methods; made by `make`. The spaces are those of one environment."""
+
+    def __init__(self, envs: VectorEnv | ProcessVectorEnv, config: dict[str, Any]) -> None:
+        self.envs, self.config = envs, config
+        self.num_envs, self.metadata, self.render_mode = envs.num_envs, envs.metadata, envs.render_mode
+        self.observation_space = self.single_observation_space = envs.single_observation_space
+        self.action_space = self.single_action_space = envs.single_action_space
+        spaces = {"observation_space": self.observation_space, "action_space": self.action_space}
+        threshold = config["reward_threshold"]
+        self.spec: Any = SimpleNamespace(
+            config=SimpleNamespace(**config), reward_threshold=threshold, **spaces
+        )
+        self.is_async = envs.batch_size is not None
+        self.all_env_ids = np.arange(self.num_envs, dtype=np.int32)
+        self._seed: Any = config["seed"]
+        self._elapsed = np.zeros(self.num_envs, np.int32)
+        self._ended = np.ones(self.num_envs, np.bool_)  # whose next result is the first of an episode
+        self._stepping, self._results = False, cast(Any, None)
+
+    def __len__(self) -> int:
+        return self.num_envs
+
+    def async_reset(self) -> None:
+        """Resets every environment; their first observations come with `recv`."""
+        seed, self._seed = self._seed, None  # later resets go on with the generators they have
+        if self.is_async:
+            self.envs.async_reset(seed)
+        else:
+            self._require_nothing_sent("async_reset")
+            observations, info = self.envs.reset(seed=seed)
+            zeros = np.zeros(self.num_envs)
+            self._results = observations, zeros, zeros != 0, zeros != 0, info
+        self._ended[:] = True
+
+    def send(self, action: Any, env_id: Any = None) -> None:
+        """Hands in actions: of the environments `env_id`, or of all."""
+        if isinstance(action, Mapping) and not isinstance(self.action_space, gymnasium.spaces.Dict):
+            action, env_id = action["action"], action.get("env_id", env_id)
+        if self.is_async:
+            self.envs.send(action, self.all_env_ids if env_id is None else env_id)
+            return
+        self._require_nothing_sent("send")
+        if env_id is not None:
+            action = self._in_order(action, np.asarray(env_id))
+        if isinstance(self.envs, ProcessVectorEnv):
+            self.envs.step_async(action)
+            self._stepping = True
+        else:
+            self._results = self.envs.step(action)
+
+    def recv(self, reset: bool = False, return_info: bool = True) -> Any:
+        """Results of the first `batch_size` environments that are ready; `info["env_id"]` says which."""
+        if self.is_async:
+            results = self.envs.recv()
+        elif isinstance(self.envs, ProcessVectorEnv) and self._stepping:
+            self._stepping = False
+            results = self.envs.step_wait()
+        elif self._results is not None:
+            results, self._results = self._results, None
+        else:
+            raise ShoalError(
+                "nothing was sent whose results could be received: async_reset() or send() first"
+            )
+        observations, rewards, terminated, truncated, info = results
+        ids = info["env_id"].astype(np.int32) if self.is_async else self.all_env_ids.copy()
+        self._elapsed[ids] = np.where(self._ended[ids], 0, self._elapsed[ids] + 1)
+        self._ended[ids] = terminated | truncated
+        info = {**info, **self._told(ids)}
+        if reset:
+            return observations, info
+        return observations, rewards.astype(np.float32), terminated, truncated, info
+
+    def step(self, action: Any, env_id: Any = None) -> Any:
+        """`send`, then `recv`."""
+        self.send(action, env_id)
+        return self.recv()
+
+    def reset(self, env_id: Any = None, *, seed: Any = None, options: Any = None) -> Any:
+        """Begins new episodes, of all environments or of `env_id`; their first observations, and the info."""
+        if seed is not None:
+            warnings.warn("reset(seed=) has no effect: EnvPool is seeded by make(..., seed=)", stacklevel=2)
+        if options and options.get("reset_mask") is not None:
+            env_id = np.flatnonzero(options["reset_mask"])
+        if env_id is None:
+            self.async_reset()
+            return self.recv(reset=True)
+        if self.is_async or self._seed is not None:
+            raise ShoalError("all environments begin together, at first and with batch_size: use reset()")
+        self._require_nothing_sent("reset")
+        ids = np.asarray(env_id, np.int32)
+        results = self.envs.reset(options={"reset_mask": np.isin(self.all_env_ids, ids)})
+        self._elapsed[ids], self._ended[ids] = 0, False
+        observations, info = _rows(results, ids)
+        return observations, {**info, **self._told(ids)}
+
+    def render(self, env_ids: Any = 0) -> NDArray[np.uint8]:  # type: ignore[override]
+        """Pictures of the environments `env_ids`, [environments, height, width, 3]."""
+        frames: Any = self.envs.render()
+        return np.stack([frames[int(env)] for env in np.atleast_1d(env_ids)])
+
+    def close(self, **kwargs: Any) -> None:
+        self.envs.close()
+
+    def _told(self, ids: NDArray[np.int32]) -> dict[str, Any]:
+        return {"env_id": ids, "players": {"env_id": ids}, "elapsed_step": self._elapsed[ids]}
+
+    def _require_nothing_sent(self, name: str) -> None:
+        if self._stepping or self._results is not None:
+            raise ShoalError(f"{name}: results are waiting; recv() them first")
+
+    def _in_order(self, action: Any, ids: NDArray[Any]) -> Any:
+        """The actions of all environments in the environments' own order."""
+        if not np.array_equal(np.sort(ids), self.all_env_ids):
+            expected = f"env_id must be each of {self.num_envs} environments once, found {ids.tolist()}"
+            raise ShoalError(f"{expected}; to step some at a time, make them with batch_size=")
+        return _rows(action, np.argsort(ids))
+
+
+def _rows(value: Any, ids: NDArray[Any]) -> Any:
+    """Rows of every array, nested as they are."""
+    if isinstance(value, Mapping):
+        return {key: _rows(one, ids) for key, one in value.items()}
+    if isinstance(value, tuple):
+        return tuple(_rows(one, ids) for one in value)
+    return np.asarray(value)[ids]

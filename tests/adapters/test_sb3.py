@@ -1,0 +1,234 @@
+"""Stable-Baselines3 over Shoal: step for step what its own DummyVecEnv gives, and its algorithms learn."""
+
+import gymnasium
+import numpy as np
+import pytest
+
+import shoal
+from tests.adapters import needs, run_snippet
+from tests.adapters.worlds import Fragile, Target, Telling
+from tests.vector.test_process_envs import logged
+
+needs("stable_baselines3")
+needs("torch").set_num_threads(1)  # or its threads wait for each other where cores are busy
+
+from stable_baselines3 import DQN, PPO  # noqa: E402
+from stable_baselines3.common.evaluation import evaluate_policy  # noqa: E402
+from stable_baselines3.common.monitor import Monitor  # noqa: E402
+from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor, VecNormalize  # noqa: E402
+
+from shoal.adapters import sb3  # noqa: E402
+
+
+def both(fn, env=None, num_envs=3, **options):
+    """Shoal's and SB3's own vector of the same environments."""
+    return sb3.make(env or fn, num_envs, **options), DummyVecEnv([fn] * num_envs)
+
+
+def assert_steps_agree(ours, theirs, steps, exact, seed=3):
+    ours.seed(seed)
+    theirs.seed(seed)
+    rng = np.random.default_rng(0)
+    assert_same(ours.reset(), theirs.reset(), exact)
+    assert_same(ours.reset_infos, theirs.reset_infos)
+    ends = cut_off = 0
+    for _ in range(steps):
+        actions = np.array([rng.integers(theirs.action_space.n) for _ in range(theirs.num_envs)])
+        found, expected = ours.step(actions), theirs.step(actions)
+        for one, other in zip(found, expected, strict=True):
+            assert_same(one, other, exact)
+        assert found[1].dtype == expected[1].dtype and found[2].dtype == expected[2].dtype
+        assert_same(ours.reset_infos, theirs.reset_infos)
+        ends += sum("terminal_observation" in info for info in found[3])
+        cut_off += sum(info["TimeLimit.truncated"] for info in found[3])
+    return ends, cut_off
+
+
+def assert_same(one, other, exact=True):
+    assert isinstance(one, dict) == isinstance(other, dict)
+    if isinstance(other, dict):
+        assert set(one) == set(other)
+        for key in other:
+            assert_same(one[key], other[key], exact)
+    elif isinstance(other, list):
+        assert len(one) == len(other)
+        for pair in zip(one, other, strict=True):
+            assert_same(*pair, exact)
+    else:
+        np.testing.assert_allclose(one, other, rtol=0, atol=0 if exact else 1e-6)
+
+
+@pytest.mark.parametrize("options", [{}, {"backend": "process", "num_workers": 2}], ids=["native", "workers"])
+def test_c_environments_step_as_sb3s_own(options):
+    ours, theirs = both(
+        lambda: gymnasium.make("CartPole-v1", max_episode_steps=15),
+        "CartPole-v1",
+        max_episode_steps=15,
+        **options,
+    )
+    ends, cut_off = assert_steps_agree(ours, theirs, 200, exact=False)
+    assert ends > 20 and 0 < cut_off < ends
+    ours.close()
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_python_environments_step_as_sb3s_own_with_all_they_tell(num_workers):
+    ours, theirs = both(Telling, num_workers=num_workers)
+    ends, cut_off = assert_steps_agree(ours, theirs, 40, exact=True)
+    assert (ends, cut_off) == (18, 9)
+    ours.set_options({"hard": True})
+    theirs.set_options({"hard": True})
+    assert assert_steps_agree(ours, theirs, 3, exact=True) == (0, 0)
+    ours.set_options([{"hard": True}, {}, {}])
+    with pytest.raises(ValueError, match="the same for all"):
+        ours.reset()
+    ours.close()
+
+
+def test_sb3s_wrappers_give_the_same_over_both():
+    seen = []
+    for env in both(
+        lambda: gymnasium.make("MountainCar-v0", max_episode_steps=9),
+        "MountainCar-v0",
+        4,
+        max_episode_steps=9,
+    ):
+        env.seed(1)
+        env = VecNormalize(VecMonitor(env), gamma=0.9)
+        log = [env.reset()]
+        for step in range(30):
+            observations, rewards, dones, infos = env.step(np.full(4, step % 3))
+            ended = [(info["episode"]["r"], info["episode"]["l"]) for info in infos if "episode" in info]
+            final = [info["terminal_observation"] for info in infos if "terminal_observation" in info]
+            log += [observations, rewards, dones, *final, ended]
+        seen.append(log)
+        env.close()
+    assert len(seen[0]) == len(seen[1])
+    for one, other in zip(*seen, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-4)
+
+
+def test_a_step_under_way_is_dropped_by_a_reset():
+    env = sb3.make(Telling, 2, num_workers=1)
+    env.reset()
+    env.step_async(np.zeros(2, np.int64))
+    assert env.reset()["count"][:, 0].tolist() == [0, 0]
+    env.step(np.zeros(2, np.int64))
+    env.close()
+
+
+def test_single_environments_can_be_asked_and_told():
+    env = sb3.make(lambda **options: Monitor(Telling(**options)), 3, num_workers=2, offset=4)
+    env.reset()
+    assert env.get_attr("offset") == [4, 4, 4] and env.get_attr("offset", 1) == [4]
+    assert env.env_method("add", 2, indices=1) == [2]
+    assert env.env_method("add", amount=1, indices=[2, 1]) == [1, 3]
+    assert env.env_method("add", 0) == [0, 3, 1]
+    env.set_attr("offset", 9, indices=[0, 2])
+    assert env.get_attr("offset") == [9, 4, 9]
+    env.set_attr("offset", 1)
+    assert env.get_attr("offset") == [1, 1, 1]
+    assert env.has_attr("episode") and not env.has_attr("nothing_like_it")
+    assert env.env_is_wrapped(Monitor) == [True] * 3 and env.env_is_wrapped(Monitor, [0]) == [True]
+    assert env.env_is_wrapped(gymnasium.wrappers.TimeLimit) == [False] * 3
+    with logged(), pytest.raises(AttributeError, match="nothing_like_it"):
+        env.env_method("nothing_like_it", indices=0)
+    env.close()
+
+
+def test_environments_in_c_have_nothing_to_be_asked():
+    env = sb3.make("CartPole-v1", 2)
+    assert env.get_attr("render_mode") == [None, None] and env.env_is_wrapped(Monitor) == [False, False]
+    assert not env.has_attr("nothing_like_it")
+    for call in (lambda: env.env_method("render"), lambda: env.set_attr("gravity", 1)):
+        with pytest.raises(AttributeError, match="in C"):
+            call()
+    env.close()
+
+
+def test_pictures_are_tiled():
+    env = sb3.make(Telling, 4, num_workers=1, render_mode="rgb_array")
+    env.reset()
+    assert [image.shape for image in env.get_images()] == [(4, 6, 3)] * 4
+    assert env.render().shape == (8, 12, 3)
+    env.close()
+    env = sb3.make("Snake-v0", 1, render_mode="rgb_array")
+    env.reset()
+    assert env.render().ndim == 3
+    env.close()
+
+
+def test_an_episode_that_a_fault_ended_is_never_bootstrapped_from():
+    env = sb3.make(Fragile, 2, num_workers=2, on_fault="restart")
+    env.reset()
+    env.step(np.array([0, 0]))
+    observations, rewards, dones, infos = env.step(np.array([0, 1]))
+    assert dones.tolist() == [False, True] and rewards.tolist() == [1, 0]
+    assert observations.tolist() == [[2], [0]]
+    assert "told to" in infos[1]["fault"] and "terminal_observation" not in infos[1]
+    assert not infos[1]["TimeLimit.truncated"]
+    env.close()
+
+
+def test_environments_that_reset_otherwise_are_refused():
+    for mode in ("NEXT_STEP", "DISABLED"):
+        with shoal.make_vec("CartPole-v1", 2, autoreset_mode=mode) as envs:
+            with pytest.raises(ValueError, match=f'autoreset_mode="SAME_STEP", not {mode}'):
+                sb3.VecEnv(envs)
+    with shoal.make_vec("CartPole-v1", 2, autoreset_mode="SAME_STEP", buffers="live") as envs:
+        with pytest.raises(ValueError, match='use "leased"'):
+            sb3.VecEnv(envs)
+    with pytest.raises(TypeError, match="made by shoal.make_vec, got SyncVectorEnv"):
+        sb3.VecEnv(gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="sync"))
+    with shoal.make_vec(Telling, 2, num_workers=1, autoreset_mode="SAME_STEP") as envs:
+        env = sb3.VecEnv(envs)
+        env.reset()
+        assert env.env_method("add", 1) == [1, 1]
+        with pytest.raises(ValueError, match="make them by shoal.adapters.sb3.make"):
+            env.env_method("add", 1, indices=0)
+
+
+@pytest.mark.parametrize("of", ["native", "workers"])
+def test_ppo_learns(of):
+    env = (
+        sb3.make("CartPole-v1", 8, episode_stats=True)
+        if of == "native"
+        else sb3.make(Target, 8, num_workers=1)
+    )
+    model = PPO(
+        "MlpPolicy",
+        VecMonitor(env),
+        n_steps=64,
+        batch_size=128,
+        n_epochs=4,
+        learning_rate=1e-3,
+        gamma=0.98 if of == "native" else 0.0,
+        seed=0,
+        device="cpu",
+    )
+    before, _ = evaluate_policy(model, model.get_env(), n_eval_episodes=12, deterministic=False, warn=False)
+    model.learn(6144 if of == "native" else 3072)
+    after, _ = evaluate_policy(model, model.get_env(), n_eval_episodes=12, deterministic=False, warn=False)
+    assert after > 2 * before, (before, after)
+    env.close()
+
+
+def test_dqn_stores_the_transitions_that_happened():
+    env = sb3.make("CartPole-v1", 4, max_episode_steps=12, episode_stats=True)
+    model = DQN("MlpPolicy", env, learning_starts=100, train_freq=4, buffer_size=2000, seed=0, device="cpu")
+    model.learn(1000)
+    assert len(model.ep_info_buffer) > 20 and {info["l"] for info in model.ep_info_buffer} <= set(
+        range(8, 13)
+    )
+    buffer = model.replay_buffer
+    size = buffer.size()
+    observations, following = buffer.observations[:size], buffer.next_observations[:size]
+    # A step moves the cart by its speed times 0.02, into the last observation of an episode too.
+    moved = observations[..., 0] + 0.02 * observations[..., 1]
+    np.testing.assert_allclose(following[..., 0], moved, atol=1e-5)
+    assert buffer.timeouts[:size].any() and (buffer.dones[:size] > buffer.timeouts[:size]).any()
+    env.close()
+
+
+def test_the_page_tells_the_truth(tmp_path):
+    run_snippet("shoal.adapters.sb3", tmp_path)
