@@ -39,7 +39,7 @@ def watch(name: str | None, host: str, port: int, browser: bool) -> int:
     assets = read_assets(files("shoal.viewer") / "page")
     if "/" not in assets:
         raise ShoalError("the viewer's page is missing from this installation; install Shoal again")
-    with _attach(name) as session:
+    with attach(name) as session:
         name = str(session.facts["name"])
         names = [str(facts["name"]) for facts in sessions()]
         server = Server(
@@ -89,7 +89,7 @@ def picture(name: str | None, env: int, path: str, timeout_s: float) -> int:
     """Writes what an environment looks like now as a PNG file; 1 if it failed to tell anything of that."""
     from shoal.state import render, write_png
 
-    with _attach(name) as session:
+    with attach(name) as session:
         try:
             snapshot = session.snapshot(env, timeout_s=timeout_s)
         except IndexError as error:
@@ -120,7 +120,7 @@ def ps(as_json: bool) -> int:
     if as_json:
         print(json.dumps(plain(rows), indent=2, default=str))
     elif not rows:
-        print(_none())
+        print(f"no live sessions in {directory()}")
     else:
         _print_table([_COLUMNS, *map(_cells, rows)])
     return 0
@@ -128,7 +128,7 @@ def ps(as_json: bool) -> int:
 
 def top(name: str | None, env_ids: Sequence[int], seconds: float | None) -> int:
     """Shows a session's counters until it ends, for `seconds`, or until Ctrl-C."""
-    with _attach(name) as session, contextlib.suppress(KeyboardInterrupt):
+    with attach(name) as session, contextlib.suppress(KeyboardInterrupt):
         live.show(session, env_ids, seconds)
     return 0
 
@@ -144,16 +144,6 @@ def metrics(name: str | None) -> int:
         ]
     print(exposition(samples), end="")
     return 0
-
-
-def _attach(name: str | None) -> Session:
-    if name is None and not sessions():
-        raise SessionError(_none())
-    return attach(name)
-
-
-def _none() -> str:
-    return f"no live sessions in {directory()}"
 
 
 def _attached(stack: contextlib.ExitStack) -> list[Session]:
