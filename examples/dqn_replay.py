@@ -148,7 +148,7 @@ def act(args: Args, number: int, sizes: list[int], buffer: Any, board: Segment) 
     """
     network = QNetwork(sizes, board["weights"])
     rng = np.random.default_rng([args.seed, number + 1])
-    envs = shoal.make_vec(args.env_id, args.num_envs, num_threads=1, session=f"dqn-{args.seed}-{number}")
+    envs = shoal.make_vec(args.env_id, args.num_envs, num_threads=1)
     observations, _ = envs.reset(seed=args.seed * 1000 + number * args.num_envs)
     buffer.begin(observations)
     returned = np.zeros(args.num_envs)

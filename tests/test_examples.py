@@ -151,7 +151,7 @@ def test_a_live_run_is_watched_and_left_alone(tmp_path):
 
 
 def test_a_run_of_its_own_is_seen_to_end(tmp_path):
-    done = run("watch_a_run", "--seconds", "0.2", "--png", str(tmp_path / "run.png"))
+    done = run("watch_a_run", "--world", "2", "--seconds", "0.2", "--png", str(tmp_path / "run.png"))
     assert done.returncode == 0, done.stderr
     assert "alive: False" in done.stdout
     assert "has ended" in done.stdout
