@@ -147,15 +147,18 @@ def act(args: Args, number: int, sizes: list[int], buffer: Any, board: Segment) 
     mix of two neighbouring networks is as good as either. Rows are another matter: those are never torn.
     """
     network = QNetwork(sizes, board["weights"])
+    learner: Any = multiprocessing.parent_process()
     rng = np.random.default_rng([args.seed, number + 1])
-    envs = shoal.make_vec(args.env_id, args.num_envs, num_threads=1, session=f"dqn-{args.seed}-{number}")
+    envs = shoal.make_vec(args.env_id, args.num_envs, num_threads=1)
     observations, _ = envs.reset(seed=args.seed * 1000 + number * args.num_envs)
     buffer.begin(observations)
     returned = np.zeros(args.num_envs)
     steps = episodes = 0
     while not board["stop"]:
         if steps >= board["allowed"]:
-            time.sleep(0.0005)  # the learner is behind
+            if not learner.is_alive():  # killed: it can tell nobody to stop
+                break
+            time.sleep(0.0005)  # it is behind
             continue
         actions = network.forward(observations).argmax(axis=1)
         epsilon = max(args.epsilon, 1 - steps * args.num_actors / args.explore_steps)
@@ -176,10 +179,10 @@ def act(args: Args, number: int, sizes: list[int], buffer: Any, board: Segment) 
 
 
 def mean_return(board: Segment) -> float:
-    """Of the last 100 episodes of all actors, or 0 if there have been too few."""
+    """Of the last 100 episodes of all actors; less than any if there have been too few."""
     each = 100 // len(board["episodes"])
     if board["episodes"].min() < each:
-        return 0.0
+        return float("-inf")
     last = (board["episodes"][:, None] - 1 - np.arange(each)) % 100
     return float(np.take_along_axis(board["returns"], last, axis=1).mean())
 
@@ -239,7 +242,7 @@ def train(args: Args) -> tuple[float, int]:
     for actor in actors:
         actor.start()
     begin = told = time.perf_counter()
-    mean, steps = 0.0, 0
+    mean, steps = float("-inf"), 0
     try:
         while mean < args.goal and steps < args.steps:
             wanted = args.warmup + learner.updates * args.steps_per_update

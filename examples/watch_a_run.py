@@ -31,7 +31,7 @@ PARENT = os.getppid()
 class Args:
     session: str = ""  # of a live run; by default one is started
     env_id: str = "Reef-v0"  # of the run that is started
-    world: int = 2  # which of its environments to look at
+    world: int = 0  # which of its environments to look at
     snapshots: int = 5
     seconds: float = 2.0  # over which they are spread
     png: str = ""  # where to draw the last one; by default in a new temporary directory
@@ -67,7 +67,7 @@ def watch(args: Args, name: str, end: subprocess.Popen[str] | None) -> None:
     before = session.counters()
     for _ in range(args.snapshots):
         time.sleep(args.seconds / args.snapshots)
-        snapshot = session.snapshot(args.world)  # one step boundary: nothing in it is torn
+        snapshot = session.snapshot(args.world, timeout_s=10)  # one step boundary: nothing in it is torn
         counters = session.counters()
         elapsed_s = (counters["time_ns"] - before["time_ns"]) * 1e-9
         rate, before = (counters["steps"] - before["steps"]) / elapsed_s, counters

@@ -1,5 +1,6 @@
 """README.md and ARCHITECTURE.md tell the truth: the code runs, the tree exists."""
 
+import os
 import re
 import subprocess
 import sys
@@ -38,9 +39,13 @@ def test_a_block_of_the_pages_runs_as_written(page, block, tmp_path):
 
 
 @pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
-def test_an_example_runs(example):
+def test_an_example_runs(example, tmp_path):
     done = subprocess.run(
-        [sys.executable, "-W", "error", str(example)], capture_output=True, text=True, timeout=100
+        [sys.executable, "-W", "error", str(example)],
+        env={**os.environ, "TMPDIR": str(tmp_path)},  # where some of them draw pictures
+        capture_output=True,
+        text=True,
+        timeout=100,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout
