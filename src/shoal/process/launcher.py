@@ -235,7 +235,8 @@ def main(fd: int, parent_fd: int) -> NoReturn:
                 os.close(parent_fd)
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            worker.run(socket.socket(fileno=fds[0]))
+            with socket.socket(fileno=fds[0]) as theirs:
+                worker.run(theirs)
             os._exit(0)
         os.close(fds[0])
         pidfd = open_pidfd(pid)
