@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import shoal
-from shoal.errors import ClosedError, NameInUse, SessionError
+from shoal.errors import ClosedError, NameInUse, SessionError, ShoalError
 from shoal.state import names, notes
 from shoal.state.notes import COUNTERS, FACTS, PUBLISH, WATCH, Note
 from shoal.vector import ProcessVectorEnv
@@ -509,13 +509,15 @@ def test_a_field_that_is_wrong_hides_nothing_else():
 
 
 @pytest.mark.parametrize("how", [{"num_workers": 2}, {"num_workers": 2, "batch_size": 2}])
-def test_another_thread_may_look_while_one_steps(how):
-    with ProcessVectorEnv([partial(Pond, tag) for tag in range(4)], session=None, **how) as envs:
-        going, seen = True, []
+def test_another_thread_that_looks_while_one_steps_is_told_to_attach(how):
+    with ProcessVectorEnv([partial(Pond, tag) for tag in range(4)], session="looked", **how) as envs:
+        going, told = True, []
 
         def look():
             while going:
-                seen.append(is_whole(envs.state_arrays(len(seen) % 4)))
+                with pytest.raises(ShoalError, match=r"use shoal.attach\('looked'\)"):
+                    envs.state_arrays(len(told) % 4)
+                told.append(True)
                 time.sleep(0.001)
 
         begin, once = envs.reset, lambda: envs.step(np.zeros(4, np.int64))
@@ -527,12 +529,19 @@ def test_another_thread_may_look_while_one_steps(how):
                 envs.send(np.zeros(2, np.int64), ids)
 
         begin(seed=0)
+        once()
         looker = threading.Thread(target=look)
         looker.start()
-        deadline = time.monotonic() + 60
-        while len(seen) < 20 and time.monotonic() < deadline:
-            once()
-            time.sleep(0.0005)
+        with shoal.attach("looked") as session:
+            while len(told) < 50:
+                once()
+            session.watch([0])
+            while session.latest(0) is None:
+                once()
+            assert is_whole(session.state_arrays(0)) and is_whole(envs.state_arrays(0))
         going = False
         looker.join()
-        assert len(seen) >= 20 and all(seen)
+        stepper = threading.Thread(target=once)
+        stepper.start()
+        stepper.join()
+        assert is_whole(envs.state_arrays(1))  # who stepped is gone

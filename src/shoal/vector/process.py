@@ -15,6 +15,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from threading import get_ident
 from types import TracebackType
 from typing import Any, Literal, NoReturn
 
@@ -147,8 +148,8 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
                 "in its env_fn instead; autoreset_mode, on_fault and check cover what workers were for"
             )
         self._forks = _core.fork_count()
-        self._lock = threading.RLock()
-        """Who looks from another thread waits for a step to end: what workers answer is not to be mixed."""
+        self._thread = get_ident()
+        """Who commanded the workers last: their answers to two threads would be mixed."""
         self._pending: str | None = None
         self._abandoned: str | None = None
         """A call that timed out: nobody waits for it any more, but workers may still be busy with it."""
@@ -271,9 +272,8 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Starts new episodes, in all environments or where `options["reset_mask"]` is True."""
-        with self._lock:
-            self.reset_async(seed, options)
-            return self.reset_wait()
+        self.reset_async(seed, options)
+        return self.reset_wait()
 
     def reset_async(self, seed: Any = None, options: dict[str, Any] | None = None) -> None:
         """Begins a reset; `reset_wait` gives its results."""
@@ -306,9 +306,8 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def step(self, actions: Any = _IN_PLACE) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """`step(actions)` steps every environment; `step()` with what was written into `self.actions`."""
-        with self._lock:
-            self.step_async(actions)
-            return self._step_results(*self._collected("step", None))
+        self.step_async(actions)
+        return self._step_results(*self._collected("step", None))
 
     def step_async(self, actions: Any = _IN_PLACE) -> None:
         """Begins a step; `step_wait` gives its results."""
@@ -326,6 +325,7 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         return self._actions.take(actions)
 
     def _post_step(self, items: Any, into: Rows, row: int) -> None:
+        self._thread = get_ident()
         self._posted = into, row
         self._pending = "step"  # first: Ctrl-C may come in between
         self._workers.post_step(into.number, row, items)
@@ -418,9 +418,8 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Calls a method of every environment, or gets an attribute."""
-        with self._lock:
-            self.call_async(name, *args, **kwargs)
-            return self.call_wait()
+        self.call_async(name, *args, **kwargs)
+        return self.call_wait()
 
     def call_async(self, name: str, /, *args: Any, **kwargs: Any) -> None:
         """Begins a call; `call_wait` gives its results."""
@@ -504,39 +503,37 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def async_reset(self, seed: Any = None) -> None:
         """Resets every environment; their first observations come with `recv`."""
-        with self._lock:
-            flight = self._require_flight("async_reset")
-            if flight.under_way and not self._repair.lost:
-                raise ShoalError("environments are under way: recv() them before this")
-            flight.abandon(self._limits["step"])
-            self._synchronous = True
-            try:
-                self.reset_async(seed)
-                flight.begin(self._finish("reset", None)[0])
-            finally:
-                self._synchronous = False
+        flight = self._require_flight("async_reset")
+        if flight.under_way and not self._repair.lost:
+            raise ShoalError("environments are under way: recv() them before this")
+        flight.abandon(self._limits["step"])
+        self._synchronous = True
+        try:
+            self.reset_async(seed)
+            flight.begin(self._finish("reset", None)[0])
+        finally:
+            self._synchronous = False
 
     def send(self, actions: Any, env_ids: Any) -> None:
         """Hands in the next actions of the environments `env_ids` (`info["env_id"]` of a `recv`)."""
-        with self._lock:
-            self._require_flight("send").send(actions, env_ids)
+        self._require_flight("send").send(actions, env_ids)
 
     def recv(self, env_ids: Any = None) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """A step's five results of the first `batch_size` environments ready; `info["env_id"]` names them.
 
         With `env_ids` it waits for those instead: for halves that take turns.
         """
-        with self._lock:
-            flight = self._require_flight("recv")
-            taken, reports = flight.recv(env_ids, self._limits["step"])
-            slot = self._lender.take_batch(flight.batch)
-            infos, errors = flight.deliver(taken, reports, slot)
-            results = (slot.observation(self.single_observation_space), *slot.flags(), infos)
-            if errors:
-                raise_errors(errors, results)
-            if self._check_nan:
-                require_no_nan(self.single_observation_space, *results[:2], taken)
-            return results
+        self._thread = get_ident()
+        flight = self._require_flight("recv")
+        taken, reports = flight.recv(env_ids, self._limits["step"])
+        slot = self._lender.take_batch(flight.batch)
+        infos, errors = flight.deliver(taken, reports, slot)
+        results = (slot.observation(self.single_observation_space), *slot.flags(), infos)
+        if errors:
+            raise_errors(errors, results)
+        if self._check_nan:
+            require_no_nan(self.single_observation_space, *results[:2], taken)
+        return results
 
     def rollout(self, length: int) -> Rollout:
         """Lends a block of `length + 1` rows of every environment; its `step` writes straight into it."""
@@ -565,20 +562,19 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         return rollout
 
     def _step_into(self, block: Rows, t: int, actions: Any) -> dict[str, Any]:
-        with self._lock:
-            self._require_ready("step")
-            self._catch_up()
-            row = t * self.num_envs
-            self._post_step(self._taken(actions), block, row)
-            reports, _ = self._finish("step", None)
-            infos, errors = self._sorted(reports, block)
-            raise_errors(errors, None)
-            if self._check_nan:
-                assert block.memory is not None
-                first = row + block.ahead
-                seen = block.memory.read(first, first + self.num_envs)
-                require_no_nan(self.single_observation_space, seen, block.reward[row : row + self.num_envs])
-            return infos
+        self._require_ready("step")
+        self._catch_up()
+        row = t * self.num_envs
+        self._post_step(self._taken(actions), block, row)
+        reports, _ = self._finish("step", None)
+        infos, errors = self._sorted(reports, block)
+        raise_errors(errors, None)
+        if self._check_nan:
+            assert block.memory is not None
+            first = row + block.ahead
+            seen = block.memory.read(first, first + self.num_envs)
+            require_no_nan(self.single_observation_space, seen, block.reward[row : row + self.num_envs])
+        return infos
 
     def has_extension(self, id: str) -> bool:
         """Whether environments in C have an ability, such as "shoal.checkpoint/1"."""
@@ -600,32 +596,34 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         return np.frombuffer(pixels, np.uint8).reshape(height, width, 3)
 
     def _of_stepper(self, method: str, env_id: int, *rest: Any) -> Any:
-        with self._lock:
-            self._require_ready(method)
-            if self._info is None:
-                raise ShoalError(f"{method}_env is for environments in C; use call for those in Python")
-            env = arguments.env_id(env_id, self.num_worlds)
-            self._catch_up()
-            return self._workers.ask_owner(env, "stepper", method, *rest)
+        self._require_ready(method)
+        if self._info is None:
+            raise ShoalError(f"{method}_env is for environments in C; use call for those in Python")
+        env = arguments.env_id(env_id, self.num_worlds)
+        self._catch_up()
+        return self._workers.ask_owner(env, "stepper", method, *rest)
 
     def _world(self, env_id: int) -> dict[str, Field]:
-        with self._lock:
-            env = arguments.env_id(env_id, self.num_worlds)
-            w = self._workers.owner(env)
-            self._rest(w)
-            return self._workers.look(w, env - self._workers.parts()[w].start)[0]
+        env = arguments.env_id(env_id, self.num_worlds)
+        w = self._workers.owner(env)
+        self._rest(w)
+        return self._workers.look(w, env - self._workers.parts()[w].start)[0]
 
     def _worlds(self) -> list[dict[str, Field]]:
-        with self._lock:
-            found: list[dict[str, Field]] = []
-            for w in range(len(self._workers.parts())):
-                self._rest(w)
-                found += self._workers.look(w, None)
-            return found
+        found: list[dict[str, Field]] = []
+        for w in range(len(self._workers.parts())):
+            self._rest(w)
+            found += self._workers.look(w, None)
+        return found
 
     def _rest(self, w: int) -> None:
         """Waits until a worker is between steps, and has nothing to do before somebody sends it."""
         self._require_open()
+        if self._thread != get_ident() and self._thread in {one.ident for one in threading.enumerate()}:
+            raise ShoalError(
+                "another thread steps these environments, and only it may ask for their state; elsewhere, in "
+                f"this process too, use shoal.attach({self.session!r}).state_arrays(env_id)"
+            )
         if self._flight is not None:
             self._flight.rest(w, self._limits["step"])
             return
