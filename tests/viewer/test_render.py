@@ -275,6 +275,13 @@ def test_what_is_no_picture_is_refused(bad):
         to_png(bad)
 
 
+def test_other_things_are_refused_by_type():
+    with pytest.raises(TypeError, match=r"render draws a Snapshot, .* got int"):
+        render(3)
+    with pytest.raises(TypeError, match=r"a picture is an array, .* got str"):
+        write_png("never.png", "x")
+
+
 def test_letters_can_be_told_apart():
     letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.,:-+/_()[]%#=? "
     assert len({mask_of(letter).tobytes() for letter in letters}) == len(letters)

@@ -38,6 +38,10 @@ def render(
     `layers` names the fields of the world to draw, all by default. Without a world it is the environment's
     own picture, else its observation. Without a height the picture is as high as the world is at this width.
     """
+    if not isinstance(snapshot, Snapshot):
+        raise TypeError(
+            f"render draws a Snapshot, such as shoal.attach(name).snapshot(0), got {type(snapshot).__name__}"
+        )
     if width < 16 or (height is not None and height < 16):
         raise ValueError(f"a picture is at least 16 by 16 pixels, not {width} by {height}")
     unknown = set(layers or ()) - set(snapshot.world)
@@ -77,6 +81,8 @@ def render(
 
 def to_png(pixels: Pixels) -> bytes:
     """The picture as a PNG file's bytes."""
+    if not isinstance(pixels, np.ndarray):
+        raise TypeError(f"a picture is an array, such as render(snapshot), got {type(pixels).__name__}")
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or 0 in pixels.shape:
         raise ValueError(f"a picture is uint8 [height, width, 3], not {pixels.dtype} {list(pixels.shape)}")
 
