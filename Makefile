@@ -76,12 +76,13 @@ test-viewer: $(VENV)/.ready
 	@$(BIN)/python -m pytest tests/viewer $(ARGS)
 
 # Each adapter against the library it is for, in a virtual environment of its own: make test-adapters ADAPTERS=sb3
-ADAPTERS ?= envpool sb3 pettingzoo torchrl rllib
+ADAPTERS ?= envpool sb3 pettingzoo torchrl rllib jax
 LIBRARY_envpool := envpool==1.2.*
 LIBRARY_sb3 := stable-baselines3==2.9.*
 LIBRARY_pettingzoo := pettingzoo[butterfly]==1.27.*
 LIBRARY_torchrl := torchrl==0.14.*
 LIBRARY_rllib := ray[rllib]==2.60.*
+LIBRARY_jax := jax>=0.9
 
 test-adapters: $(ADAPTERS:%=test-adapter-%)
 

@@ -157,6 +157,12 @@ class Segment(Mapping[str, NDArray[Any]]):
         return self._address <= start < self._address + self.size_bytes
 
     @property
+    def mapping(self) -> _core.Mapping:
+        """The mapping itself, which lives as long as any array in it."""
+        first = next(iter(self._open_arrays().values()))
+        return cast(_core.Mapping, first.base)
+
+    @property
     def huge_page_bytes(self) -> int:
         """How much of it lies on 2 MB pages in this process now; 0 where the system does not say."""
         self._open_arrays()

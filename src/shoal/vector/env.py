@@ -32,7 +32,7 @@ from shoal.vector import arguments
 from shoal.vector.hooks import Hooks
 from shoal.vector.looking import Looking
 from shoal.vector.rollout import Rollout
-from shoal.vector.slots import Infos, SlotMaker, native_rollout
+from shoal.vector.slots import Infos, Lent, SlotMaker, native_rollout
 
 __all__ = ["VectorEnv"]
 
@@ -100,7 +100,9 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
             worlds = self.num_worlds // self._unit * info.lanes
         self._padded = -(-worlds // info.lanes) * info.lanes * info.agents
         self._state = Segment(self._state_layout())  # first: it refuses sizes that nothing below could hold
-        self._slots = SlotMaker(info.observations, self.num_envs, self._padded, self._same_step)
+        self.lent = Lent()
+        """The memory that results are lent from (`shoal.torch.pin`)."""
+        self._slots = SlotMaker(self.lent, info.observations, self.num_envs, self._padded, self._same_step)
         first_slot = self._slots()
         self.observation_space = arguments.batched(self.single_observation_space, self.num_envs)
         self.action_space = arguments.batched(self.single_action_space, self.num_envs)
@@ -273,9 +275,8 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._require_no_final("rollout")
         if self.closed:
             self._hooks.refuse("closed")
-        return native_rollout(
-            self._stepper, self._info, self.num_envs, self._padded, arguments.count("length", length, 2**31)
-        )
+        length = arguments.count("length", length, 2**31)
+        return native_rollout(self._stepper, self.lent, self._info, self.num_envs, self._padded, length)
 
     def has_extension(self, id: str) -> bool:
         """Whether the plug-in has an ability, such as "shoal.checkpoint/1"."""
@@ -339,7 +340,7 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
     def _batch_maker(self, batch_size: int | None) -> SlotMaker | None:
         if batch_size is None:
             return None
-        return SlotMaker(self._info.observations, batch_size, batch_size, False, ids=batch_size)
+        return SlotMaker(self.lent, self._info.observations, batch_size, batch_size, False, ids=batch_size)
 
     def _place(self, env: int) -> int:
         """Where the engine keeps environment `env`."""

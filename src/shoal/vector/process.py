@@ -45,7 +45,7 @@ from shoal.vector.repair import Repair
 from shoal.vector.reports import raise_errors, require_no_nan, sort_reports
 from shoal.vector.rollout import Rollout
 from shoal.vector.sendrecv import SendRecv
-from shoal.vector.slots import Infos
+from shoal.vector.slots import Infos, Lent
 from shoal.vector.workers import NOTHING, Workers
 
 __all__ = ["ProcessVectorEnv"]
@@ -131,6 +131,8 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         self.shared_memory, self.copy, self.context, self.daemon = shared_memory, copy, context, daemon
         self.worker, self.observation_mode, self.max_concurrency = worker, observation_mode, max_concurrency
         self.autoreset_mode = arguments.autoreset_mode(autoreset_mode)
+        self.lent = Lent()
+        """The memory that results are lent from (`shoal.torch.pin`)."""
         self.buffers = arguments.choice("buffers", buffers or ("leased" if copy else "live"), _BUFFERS)
         self.on_fault = arguments.choice("on_fault", on_fault, ("raise", "restart"))
         self._limits = {
@@ -238,6 +240,7 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         same_step = self.autoreset_mode == AutoresetMode.SAME_STEP
         self._lender = Lender(
             self._workers,
+            self.lent,
             self._space,
             self.num_envs,
             rows,
