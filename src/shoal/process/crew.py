@@ -109,10 +109,11 @@ class Crew:
         chosen = list(range(self.size) if workers is None else workers)
         for w in chosen:  # all of them first: while one begins to run, the next is forked
             plan = self.plans[w]
-            running = start(self._context, plan.daemon, f"ShoalWorker-{w}", (plan.makers, self.board))
+            self.board["tail"][w] = 0  # before it runs: one that is forked begins at once
+            self.gates.watch(w, -1, False)
+            running = start(self._context, plan.daemon, f"ShoalWorker-{w}", partial(self._inherited, w))
             self._running[w] = running
             self._mails[w] = Mail(running.channel, self.board["request"][w], self.board["reply"][w])
-            self.board["tail"][w] = 0
             self.gates.watch(w, running.death_fd, running.death_is_hangup)
         for w in chosen:
             self._send_plan(w)
@@ -120,17 +121,22 @@ class Crew:
     def _send_plan(self, w: int) -> None:
         plan, running = self.plans[w], self._running[w]
         assert running is not None
-        fds = [self.board.fileno(), self._ring_fd, running.said_fd, running.says_fd, 1, 2]
-        if self._parent_fd >= 0:
-            fds.append(self._parent_fd)
-        sent = replace(plan, makers=None) if self._context == "fork" else plan
         if self._context is None:
-            sent = replace(plan, surroundings=surroundings())
-        with contextlib.suppress(HungUp):  # it died at once: wait will say so
-            transmit(running.channel, dumps(sent), fds, running.alive)
+            plan = replace(plan, surroundings=surroundings())
+        if self._context != "fork":
+            with contextlib.suppress(HungUp):  # it died at once: wait will say so
+                transmit(running.channel, dumps(plan), self._descriptors(running), running.alive)
         os.close(running.says_fd)
         running.says_fd = -1
         self.gates.post(w, MESSAGE, 0, 0, 0)
+
+    def _inherited(self, w: int, running: Running) -> tuple[Plan, list[int], Segment]:
+        """What a worker that is forked from here finds in its own memory: all that others are sent."""
+        return self.plans[w], [os.dup(fd) for fd in self._descriptors(running)], self.board
+
+    def _descriptors(self, running: Running) -> list[int]:
+        fds = [self.board.fileno(), self._ring_fd, running.said_fd, running.says_fd, 1, 2]
+        return fds if self._parent_fd < 0 else [*fds, self._parent_fd]
 
     # -- commands -------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ import select
 import signal
 import socket
 import time
+from functools import partial
 from typing import Any
 
 from gymnasium.vector.utils import clear_mpi_env_vars
@@ -101,7 +102,7 @@ class Running:
 
 
 def start(context: str | None, daemon: bool, name: str, inherited: Any) -> Running:
-    """Starts a worker; `inherited` reaches it unpickled when it is forked from this very process."""
+    """Starts a worker; one that is forked from this very process calls `inherited` for what it needs."""
     try:
         return _started(context, daemon, name, inherited)
     except LauncherEnded:  # killed a moment ago, perhaps with the worker that is to be replaced
@@ -139,7 +140,9 @@ def _start_process(
     forked = context == "fork"
     if forked:  # what a worker imports: once here, not in each child
         from shoal.process import chunks, native_chunk  # noqa: F401
-    arguments = (theirs, running.channel.fileno() if forked else -1, inherited if forked else None)
+    arguments: tuple[Any, ...] = (theirs,)
+    if forked:
+        arguments += running.channel.fileno(), None if inherited is None else partial(inherited, running)
     process = chosen.Process(  # type: ignore[attr-defined]
         target=worker.run, args=arguments, name=name, daemon=daemon
     )

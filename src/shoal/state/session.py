@@ -33,8 +33,12 @@ _hosted: weakref.WeakSet[Hosted] = weakref.WeakSet()
 
 
 def watch_fields(publishers: int) -> dict[str, FieldSpec]:
-    """The memory through which a host tells those who step: whom it watches, and a line for each of them."""
-    return {"watched": (np.int64, (MAX_WATCHED, 2)), "due": (np.uint32, (publishers, 16))}
+    """The memory through which a host tells those who step: its address, whom it watches, a line for each."""
+    return {
+        "session": (np.uint8, (128,)),
+        "watched": (np.int64, (MAX_WATCHED, 2)),
+        "due": (np.uint32, (publishers, 16)),
+    }
 
 
 def checked_session(session: Any) -> str | None:
@@ -61,19 +65,22 @@ class Hosted:
         asked: str,
         facts: Mapping[str, Any],
         num_worlds: int,
-        watched: NDArray[np.int64],
-        due: NDArray[np.uint32],
+        memory: Mapping[str, NDArray[Any]],
         counted: Any,
     ) -> None:
-        """`counted` is what the host reads the counters from: a stepper, a flow, or workers' sums."""
+        """`memory` has `watch_fields`; `counted` has the counters: a stepper, a flow, or workers' sums."""
         self.name, listening = _bound(asked, str(facts["env"]))
+        address = os.fsencode(address_of(self.name))
+        memory["session"][: len(address)] = np.frombuffer(address, np.uint8)  # before anything can be due
         self._pid = os.getpid()
         self._host: _core.Host | None = None
         own = {"name": self.name, "pid": self._pid, "started": time.time(), "version": _version()}
         facts_fd = -1
         try:
             facts_fd = _sealed(json.dumps({**own, **facts}).encode())
-            self._host = _core.Host(listening.fileno(), facts_fd, num_worlds, watched, due, counted)
+            self._host = _core.Host(
+                listening.fileno(), facts_fd, num_worlds, memory["watched"], memory["due"], counted
+            )
             listening.detach()  # both are the host's from here on
         except OSError as error:
             listening.close()
@@ -82,10 +89,6 @@ class Hosted:
             names.release(self.name)
             raise SessionError(f"cannot start a session: {error.strerror}") from error
         _hosted.add(self)
-
-    @property
-    def address(self) -> str:
-        return address_of(self.name)
 
     def close(self) -> None:
         """Ends it: whoever watches is told by the end of the connection."""

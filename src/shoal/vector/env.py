@@ -312,12 +312,11 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
             "observation_space": str(self.single_observation_space),
             "action_space": str(self.single_action_space),
         }
-        watched, due = self._state["watched"], self._state["due"]
         counted = self._flow or self._stepper
-        self._hosted = open_session(asked, facts, self.num_worlds, watched, due, counted)
+        self._hosted = open_session(asked, facts, self.num_worlds, self._state, counted)
         if self._hosted is not None:
-            self._watching.publisher = Publisher(self._hosted.address, watched, 0, self.num_worlds)
-            self._stepper.set_watch(due, None)
+            self._watching.publisher = Publisher(self._state, 0, self.num_worlds)
+            self._stepper.set_watch(self._state["due"], None)
 
     def _world(self, env_id: int) -> dict[str, Field]:
         if self.closed:
