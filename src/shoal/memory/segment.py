@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal import _core
-from shoal.errors import ClosedError, LayoutError
+from shoal.errors import ClosedError, LayoutError, SegmentError, telling
 from shoal.memory import limits, names
 from shoal.memory.allocate import (
     Handles,
@@ -245,10 +245,11 @@ class Segment(Mapping[str, NDArray[Any]]):
                 directory = _core.name_directory() if path is None else str(path.parent)
                 reserve_file(handles, size, directory, kind == "named")
             mapping = map_segment(handles.fd, size, True)
-            if published:  # only now: the seal forbids mappings like this one
-                _core.seal_writes(handles.fd)
-            if huge_pages is not None:
-                mapping.huge_pages(huge_pages)
+            with telling("prepare the segment's memory", SegmentError):
+                if published:  # only now: the seal forbids mappings like this one
+                    _core.seal_writes(handles.fd)
+                if huge_pages is not None:
+                    mapping.huge_pages(huge_pages)
             mapping.publish(data_offset, layout.schema, layout.digest)
             if name is not None:
                 path = handles.path = names.publish_name(handles.lock_fd, handles.temporary, name)
