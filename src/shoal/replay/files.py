@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.errors import CorruptFileError, VersionError
+from shoal.errors import CorruptFileError, VersionError, telling
+from shoal.replay.batches import Batch
 from shoal.replay.buffer import ReplayBuffer, made
 from shoal.replay.links import PREVIOUS, Links
 from shoal.replay.records import Records, sync_directory
@@ -34,28 +35,33 @@ def save(buffer: ReplayBuffer, directory: Path) -> int:
     rows = buffer.latest(buffer.capacity)
     partial = directory.with_name(f".{directory.name}.{os.getpid()}-{secrets.token_hex(4)}")
     try:
-        partial.mkdir(parents=True)
-        for number, array in enumerate(rows.values()):
-            _write(partial / f"{number}.npy", array)
-        _write(partial / "ids.npy", rows.ids)
-        manifest = {
-            "format": _FORMAT,
-            "capacity": buffer.capacity,
-            "fields": [[name, dtype.str, list(shape)] for name, (dtype, shape) in buffer.fields.items()],
-            "facts": buffer._records.facts,
-            "rows": len(rows.ids),
-        }
-        with (partial / "manifest.json").open("w") as file:
-            json.dump(manifest, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        sync_directory(partial)
-        os.rename(partial, directory)
+        with telling(f"save the rows in {str(directory)!r}"):
+            _write_all(buffer, rows, partial)
+            os.rename(partial, directory)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
     sync_directory(directory.absolute().parent)
     return len(rows.ids)
+
+
+def _write_all(buffer: ReplayBuffer, rows: Batch, partial: Path) -> None:
+    partial.mkdir(parents=True)
+    for number, array in enumerate(rows.values()):
+        _write(partial / f"{number}.npy", array)
+    _write(partial / "ids.npy", rows.ids)
+    manifest = {
+        "format": _FORMAT,
+        "capacity": buffer.capacity,
+        "fields": [[name, dtype.str, list(shape)] for name, (dtype, shape) in buffer.fields.items()],
+        "facts": buffer._records.facts,
+        "rows": len(rows.ids),
+    }
+    with (partial / "manifest.json").open("w") as file:
+        json.dump(manifest, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    sync_directory(partial)
 
 
 def load(directory: Path, seed: int | None) -> ReplayBuffer:
@@ -125,7 +131,8 @@ def _write(path: Path, array: NDArray[Any]) -> None:
 
 
 def _read(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    array: NDArray[Any] = np.load(path, allow_pickle=False)
+    with telling(f"read {str(path)!r}"):
+        array: NDArray[Any] = np.load(path, allow_pickle=False)
     if array.dtype != dtype or array.shape != shape:
         raise ValueError(
             f"{path.name}: expected {dtype}{list(shape)}, found {array.dtype}{list(array.shape)}"
