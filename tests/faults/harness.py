@@ -1,7 +1,7 @@
 """Fails the n-th call, n = 1, 2, ... until nothing is left to fail, and looks at what that leaves behind.
 
-Runs where `shoal._core` is the build with tests/faults/table.c (tests/built.py). Calls of the core and those that
-Shoal's Python makes are counted in one row.
+Runs where `shoal._core` is the build with tests/faults/table.c (tests/built.py). Calls of the core and those
+that Shoal's Python makes are counted in one row.
 """
 
 from __future__ import annotations

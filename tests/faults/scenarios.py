@@ -1,4 +1,4 @@
-"""What must survive the failure of any call: each constructor and save path, made, used, looked at and closed."""
+"""What must survive the failure of any call: each constructor and save path, made, used and closed."""
 
 from __future__ import annotations
 
