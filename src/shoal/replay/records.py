@@ -8,6 +8,7 @@ tail | writers [1024] | rows [capacity, stride] | schema (JSON: the fields)
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import math
 import os
@@ -140,11 +141,21 @@ class Records:
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Records:
         """The ring in a file; after a crash of the machine rows that are not whole are dropped."""
-        self = cls.of(Segment.open(Path(path)))
+        segment = Segment.open(Path(path))
+        try:
+            self = cls.of(segment)
+        except BaseException:
+            segment.close()
+            raise
         try:
             self.ring.mend(self._mapping)
         except OSError as error:
             self.close()
+            if error.errno == errno.EBADMSG:
+                raise CorruptFileError(
+                    f"{os.fspath(path)!r} is damaged: it counts more rows than can ever have been pushed; "
+                    "use a copy of it that is whole"
+                ) from None
             raise OSError(
                 error.errno,
                 f"{os.fspath(path)!r} was searched for rows that are not whole; what was found cannot be "
