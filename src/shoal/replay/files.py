@@ -8,6 +8,7 @@ DIRECTORY/0.npy 1.npy ...   the fields, in the manifest's order, [rows, ...]
 from __future__ import annotations
 
 import json
+import math
 import os
 import secrets
 import shutil
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.lib.format import read_array_header_1_0, read_magic
 from numpy.typing import NDArray
 
 from shoal.errors import CorruptFileError, VersionError, telling
@@ -73,6 +75,8 @@ def load(directory: Path, seed: int | None) -> ReplayBuffer:
             f"expected a directory that save wrote, with a manifest.json in it, at {str(directory)!r}, found "
             f"{'something else' if directory.exists() else 'nothing'}; open a snapshot with ReplayBuffer.open"
         ) from None
+    except UnicodeDecodeError as error:
+        raise CorruptFileError(f"{str(directory)!r}: its manifest is not text: {error}") from error
     try:
         manifest = json.loads(written)
         if manifest["format"] != _FORMAT:
@@ -92,7 +96,7 @@ def load(directory: Path, seed: int | None) -> ReplayBuffer:
         }
         ids = _read(directory / "ids.npy", np.dtype(np.uint64), (count,))
         facts = dict(manifest["facts"])
-    except (KeyError, TypeError, ValueError, AttributeError, EOFError, FileNotFoundError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError, FileNotFoundError) as error:
         raise CorruptFileError(
             f"{str(directory)!r} does not hold a saved replay buffer: {_said(error)}"
         ) from error
@@ -131,10 +135,19 @@ def _write(path: Path, array: NDArray[Any]) -> None:
 
 
 def _read(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    with telling(f"read {str(path)!r}"):
-        array: NDArray[Any] = np.load(path, allow_pickle=False)
-    if array.dtype != dtype or array.shape != shape:
-        raise ValueError(
-            f"{path.name}: expected {dtype}{list(shape)}, found {array.dtype}{list(array.shape)}"
-        )
-    return array
+    """The array, which must be as expected: a head that claims more than there is reserves nothing."""
+    with telling(f"read {str(path)!r}"), path.open("rb") as file:
+        try:
+            read_magic(file)
+            found, fortran, found_dtype = read_array_header_1_0(file)
+        except OSError:
+            raise
+        except Exception as error:  # of Python's tokenizer, among others
+            raise ValueError(f"{path.name}: not an array: {type(error).__name__}") from error
+        if found_dtype != dtype or found != shape or fortran:
+            raise ValueError(f"{path.name}: expected {dtype}{list(shape)}, found {found_dtype}{list(found)}")
+        expected, there = dtype.itemsize * math.prod(shape), os.fstat(file.fileno()).st_size - file.tell()
+        if expected != there:
+            raise ValueError(f"{path.name}: expected {expected} bytes of {dtype}{list(shape)}, found {there}")
+        array: NDArray[Any] = np.fromfile(file, dtype)
+    return array.reshape(shape)
