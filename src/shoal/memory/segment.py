@@ -229,11 +229,7 @@ class Segment(Mapping[str, NDArray[Any]]):
         huge_pages: bool | None,
         published: bool = False,
     ) -> None:
-        if not isinstance(layout, Layout):
-            raise TypeError(
-                f"expected a Layout, got {type(layout).__name__}; make one with "
-                'Layout({"reward": (np.float64, (8,))})'
-            )
+        _require_layout(layout)
         page = os.sysconf("SC_PAGESIZE")
         data_offset = -(-(HEADER_BYTES + len(layout.schema)) // page) * page
         size = data_offset + -(-layout.size_bytes // page) * page
@@ -275,6 +271,8 @@ class Segment(Mapping[str, NDArray[Any]]):
         """Checks and maps an open descriptor, which it owns from here on."""
         handles = Handles(os.getpid(), fd)
         try:
+            if layout is not None:
+                _require_layout(layout)
             found, size, data_offset = inspected(fd, what)
             if layout is not None and layout.digest != found.digest:
                 raise LayoutError(f"the {what} has another layout than expected: {layout.difference(found)}")
@@ -320,6 +318,14 @@ class Segment(Mapping[str, NDArray[Any]]):
         if self._arrays is None:
             raise ClosedError(f"{self!r} is closed; arrays taken from it before are still valid")
         return self._arrays
+
+
+def _require_layout(layout: object) -> None:
+    if not isinstance(layout, Layout):
+        raise TypeError(
+            f"expected a Layout, got {type(layout).__name__}; make one with "
+            'Layout({"reward": (np.float64, (8,))})'
+        )
 
 
 def _reduce(segment: Segment) -> tuple[Any, ...]:
