@@ -16,14 +16,21 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def build(name: str, *definitions: str) -> Path:
+ASAN = "-O1 -g1 -fsanitize=address -fno-omit-frame-pointer"
+KINDS = {
+    "faults": ("-DSHOAL_FAULTS=ON", "-DCMAKE_C_FLAGS=-O1", "-DCMAKE_CXX_FLAGS=-O1"),
+    "asan": (f"-DCMAKE_C_FLAGS={ASAN}", f"-DCMAKE_CXX_FLAGS={ASAN}"),
+}
+
+
+def build(name: str) -> Path:
     """The module built into build/NAME; what is built already is only looked at."""
     directory = ROOT / "build" / name
     tools = Path(sys.executable).parent
     environment = {**os.environ, "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
     if not (directory / "build.ninja").exists():
-        command = ["cmake", "-S", ROOT, "-B", directory, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=RelWithDebInfo"]
-        command += [f"-DPython_EXECUTABLE={sys.executable}", *definitions]
+        command = ["cmake", "-S", ROOT, "-B", directory, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=None"]
+        command += [f"-DPython_EXECUTABLE={sys.executable}", *KINDS[name]]
         _run(command, environment)
     _run(["cmake", "--build", directory], environment)
     _run(["cmake", "--install", directory, "--prefix", directory / "installed"], environment)
@@ -49,6 +56,9 @@ def use(path: str) -> None:
 
 
 if __name__ == "__main__":
+    if sys.argv[1] == "--build":
+        print(build(sys.argv[2]))
+        sys.exit()
     use(sys.argv[1])
     sys.argv = sys.argv[2:]
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
