@@ -3,12 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 NATIVE := CMakeLists.txt pyproject.toml $(wildcard core/* include/shoal/*.h include/shoal/ext/*.h envs/*.h envs/*/*.[ch])
-C_FILES := $(wildcard core/*.[ch] core/*.cpp core/*.hpp include/shoal/*.h include/shoal/ext/*.h envs/*.h envs/*/*.[ch] tests/core/*.[ch] tests/core/plugins/*.c tests/abi/*.[ch]* tests/native/plugins/*.c src/shoal/native/template.c benchmarks/*.c examples/*.c)
+C_FILES := $(wildcard core/*.[ch] core/*.cpp core/*.hpp include/shoal/*.h include/shoal/ext/*.h envs/*.h envs/*/*.[ch] tests/core/*.[ch] tests/core/plugins/*.c tests/abi/*.[ch]* tests/native/plugins/*.c src/shoal/native/template.c benchmarks/*.c examples/*.c tests/faults/*.c tests/fuzz/*.c)
 BUILD_NEEDS := "scikit-build-core>=0.11" "nanobind>=3,<4" "cmake>=3.18" ninja
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
 INSTALL := $(PIP) install --no-build-isolation --config-settings=cmake.define.SHOAL_WERROR=ON --editable
 
-.PHONY: all run test check fix asan asan-python tsan bench learn test-gymnasium test-viewer test-adapters torch clean
+.PHONY: all run test check fix asan asan-python fuzz tsan bench learn test-gymnasium test-viewer test-adapters torch clean
 
 all: check test
 
@@ -41,6 +41,18 @@ asan-python: $(VENV)/.ready
 	LD_PRELOAD="$$($(or $(CC),cc) -print-file-name=libasan.so) $$($(or $(CXX),c++) -print-file-name=libstdc++.so)" \
 	    ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=build/asan-python $(BIN)/python tests/run_installed.py -q \
 	    -p no:cacheprovider tests/vector tests/spaces tests/state tests/native/test_plugin_fields.py $(ARGS)
+
+# What `make test` does for seconds, for long: every call of every constructor fails once; mutated files, headers,
+# tables, requests and arguments, with AddressSanitizer. make fuzz CASES=1000 SEED=7 chooses.
+CASES ?= 70000
+SEED ?= 1
+fuzz: $(VENV)/.ready
+	mkdir -p -m 700 build/sessions
+	SHOAL_SESSION_DIR=$(CURDIR)/build/sessions $(BIN)/python -m tests.built $$($(BIN)/python -m tests.built --build faults) \
+	    tests.faults.driver
+	$(BIN)/python -m tests.replay.losses --losses 2000 --seed $(SEED)
+	tests/fuzz/asan.sh $(BIN)/python -m tests.fuzz.run --cases $(CASES) --seed $(SEED) $(ARGS)
+	SANITIZE=address,undefined TESTS=tests/core/test_fuzz.c FUZZ_CASES=$(CASES) FUZZ_SEED=$(SEED) tests/core/run.sh
 
 tsan:
 	SANITIZE=thread tests/core/run.sh

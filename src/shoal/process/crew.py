@@ -27,7 +27,7 @@ import gymnasium
 import numpy as np
 
 from shoal import _core
-from shoal.errors import WorkerDied, WorkerError, WorkerTimeout
+from shoal.errors import WorkerDied, WorkerError, WorkerTimeout, telling
 from shoal.memory import Layout, Segment
 from shoal.memory.layout import FieldSpec
 from shoal.memory.limits import oom_kills
@@ -90,7 +90,8 @@ class Crew:
         _require_descriptors(self.size)
         self._kills = oom_kills()
         self.board = Segment(_board_layout(self.plans, rows, instance_bytes))
-        self._bell_fd, self._ring_fd = _core.bell_create()
+        with telling("make what workers ring when they are done", WorkerError):
+            self._bell_fd, self._ring_fd = _core.bell_create()
         self._parent_fd = open_pidfd(self._pid)
         self.gates = _core.Gates(
             self.board["gates"], self.board["bell"], self.size, self._bell_fd, self._crowded
@@ -123,9 +124,11 @@ class Crew:
         assert running is not None
         if self._context is None:
             plan = replace(plan, surroundings=surroundings())
-        if self._context != "fork":
-            with contextlib.suppress(HungUp):  # it died at once: wait will say so
+        try:
+            if self._context != "fork":
                 transmit(running.channel, dumps(plan), self._descriptors(running), running.alive)
+        except HungUp:  # it died at once, or cannot be told and would wait for ever: wait will say so
+            running.send_signal(signal.SIGKILL)
         os.close(running.says_fd)
         running.says_fd = -1
         self.gates.post(w, MESSAGE, 0, 0, 0)
@@ -174,10 +177,15 @@ class Crew:
         count = mail.put(data)
         self.gates.post(worker, MESSAGE, 0, 0, count)
         until = None if self.limit_s is None else time.monotonic() + self.limit_s
-        with contextlib.suppress(HungUp, OSError):  # wait will say so
+        try:
             mail.send_rest(partial(_is_there, running, until))
             if fds:
                 socket.send_fds(running.channel, [b"f"], list(fds))
+        except (
+            HungUp,
+            OSError,
+        ):  # it is dead, or has half a message and would wait for ever
+            running.send_signal(signal.SIGKILL)
 
     def ask_all(self, name: str, *arguments: Any, fds: Sequence[int] = ()) -> None:
         data = dumps((name, arguments))

@@ -240,7 +240,10 @@ def main(fd: int, parent_fd: int) -> NoReturn:
             os._exit(0)
         os.close(fds[0])
         pidfd = open_pidfd(pid)
-        socket.send_fds(channel, [_FRAME.pack(_STARTED, pid, request)], [pidfd] if pidfd >= 0 else [])
+        try:
+            socket.send_fds(channel, [_FRAME.pack(_STARTED, pid, request)], [pidfd] if pidfd >= 0 else [])
+        except OSError:  # the trainer has gone; its worker's own watch sees to the worker
+            os._exit(0)
         if pidfd >= 0:
             os.close(pidfd)
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from gymnasium.vector.utils import clear_mpi_env_vars
 
-from shoal.errors import WorkerError
+from shoal.errors import WorkerError, telling
 from shoal.process import worker
 from shoal.process.launcher import Launcher, LauncherEnded, launcher, open_pidfd
 
@@ -30,7 +30,12 @@ class Running:
         self.channel = channel
         self.pid = 0
         self.said_fd, self.says_fd = os.pipe()
-        os.set_blocking(self.said_fd, False)
+        try:
+            os.set_blocking(self.said_fd, False)
+        except BaseException:
+            os.close(self.said_fd)
+            os.close(self.says_fd)
+            raise
         self._pidfd = -1
         self._process: Any = None
         self._launcher: Launcher | None = None
@@ -110,26 +115,32 @@ def start(context: str | None, daemon: bool, name: str, inherited: Any) -> Runni
 
 
 def _started(context: str | None, daemon: bool, name: str, inherited: Any) -> Running:
-    ours, theirs = socket.socketpair()
-    running = Running(ours)
-    try:
+    with telling("start a worker process", WorkerError):
+        ours, theirs = socket.socketpair()
         with theirs:
-            if context is None:
-                running._launcher = launcher()
-                running.pid, running._pidfd = running._launcher.start(theirs)
-            else:
-                with clear_mpi_env_vars():
-                    _start_process(running, context, daemon, name, theirs, inherited)
-    except BaseException as error:
-        running._reaped = True
-        ours.close()
-        os.close(running.said_fd)
-        os.close(running.says_fd)
-        if isinstance(error, OSError) and error.errno == errno.EAGAIN:
-            raise WorkerError(
-                "cannot start a worker process: too many processes (see `ulimit -u`); use fewer workers"
-            ) from error
-        raise
+            try:
+                running = Running(ours)
+            except BaseException:
+                ours.close()
+                raise
+            try:
+                if context is None:
+                    running._launcher = launcher()
+                    running.pid, running._pidfd = running._launcher.start(theirs)
+                else:
+                    with clear_mpi_env_vars():
+                        _start_process(running, context, daemon, name, theirs, inherited)
+            except BaseException as error:
+                running._reaped = True
+                ours.close()
+                os.close(running.said_fd)
+                os.close(running.says_fd)
+                if isinstance(error, OSError) and error.errno == errno.EAGAIN:
+                    raise WorkerError(
+                        "cannot start a worker process: too many processes (see `ulimit -u`); "
+                        "use fewer workers"
+                    ) from error
+                raise
     return running
 
 

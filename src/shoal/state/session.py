@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import json
 import os
 import re
@@ -19,7 +20,7 @@ from gymnasium import logger
 from numpy.typing import NDArray
 
 from shoal import _core
-from shoal.errors import NameInUse, SessionError, ShoalError
+from shoal.errors import NameInUse, SessionError, ShoalError, telling
 from shoal.memory.layout import FieldSpec
 from shoal.state import names
 from shoal.state.notes import MAX_WATCHED
@@ -77,17 +78,17 @@ class Hosted:
         own = {"name": self.name, "pid": self._pid, "started": time.time(), "version": _version()}
         facts_fd = -1
         try:
-            facts_fd = _sealed(json.dumps({**own, **facts}).encode())
-            self._host = _core.Host(
-                listening.fileno(), facts_fd, num_worlds, memory["watched"], memory["due"], counted
-            )
+            with telling("start a session", SessionError):
+                facts_fd = _sealed(json.dumps({**own, **facts}).encode())
+                shared = memory["watched"], memory["due"], counted
+                self._host = _core.Host(listening.fileno(), facts_fd, num_worlds, *shared)
             listening.detach()  # both are the host's from here on
-        except OSError as error:
+        except BaseException:
             listening.close()
             if facts_fd >= 0:
                 os.close(facts_fd)
             names.release(self.name)
-            raise SessionError(f"cannot start a session: {error.strerror}") from error
+            raise
         _hosted.add(self)
 
     def close(self) -> None:
@@ -118,7 +119,8 @@ def _sealed(data: bytes) -> int:
     """A read-only descriptor of memory that has these bytes for ever."""
     fd = _core.memory_create()
     try:
-        os.write(fd, data)
+        if os.write(fd, data) != len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         _core.seal_writes(fd)
         return _core.reopen(fd, False)
     finally:

@@ -20,7 +20,7 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from shoal import _core
-from shoal.errors import ClosedError, ShoalError
+from shoal.errors import ClosedError, ShoalError, telling
 from shoal.memory import Layout, Segment
 from shoal.memory.layout import FieldSpec
 from shoal.native.look import Looker
@@ -141,7 +141,8 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._flow: _core.Flow | None = None
         if batch_size is not None:
             threads = min(threads, self.num_worlds // self._unit)
-            self._flow = _core.Flow(self._stepper, threads, self._unit, batch_size, self._hooks)
+            with telling(f"start {threads} threads", ShoalError):
+                self._flow = _core.Flow(self._stepper, threads, self._unit, batch_size, self._hooks)
         if asked is not None:
             try:
                 self._open_session(asked)

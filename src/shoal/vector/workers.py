@@ -16,9 +16,9 @@ from typing import Any
 from gymnasium import logger
 from gymnasium.spaces import Space
 
-from shoal import _core
 from shoal.errors import WorkerDied
 from shoal.memory import Segment
+from shoal.memory.allocate import reopen
 from shoal.process.chunks import EnvChunk, derived_seed
 from shoal.process.crew import DIED, IDLE, Crew
 from shoal.process.mail import Failure, HungUp
@@ -143,7 +143,7 @@ class Workers:
             dropped, self._dropped = self._dropped, []
             self._tell_all("drop", dropped)
         # A replacement needs it too, so the descriptor stays ours as long as it is in use.
-        self._blocks[number] = (Segment.from_fileno(_core.reopen(segment.fileno(), True)), rows, ahead)
+        self._blocks[number] = (Segment.from_fileno(reopen(segment.fileno(), True)), rows, ahead)
         if self._bound is None:
             return  # `bind` tells of it
         self._tell_all("slot", number, rows, ahead, fds=[segment.fileno()])
