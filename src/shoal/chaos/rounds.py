@@ -39,6 +39,8 @@ INVARIANTS = {
 
 _BEAT_S = 0.1
 _STACK_S = 1.0
+_STALLS = 4
+"""So many deadlines without a kill: what was made to fail never came back, though other calls do."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +156,7 @@ def _listen(
 ) -> Outcome:
     data, kills, doing = b"", 0, "starting"
     until = time.monotonic() + deadline_s
+    stalled = time.monotonic() + _STALLS * deadline_s
     while True:
         if select.select([reads], [], [], min(0.2, max(0.0, until - time.monotonic())))[0]:
             part = os.read(reads, 1 << 16)
@@ -163,19 +166,23 @@ def _listen(
                 message = json.loads(line)
                 if "outcome" in message:
                     return _read(message["outcome"])
+                until = time.monotonic() + deadline_s
+                if message["kills"] > kills:
+                    stalled = time.monotonic() + _STALLS * deadline_s
                 kills, doing = message["kills"], message["doing"] or doing
                 heard(kills)
-                until = time.monotonic() + deadline_s
-            if part:
+            if part and time.monotonic() < stalled:
                 continue
         if stage.poll() is not None:
             how = f"the stage ended with {stage.returncode} while {doing}"
             return Outcome(kills=kills, violations=[(4, how)])
-        if time.monotonic() >= until:
+        if time.monotonic() >= min(until, stalled):
             with contextlib.suppress(ProcessLookupError):
                 stage.send_signal(signal.SIGUSR1)  # its stack
             time.sleep(_STACK_S)
             how = f"no call came back for {deadline_s:g} s while {doing}"
+            if time.monotonic() < until:
+                how = f"calls come back, but nothing has come of a fault for {_STALLS * deadline_s:g} s"
             return Outcome(kills=kills, hangs=1, violations=[(4, how)])
 
 
