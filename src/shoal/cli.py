@@ -51,7 +51,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     _add_viewer(commands)
 
-    chaos = commands.add_parser("chaos", help="kill, stop and starve Shoal's processes and check what they promise")
+    chaos = commands.add_parser(
+        "chaos", help="kill, stop and starve Shoal's processes and check what they promise"
+    )
     add_chaos_arguments(chaos)
     chaos.set_defaults(run=_chaos)
 

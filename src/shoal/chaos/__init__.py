@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -40,12 +41,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--record", type=Path, metavar="FILE", help="keep each round there; rounds it has are not run again"
     )
     parser.add_argument(
-        "--deadline", type=float, default=30.0, metavar="SECONDS", help="a hang is longer (default: %(default)g)"
+        "--deadline",
+        type=float,
+        default=30.0,
+        metavar="SECONDS",
+        help="a hang is longer (default: %(default)g)",
     )
     parser.add_argument(
         "--against", choices=PEERS, action="append", help="the same faults on a peer; may be repeated"
     )
-    parser.add_argument("--soak", type=float, metavar="MINUTES", help="create, step, kill, attach, close instead")
+    parser.add_argument(
+        "--soak", type=float, metavar="MINUTES", help="create, step, kill, attach, close instead"
+    )
     parser.add_argument("--chart", type=Path, metavar="FILE", help="of --soak: write a picture (SVG)")
 
 
@@ -54,6 +61,7 @@ def run(args: argparse.Namespace) -> int:
     if not hasattr(os, "pidfd_open") or not Path("/proc/self/fd").exists():
         print("shoal chaos needs Linux (pidfd_open and /proc)", file=sys.stderr)
         return 2
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # with all that was started
     if args.soak is not None:
         from shoal.chaos import soak
 

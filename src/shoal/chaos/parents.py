@@ -152,4 +152,3 @@ def _train(moment: str, context: str | None, path: str, name: str, pipe: int) ->
         row = 1 << 32 | number
         id_ = buffer.push({"words": np.full(ring.WORDS, row, np.uint64)})
         os.write(pipe, ring.ACKNOWLEDGED.pack(id_, row))
-

@@ -31,7 +31,9 @@ def planned(parts: Sequence[str], kills: int, seed: int, *, exactly: bool) -> li
         waiting.append([Round(part, seed + number, size) for number, size in enumerate(sizes)])
     longest = max(map(len, waiting))
     # In turns, so that a run that is cut short has some of each.
-    order = [(number * longest / len(rounds), round_) for rounds in waiting for number, round_ in enumerate(rounds)]
+    order = [
+        (number * longest / len(rounds), round_) for rounds in waiting for number, round_ in enumerate(rounds)
+    ]
     return [round_ for _, round_ in sorted(order, key=lambda pair: pair[0])]
 
 

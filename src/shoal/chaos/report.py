@@ -25,7 +25,12 @@ TARGETS = {
 
 def percentiles(values: Sequence[float]) -> dict[str, float]:
     p50, p99 = np.percentile(values, [50, 99])
-    return {"n": len(values), "p50": round(float(p50), 2), "p99": round(float(p99), 2), "max": round(max(values), 2)}
+    return {
+        "n": len(values),
+        "p50": round(float(p50), 2),
+        "p99": round(float(p99), 2),
+        "max": round(max(values), 2),
+    }
 
 
 def show(found: Sequence[tuple[Round, Outcome]], rounds: Sequence[Round], seed: int, *, as_json: bool) -> int:
@@ -33,7 +38,9 @@ def show(found: Sequence[tuple[Round, Outcome]], rounds: Sequence[Round], seed: 
     parts: dict[str, Outcome] = {}
     for round_, outcome in found:
         parts.setdefault(round_.part, Outcome(round_.part)).add(outcome)
-    times = {what: percentiles(values) for one in parts.values() for what, values in one.times.items() if values}
+    times = {
+        what: percentiles(values) for one in parts.values() for what, values in one.times.items() if values
+    }
     broken = [(round_, violation, one) for round_, one in found for violation in one.violations]
     if as_json:
         print(json.dumps(_summary(parts, times, broken, seed, len(found), len(rounds))))
@@ -41,7 +48,9 @@ def show(found: Sequence[tuple[Round, Outcome]], rounds: Sequence[Round], seed: 
     lines = [["part", "kills", "rows checked", *(f"({n})" for n in INVARIANTS), "hangs", "time"]]
     for part, one in parts.items():
         counts = [str(sum(number == n for number, _ in one.violations)) for n in INVARIANTS]
-        lines.append([part, f"{one.kills:,}", f"{one.rows:,}", *counts, str(one.hangs), f"{one.seconds:.0f} s"])
+        lines.append(
+            [part, f"{one.kills:,}", f"{one.rows:,}", *counts, str(one.hangs), f"{one.seconds:.0f} s"]
+        )
     print("\n" + table(lines))
     print("\nviolations of: " + "\n               ".join(f"({n}) {text}" for n, text in INVARIANTS.items()))
     for part, one in parts.items():
@@ -55,7 +64,10 @@ def show(found: Sequence[tuple[Round, Outcome]], rounds: Sequence[Round], seed: 
     for round_, (number, message), one in broken[:10]:
         print(f"\nVIOLATION of ({number}): {message}\n  again: {_command(round_)}")
         if one.facts.get("said"):
-            print("  it said last:\n" + "\n".join(f"    {line}" for line in one.facts["said"].splitlines()[-25:]))
+            print(
+                "  it said last:\n"
+                + "\n".join(f"    {line}" for line in one.facts["said"].splitlines()[-25:])
+            )
     left = len(rounds) - len(found)
     print(f"\n{'every invariant held' if not broken else f'{len(broken)} violations'}, seed {seed}", end="")
     print(f"; {left} of {len(rounds)} rounds were not begun" if left else "")
@@ -86,7 +98,13 @@ def _summary(
         "seed": seed,
         "rounds": {"begun": begun, "planned": rounds},
         "parts": {
-            part: {"kills": one.kills, "rows": one.rows, "hangs": one.hangs, "seconds": one.seconds, "faults": one.faults}
+            part: {
+                "kills": one.kills,
+                "rows": one.rows,
+                "hangs": one.hangs,
+                "seconds": one.seconds,
+                "faults": one.faults,
+            }
             for part, one in parts.items()
         },
         "milliseconds": times,
@@ -99,7 +117,8 @@ def _summary(
 
 
 def _machine() -> str:
-    return f"{os.cpu_count()} cores, {platform.system()} {platform.release()}, Python {platform.python_version()}"
+    system = f"{platform.system()} {platform.release()}"
+    return f"{os.cpu_count()} cores, {system}, Python {platform.python_version()}"
 
 
 def table(lines: Sequence[Sequence[str]]) -> str:
@@ -107,6 +126,6 @@ def table(lines: Sequence[Sequence[str]]) -> str:
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     text = []
     for line in lines:
-        cells = [cell.ljust(width) if n == 0 else cell.rjust(width) for n, (cell, width) in enumerate(zip(line, widths, strict=True))]
-        text.append("  ".join(cells).rstrip())
+        _, *rest = [cell.rjust(width) for cell, width in zip(line, widths, strict=True)]
+        text.append("  ".join([line[0].ljust(widths[0]), *rest]).rstrip())
     return "\n".join(text)

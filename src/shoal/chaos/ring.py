@@ -59,7 +59,7 @@ def rows_in(pushes: int) -> int:
 
 
 def _write(buffer: ReplayBuffer, name: int, go: int, pipe: int, point: str | None, pushes: int) -> None:
-    """Pushes a burst each time it is told; or `pushes` times, and then up to the point, which nobody survives."""
+    """Pushes a burst each time it is told; or `pushes` times, and then up to the point, where it dies."""
     number = 0
     while point is None or pushes > 0:
         if point is None and not os.read(go, 1):
