@@ -140,18 +140,29 @@ def step_parent(state: State, steps: int, mutant: str) -> Iterator[State]:
         after = "sleep" if mutant == "parent: no second look" else "again"
         yield replace(state, parent=after, armed=True, polled=frozenset(busy))
     elif at == "again":
-        yield replace(state, parent="sleep") if busy else replace(state, parent="take", armed=False)
+        yield (
+            replace(state, parent="sleep")
+            if busy
+            else replace(state, parent="take", armed=False, polled=frozenset())
+        )
     elif at == "sleep":
         heard = any(not state.workers[w].alive for w in state.polled) and mutant != "deaf to a death"
         if state.rung or heard:
-            yield replace(state, parent="bury" if dead else "look", armed=False, rung=False)
+            after = "bury" if dead else "look"
+            yield replace(state, parent=after, armed=False, rung=False, polled=frozenset())
         if state.late and busy:  # step_timeout_s is over
             workers, ghost = state.workers, None
             for w in busy:
                 if mutant == "replace without killing" and workers[w].alive:
                     ghost = w, workers[w]
                 workers = put(workers, w, replace(workers[w], alive=False))
-            moved = {"parent": "bury", "armed": False, "rung": False, "late": state.late - 1}
+            moved = {
+                "parent": "bury",
+                "armed": False,
+                "rung": False,
+                "polled": frozenset(),
+                "late": state.late - 1,
+            }
             yield replace(state, workers=workers, ghost=ghost, **moved)
     elif at == "bury":
         yield bury(state, dead[0], mutant) if dead else replace(state, parent="look")

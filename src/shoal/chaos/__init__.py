@@ -28,10 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kills",
         type=_count,
-        default=100,
         metavar="N",
         help="of workers; ten times as many of ring writers, a tenth as many of trainers; with --only, of "
-        "those (default: %(default)s)",
+        "those (default: 100); with --against, trials of each fault (default: 3)",
     )
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="(default: %(default)s)")
     parser.add_argument("--only", choices=["workers", "ring", "parent"], help="one part alone")
@@ -69,12 +68,12 @@ def run(args: argparse.Namespace) -> int:
     if args.against:
         from shoal.chaos import peers
 
-        return peers.run(args.against, args.kills, args.seed, as_json=args.json)
+        return peers.run(args.against, args.kills or 3, args.seed, as_json=args.json)
     from shoal.chaos import report
     from shoal.chaos.plan import planned, played
 
     parts = [args.only if args.only != "parent" else "parents"] if args.only else list(PARTS)
-    rounds = planned(parts, args.kills, args.seed, exactly=args.only is not None)
+    rounds = planned(parts, args.kills or 100, args.seed, exactly=args.only is not None)
     until = None if args.minutes is None else time.monotonic() + 60 * args.minutes
     found = played(rounds, args.deadline, until, args.record, quiet=args.json)
     return report.show(found, rounds, args.seed, as_json=args.json)
