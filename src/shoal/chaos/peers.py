@@ -78,8 +78,8 @@ class Vector:
         """Observations and rewards; with a limit where the library has one."""
         if self.library == "gymnasium" and self.limit_s is not None:
             self.envs.step_async(chosen)
-            return tuple(self.envs.step_wait(timeout=self.limit_s)[:2])  # type: ignore[return-value]
-        return tuple(self.envs.step(chosen)[:2])  # type: ignore[return-value]
+            return tuple(self.envs.step_wait(timeout=self.limit_s)[:2])
+        return tuple(self.envs.step(chosen)[:2])
 
     def close(self) -> None:
         self.envs.close()
