@@ -68,16 +68,16 @@ def test_a_stage_that_says_nothing_is_a_hang(monkeypatch, tmp_path):
         "import shoal.chaos.ring as ring, time\nring.stage = lambda *_: time.sleep(60)\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    outcome = perform(Round("ring", 0, 1), 1.5, lambda kills: None)
+    outcome = perform(Round("ring", 0, 1), 6.0, lambda kills: None)
     assert outcome.hangs == 1 and outcome.violations[0][0] == 4
-    assert "time.sleep" in outcome.facts["said"] or "sitecustomize" in outcome.facts["said"]  # its stack
+    assert "sitecustomize" in outcome.facts["said"]  # its stack
 
 
 def test_a_record_is_taken_up_again(tmp_path):
     record = tmp_path / "record"
-    first = chaos("--only", "ring", "--kills", 60, "--seed", 5, "--record", record)
+    first = chaos("--only", "ring", "--kills", 20, "--seed", 5, "--record", record)
     assert first.returncode == 0 and "round 1 of 1" in first.stdout, first.stdout + first.stderr
-    again = chaos("--only", "ring", "--kills", 60, "--seed", 5, "--record", record)
+    again = chaos("--only", "ring", "--kills", 20, "--seed", 5, "--record", record)
     assert (
         again.returncode == 0
         and "round 1 of 1" not in again.stdout

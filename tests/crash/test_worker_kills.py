@@ -17,11 +17,11 @@ def run_kills(kills: int, seed: int, **options: object) -> Outcome:
 
 @pytest.mark.parametrize("autoreset", ["NEXT_STEP", "SAME_STEP", "DISABLED"])
 def test_no_row_is_wrong_while_workers_are_killed_at_random(autoreset):
-    run_kills(25, 1, scene="restart", autoreset=autoreset)
+    run_kills(20, 1, scene="restart", autoreset=autoreset)
 
 
 def test_no_row_is_wrong_while_workers_are_killed_in_asynchronous_stepping():
-    run_kills(40, 2, scene="asynchronous")
+    run_kills(25, 2, scene="asynchronous")
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
@@ -30,7 +30,7 @@ def test_no_row_is_wrong_while_workers_are_stopped_or_hang_and_are_killed_for_it
 
 
 def test_rows_of_C_environments_are_those_of_one_process_while_workers_are_killed():
-    run_kills(12, 4, scene="native")
+    run_kills(8, 4, scene="native")
 
 
 def test_a_death_is_known_and_mended_in_milliseconds():

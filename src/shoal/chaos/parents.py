@@ -31,6 +31,7 @@ __all__ = ["stage"]
 
 ENVS, WORKERS = 4, 4
 CAPACITY = 64
+NAMED = Layout({"words": (np.int64, (8,))})
 GONE_S = 2.0
 READY_S = 30.0
 MOMENTS = ("making", "stepping", "stepping", "pushing", "busy workers", "repairing", "resetting", "closing")
@@ -73,12 +74,14 @@ def _kill_one(chooser: random.Random, moment: str, context: str | None, outcome:
         while part := os.read(reads, 1 << 16):
             said += part
         os.close(reads)
+        # A dead owner's name is taken over; after a violation too, so that nothing is left of this.
+        with Segment.named(NAMED, name) as segment:
+            kept = segment["words"].any()
+    if kept:
+        raise Violation(5, "the named segment of a dead trainer was given out again with its contents")
     outcome.rows += _require_rows(path, said.split(b"ready", 1)[-1])
     if left := [path.name for path in names.listed()]:
         raise Violation(5, f"sessions {left} of a dead trainer are still listed")
-    with Segment.named(Layout({"words": (np.int64, (8,))}), name) as segment:  # a dead owner's is taken over
-        if segment["words"].any():
-            raise Violation(5, "the named segment of a dead trainer was given out again with its contents")
 
 
 def _wait_ready(reads: int) -> None:
@@ -127,7 +130,7 @@ def _be_trainer(moment: str, context: str | None, path: str, name: str, pipe: in
 
 
 def _train(moment: str, context: str | None, path: str, name: str, pipe: int) -> None:
-    segment = Segment.named(Layout({"words": (np.int64, (8,))}), name)
+    segment = Segment.named(NAMED, name)
     segment["words"][:] = 1
     makers = [partial(Marked, env, 200.0) for env in range(ENVS)]
     envs = ProcessVectorEnv(makers, num_workers=WORKERS, context=context, on_fault="restart")

@@ -20,13 +20,12 @@ from typing import Any
 
 import numpy as np
 
-import shoal
 from shoal.chaos.held import children, launcher_pid
 from shoal.chaos.marked import Checker, Marked
 from shoal.errors import SessionError, WorkerDied
 from shoal.replay import ReplayBuffer
 from shoal.state import attach
-from shoal.vector import ProcessVectorEnv
+from shoal.vector import ProcessVectorEnv, make_vec
 
 __all__ = ["judged", "run"]
 
@@ -101,13 +100,11 @@ def judged(samples: list[Sample]) -> dict[str, str]:
 def _cycle(chooser: random.Random, number: int) -> int:
     """Everything once; how many rows were checked."""
     rows = _python_envs(chooser, number)
-    with shoal.make_vec(
-        "shoal/CartPole-v1", 64, backend="process", num_workers=2, on_fault="restart"
-    ) as envs:
+    with make_vec("shoal/CartPole-v1", 64, backend="process", num_workers=2, on_fault="restart") as envs:
         envs.reset(seed=number)
         os.kill(envs.worker_pids[0], signal.SIGKILL)  # type: ignore[union-attr, arg-type]
         envs.step(np.zeros(64, np.int64))
-    with shoal.make_vec("shoal/CartPole-v1", 64) as envs:
+    with make_vec("shoal/CartPole-v1", 64) as envs:
         envs.reset(seed=number)
         envs.step(np.zeros(64, np.int64))
     with ReplayBuffer(256, {"words": (np.uint64, (64,))}) as buffer:

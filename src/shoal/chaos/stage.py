@@ -8,6 +8,8 @@ import sys
 
 from shoal.chaos.rounds import run_stage
 
+__all__: list[str] = []
+
 if __name__ == "__main__":
     run_stage(int(sys.argv[1]), json.loads(sys.argv[2]))
     sys.stdout.flush()
