@@ -8,7 +8,7 @@ BUILD_NEEDS := "scikit-build-core>=0.11" "nanobind>=3,<4" "cmake>=3.18" ninja
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
 INSTALL := $(PIP) install --no-build-isolation --config-settings=cmake.define.SHOAL_WERROR=ON --editable
 
-.PHONY: all run test check fix asan asan-python fuzz tsan bench learn test-gymnasium test-viewer test-adapters torch clean
+.PHONY: all run test check fix asan asan-python fuzz tsan bench learn test-gymnasium test-viewer test-adapters torch clean chaos soak
 
 all: check test
 
@@ -61,6 +61,16 @@ bench: $(VENV)/.installed
 	@$(BIN)/python benchmarks/spaces.py
 	@$(BIN)/python benchmarks/native.py $(ARGS)
 	@$(BIN)/python benchmarks/scaling.py
+
+# Every fault, in full: 10,000 workers, 100,000 ring writers and 1,000 trainers killed; hours on two cores. What was
+# run is kept in build/chaos and not run again, so it can be stopped and taken up: make chaos ARGS="--minutes 30"
+chaos: $(VENV)/.installed
+	@mkdir -p build/chaos
+	@nice -n 10 $(BIN)/shoal chaos --kills 10000 --seed 1 --record build/chaos/seed-1.jsonl $(ARGS)
+
+# An hour of make, step, kill, attach and close: make soak ARGS="--chart soak.svg"
+soak: $(VENV)/.installed
+	@nice -n 10 $(BIN)/shoal chaos --soak 60 $(ARGS)
 
 # Does it still learn? PPO and DQN on CartPole for some seeds; each must reach a return within a number of steps.
 learn: $(VENV)/.installed

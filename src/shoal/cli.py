@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from shoal import __version__
+from shoal.chaos import add_arguments as add_chaos_arguments
 from shoal.errors import ShoalError
 from shoal.memory import list_names
 from shoal.memory.limits import format_bytes
@@ -49,6 +50,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     check.set_defaults(run=_check)
 
     _add_viewer(commands)
+
+    chaos = commands.add_parser(
+        "chaos", help="kill, stop and starve Shoal's processes and check what they promise"
+    )
+    add_chaos_arguments(chaos)
+    chaos.set_defaults(run=_chaos)
 
     args = parser.parse_args(argv)
     if args.command is None:
@@ -224,6 +231,12 @@ def _check(args: argparse.Namespace) -> int:
     from shoal import check
 
     return check.run(args.env, dict(args.option))
+
+
+def _chaos(args: argparse.Namespace) -> int:
+    from shoal import chaos
+
+    return chaos.run(args)
 
 
 def _watch(args: argparse.Namespace) -> int:
