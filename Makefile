@@ -8,7 +8,7 @@ BUILD_NEEDS := "scikit-build-core>=0.11" "nanobind>=3,<4" "cmake>=3.18" ninja
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
 INSTALL := $(PIP) install --no-build-isolation --config-settings=cmake.define.SHOAL_WERROR=ON --editable
 
-.PHONY: all run test check fix asan asan-python tsan bench learn test-gymnasium test-viewer test-adapters torch clean
+.PHONY: all run test check fix asan asan-python tsan bench learn test-gymnasium test-viewer test-adapters torch docs clean
 
 all: check test
 
@@ -49,6 +49,11 @@ bench: $(VENV)/.installed
 	@$(BIN)/python benchmarks/spaces.py
 	@$(BIN)/python benchmarks/native.py $(ARGS)
 	@$(BIN)/python benchmarks/scaling.py
+
+# The documentation as a site of plain files, build/docs/index.html. A broken link fails it.
+docs: $(VENV)/.installed
+	@$(PIP) install "markdown-it-py>=3" "pygments>=2.13"
+	@$(BIN)/python docs/site/build.py build/docs
 
 # Does it still learn? PPO and DQN on CartPole for some seeds; each must reach a return within a number of steps.
 learn: $(VENV)/.installed
