@@ -189,7 +189,7 @@ class Site:
     def _picture(self, found: re.Match[str]) -> str:
         """A drawing goes into the page itself, where it has the page's colours; other pictures stay files."""
         source, words = re.findall(r'(?:src|alt)="([^"]*)"', found[1])
-        path = next(picture for picture in self.pictures if picture.name == source)
+        path = next((picture for picture in self.pictures if picture.name == source), Path())
         inside = f'<img src="{source}" alt="{words}">'
         if path.suffix == ".svg" and 'class="drawing"' in path.read_text():
             inside = re.sub(r"<style>.*?</style>", "", path.read_text(), flags=re.DOTALL)
