@@ -177,7 +177,7 @@ class Site:
         elif path.is_file() and path.is_relative_to(ROOT):
             self.files.add(path)
             token.attrs[kind] = f"{_file_page(path)}.html"
-        elif not (path.is_dir() and path.is_relative_to(ROOT)):
+        else:
             self.broken.append(f"{page.source.name}: {target}: there is no such file")
 
     def _title(self, link: Token, words: list[Token]) -> None:
