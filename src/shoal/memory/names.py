@@ -150,7 +150,9 @@ def open_named(name: str, writable: bool) -> int:
     owner = os.fstat(fd).st_uid
     if owner != os.getuid():
         os.close(fd)
-        raise SegmentError(f"the named segment {name!r} belongs to user {owner}, expected {os.getuid()}")
+        raise SegmentError(
+            f"the named segment {name!r} belongs to user {owner}, expected {os.getuid()}; choose another name"
+        )
     return fd
 
 
@@ -160,7 +162,11 @@ def open_existing(path: Path | str, writable: bool, what: str) -> int:
     try:
         return os.open(path, flags | (os.O_RDWR if writable else os.O_RDONLY))
     except FileNotFoundError:
-        raise SegmentNotFound(f"there is no {what}; it was never created, or is gone") from None
+        raise SegmentNotFound(
+            f"there is no {what}; it was never created, or is gone. Create it first, and keep its owner alive"
+            if what.startswith("named")
+            else f"there is no {what}; create it first, or correct the path"
+        ) from None
     except OSError as error:
         raise SegmentError(f"the {what} cannot be opened: {error.strerror}") from error
 

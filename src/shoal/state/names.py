@@ -90,7 +90,10 @@ def bind(name: str) -> socket.socket:
     except BaseException as error:
         listening.close()
         if isinstance(error, OSError) and not isinstance(error, ShoalError):
-            raise SessionError(f"cannot make a session in {place}: {error.strerror}") from error
+            raise SessionError(
+                f"cannot make a session in {place}: {error.strerror}; name another directory in "
+                "SHOAL_SESSION_DIR, or do without: session=None"
+            ) from error
         raise
     finally:
         temporary.unlink(missing_ok=True)

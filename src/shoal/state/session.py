@@ -80,7 +80,9 @@ class Hosted:
             if facts_fd >= 0:
                 os.close(facts_fd)
             names.release(self.name)
-            raise SessionError(f"cannot start a session: {error.strerror}") from error
+            raise SessionError(
+                f"cannot start a session: {error.strerror}; session=None makes the environments without one"
+            ) from error
         _hosted.add(self)
 
     @property

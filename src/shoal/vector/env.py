@@ -331,9 +331,15 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         """How many environments flow together: as many as divide num_envs, batch_size and the lanes."""
         batch = arguments.count("batch_size", batch_size, self.num_worlds)
         if self.autoreset_mode != AutoresetMode.NEXT_STEP or self.buffers != "leased":
-            raise ValueError("batch_size needs autoreset_mode NEXT_STEP and buffers='leased'")
+            raise ValueError(
+                "batch_size needs autoreset_mode NEXT_STEP and buffers='leased', found "
+                f"{self.autoreset_mode.name} and {self.buffers!r}"
+            )
         if self._info.agents > 1:
-            raise ValueError("batch_size is for environments of one agent; this one has several")
+            raise ValueError(
+                f"batch_size is for environments of one agent, this one has {self._info.agents}; leave it "
+                "out, and step all of them"
+            )
         return math.gcd(self.num_worlds, batch, self._info.lanes)
 
     def _batch_maker(self, batch_size: int | None) -> SlotMaker | None:

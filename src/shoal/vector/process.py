@@ -545,7 +545,11 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
             )
         length = arguments.count("length", length, 2**31)
         if self._space is None or self._actions.kind == "message":
-            raise ShoalError("a rollout needs observations and actions that live in shared memory")
+            raise ShoalError(
+                "a rollout needs observations and actions that live in shared memory, and of these spaces "
+                "they are messages; give Sequence and Graph bounds (max_length=, max_nodes=, max_edges=), or "
+                "use step"
+            )
         self._catch_up()
         block = self._lender.block(length, self.single_action_space)
         assert block.memory is not None and block.actions is not None
