@@ -1,4 +1,4 @@
-"""Situations a user gets into, and the message each gives: the tables of docs/faults.md are made by running them.
+"""Situations a user gets into, and the message of each: docs/faults.md is made by running them.
 
     python -m tests.docs.faults     writes the tables anew
 
@@ -12,7 +12,6 @@ import ctypes
 import os
 import re
 import signal
-import sys
 import tempfile
 import threading
 import time
@@ -29,6 +28,7 @@ from gymnasium.spaces import Box, Dict, Discrete, Text
 import shoal
 from shoal.replay import PrioritizedSampler
 from shoal.spaces import create_shared_memory, write_to_shared_memory
+from shoal.state.names import directory
 from shoal.vector import ProcessVectorEnv
 
 PAGE = Path(__file__).parents[2] / "docs" / "faults.md"
@@ -68,7 +68,6 @@ class World(gymnasium.Env):  # type: ignore[type-arg]
         if action == 2:
             os.kill(os.getpid(), signal.SIGKILL)
         if action == 3:
-            sys.stderr = open(os.devnull, "w")
             ctypes.string_at(0)
         if action == 4:
             time.sleep(60)
@@ -140,7 +139,9 @@ def _() -> None:
     shoal.make_vec("Squared-v0", 8, size=-1)
 
 
-@situation(MAKING, "a C environment, and no compiler", "Install one, or set `CC`. Bundled environments need none.")
+@situation(
+    MAKING, "a C environment, and no compiler", "Install one, or set `CC`. Bundled environments need none."
+)
 def _() -> None:
     Path("my_env.c").write_text("")
     path, os.environ["PATH"] = os.environ["PATH"], ""
@@ -153,7 +154,9 @@ def _() -> None:
             os.environ["CC"] = chosen
 
 
-@situation(MAKING, "a C file that does not exist", "Correct the path; it is relative to the working directory.")
+@situation(
+    MAKING, "a C file that does not exist", "Correct the path; it is relative to the working directory."
+)
 def _() -> None:
     shoal.make_vec("no_env.c")
 
@@ -164,7 +167,9 @@ def _() -> None:
     shoal.make_vec("./other.so")
 
 
-@situation(MAKING, "a function that cannot be sent to a worker", "Make what it refers to inside the function.")
+@situation(
+    MAKING, "a function that cannot be sent to a worker", "Make what it refers to inside the function."
+)
 def _() -> None:
     lock = threading.Lock()
 
@@ -179,7 +184,9 @@ def _() -> None:
     ProcessVectorEnv([lambda: None] * 2)
 
 
-@situation(MAKING, "a function instead of a list of them", "Write `[make] * 8`, or use `shoal.make_vec(make, 8)`.")
+@situation(
+    MAKING, "a function instead of a list of them", "Write `[make] * 8`, or use `shoal.make_vec(make, 8)`."
+)
 def _() -> None:
     ProcessVectorEnv(World)  # type: ignore[arg-type]
 
@@ -225,8 +232,7 @@ def _() -> None:
 
 @situation(STEPPING, "use in a forked child", "Make environments in the process that steps them.")
 def _() -> None:
-    with poles() as envs, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with poles() as envs:
         envs.reset(seed=0)
         reading, writing = os.pipe()
         if os.fork() == 0:
@@ -263,7 +269,7 @@ def _() -> None:
         rollout.step(np.zeros(4, np.int64))
 
 
-@situation(STEPPING, "a picture of environments made without", "Make them with `render_mode=\"rgb_array\"`.")
+@situation(STEPPING, "a picture of environments made without", 'Make them with `render_mode="rgb_array"`.')
 def _() -> None:
     with poles() as envs:
         envs.reset(seed=0)
@@ -324,7 +330,9 @@ def _() -> None:
         envs.step([0, 0, 4, 0])
 
 
-@situation(WORKERS, "`step_wait(timeout)` expires", "The step goes on; the next call throws its results away.")
+@situation(
+    WORKERS, "`step_wait(timeout)` expires", "The step goes on; the next call throws its results away."
+)
 def _() -> None:
     with worlds() as envs:
         envs.step_async([4, 0, 0, 0])
@@ -355,7 +363,9 @@ MEMORY = "Shared memory"
 REWARDS = {"reward": (np.float64, (8,))}
 
 
-@situation(MEMORY, "more than there is room for", "Raise the limit it names, or ask for less. Nothing was allocated.")
+@situation(
+    MEMORY, "more than there is room for", "Raise the limit it names, or ask for less. Nothing was allocated."
+)
 def _() -> None:
     shoal.Segment(shoal.Layout({"x": (np.uint8, (1 << 50,))}))
 
@@ -526,7 +536,9 @@ def message(of: Situation) -> str:
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         try:
-            of.run()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # what Gymnasium logs beside an error
+                of.run()
         except Exception as error:
             said = f"{type(error).__name__}: {KeyError.__str__(error) if type(error) is KeyError else error}"
         else:
@@ -539,10 +551,15 @@ def message(of: Situation) -> str:
 def shown(said: str) -> str:
     """The first lines, on one; numbers of processes, sizes of this machine and places in memory are N."""
     said = " ".join(said.splitlines()[:2]) if len(said.splitlines()[0]) < 60 else said.splitlines()[0]
-    said = re.sub(r"/tmp/shoal-\w+", "/tmp/shoal-UID", said)
+    said = said.replace(str(directory()), "/tmp/shoal-UID")
+    said = re.sub(r"(but ).*( leaves N).*", r"\1this machine's free memory\2", _large(said))  # or a cgroup
     said = re.sub(r"0x[0-9a-f]+", "N", said)
     said = re.sub(r"((?:process|pid) )\d+", r"\1N", said)
-    return re.sub(r"\b\d{5,}(?:\.\d+)?(?: [KMGTPE]B)?|\b\d+\.\d+ [KMGTPE]B", "N", said)
+    return said
+
+
+def _large(said: str) -> str:
+    return re.sub(r"\b\d{9,}( \(?bytes)?( \([\d.]+ [KMGTPE]B\))?", r"N\1", said)
 
 
 def tables() -> str:
