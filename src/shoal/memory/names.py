@@ -46,7 +46,12 @@ os.register_at_fork(after_in_child=_drop_inherited_locks)
 
 @dataclass(frozen=True, slots=True)
 class NameEntry:
-    """A named segment as it lies in the directory of names."""
+    """A named segment as it lies in the directory of names.
+
+    >>> with shoal.Segment.named(shoal.Layout({"x": (np.float32, (8,))}), "entry-doc"):
+    ...     [entry.alive for entry in list_names() if entry.name == "entry-doc"]
+    [True]
+    """
 
     name: str
     path: Path
@@ -196,7 +201,12 @@ def _owner(path: Path) -> tuple[int | None, bool]:
 
 
 def list_names() -> list[NameEntry]:
-    """Every named segment of this user, with whether its owner lives (by its lock, not its pid)."""
+    """Every named segment of this user, with whether its owner lives (by its lock, not its pid).
+
+    >>> with shoal.Segment.named(shoal.Layout({"x": (np.float32, (8,))}), "list-doc"):
+    ...     "list-doc" in [entry.name for entry in list_names()]
+    True
+    """
     entries = []
     prefix = _prefix()
     directory = Path(_core.name_directory())

@@ -46,6 +46,13 @@ _MAX_ENVS = 2**31
 class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
     """Steps `num_envs` C environments in one call. Made by `shoal.make_vec`.
 
+    >>> envs = shoal.make_vec("CartPole-v1", num_envs=8)
+    >>> observations, info = envs.reset(seed=0)
+    >>> observations, rewards, terminated, truncated, info = envs.step(envs.action_space.sample())
+    >>> observations.shape, rewards.dtype, envs.stats["steps"]
+    ((8, 4), dtype('float64'), 8)
+    >>> envs.close()
+
     For environments with several agents the rows of every array are agents, `num_envs` counts rows, and
     `num_worlds` the environments behind them.
     """

@@ -63,6 +63,8 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
     >>> envs = shoal.vector.ProcessVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 8, num_workers=2)
     >>> observations, info = envs.reset(seed=0)
     >>> observations, rewards, terminated, truncated, info = envs.step(envs.action_space.sample())
+    >>> observations.shape, len(envs.worker_pids)
+    ((8, 4), 2)
     >>> envs.close()
 
     The arguments up to `max_concurrency` are AsyncVectorEnv's.
