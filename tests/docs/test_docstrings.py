@@ -24,7 +24,7 @@ OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
 def examples(thing, name="it"):
-    """Its own examples and those of its methods. `np`, `gymnasium` and `shoal` are there, and its module's."""
+    """Its own examples and those of its methods, with `np`, `gymnasium`, `shoal` and its module's names."""
     around = {**vars(sys.modules[thing.__module__]), "np": np, "gymnasium": gymnasium, "shoal": shoal}
     return [found for found in doctest.DocTestFinder().find(thing, name, globs=around) if found.examples]
 
