@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def builder():
+    pytest.importorskip("markdown_it", reason="make docs installs it")
     path = ROOT / "docs" / "site" / "build.py"
     spec = importlib.util.spec_from_file_location("site_build", path)
     module = importlib.util.module_from_spec(spec)

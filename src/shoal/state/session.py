@@ -10,8 +10,6 @@ import re
 import time
 import weakref
 from collections.abc import Mapping
-from functools import lru_cache
-from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -69,7 +67,7 @@ class Hosted:
         self.name, listening = _bound(asked, str(facts["env"]))
         self._pid = os.getpid()
         self._host: _core.Host | None = None
-        own = {"name": self.name, "pid": self._pid, "started": time.time(), "version": _version()}
+        own = {"name": self.name, "pid": self._pid, "started": time.time(), "version": _core.__version__}
         facts_fd = -1
         try:
             facts_fd = _sealed(json.dumps({**own, **facts}).encode())
@@ -122,11 +120,6 @@ def _sealed(data: bytes) -> int:
         return _core.reopen(fd, False)
     finally:
         os.close(fd)
-
-
-@lru_cache(maxsize=1)
-def _version() -> str:
-    return version("shoal")
 
 
 def _bound(asked: str, env: str) -> tuple[str, Any]:
