@@ -224,7 +224,7 @@ class Site:
 
     def _write_page(self, template: str, page: Page, navigation: str, around: str) -> None:
         contents = "".join(
-            f'<li class="level{level}"><a href="#{anchor}">{html.escape(words)}</a></li>'
+            f'<li class="level{level}"><a href="#{anchor}">{html.escape(_short(page.name, words))}</a></li>'
             for level, anchor, words in page.headings
             if level in (2, 3)
         )
@@ -238,6 +238,11 @@ class Site:
         }
         text = re.sub(r"\{\{(\w+)\}\}", lambda found: filled[found[1]], template)
         (self.out / f"{page.name}.html").write_text(text)
+
+
+def _short(page: str, heading: str) -> str:
+    """In the reference's list of contents names stand below their module, and need it no more."""
+    return heading.rpartition(".")[2] if page == "api" and heading.count(".") else heading
 
 
 def _plain(inline: Token) -> str:
@@ -254,6 +259,13 @@ def _highlight(code: str, language: str, attributes: str) -> str:
         raise SystemExit(f"a code block is of a language that is not known: {language!r}") from error
     name = f'<span class="file">{html.escape(attributes)}</span>' if attributes else ""
     return f"<pre>{name}<code>{highlight(code, lexer, HtmlFormatter(nowrap=True))}</code></pre>"
+
+
+def _console_line(line: str) -> str:
+    """A command after its prompt, or what a command printed."""
+    if line.startswith("$ "):
+        return f'<span class="gp">$ </span>{html.escape(line[2:])}'
+    return f'<span class="go">{html.escape(line)}</span>'
 
 
 def _highlight_file(path: Path) -> str:

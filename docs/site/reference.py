@@ -80,26 +80,41 @@ def members(thing: type) -> Iterator[tuple[str, Any]]:
 
 
 def signature(name: str, thing: Any) -> str:
-    """`name(arguments) -> result`, a line for each argument where one would be too long."""
+    """`name(arguments) -> result`, a line for each argument where one line would be too long."""
     try:
         found = inspect.signature(thing)
     except (ValueError, TypeError):
         return f"{name}(...)"
-    drop = [p for p in found.parameters.values() if p.name not in ("self", "cls")]
-    text = f"{name}{found.replace(parameters=drop)}"
-    text = re.sub(r"'([\w.\[\], |]+)'(?=[,)=\s]|$)", r"\1", text)  # annotations are strings there
-    text = re.sub(r"<(\w+)\.(\w+): [^>]*>", r"\1.\2", text)
-    if len(text) <= 88:
-        return text
-    shown = [str(p) for p in drop]
-    stars = [at for at, p in enumerate(drop) if p.kind is inspect.Parameter.KEYWORD_ONLY]
-    if stars and not any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in drop):
-        shown.insert(stars[0], "*")
-    shown = [
-        re.sub(r"<(\w+)\.(\w+): [^>]*>", r"\1.\2", re.sub(r": '([^']*)'", r": \1", one)) for one in shown
-    ]
-    result = text[text.rindex(")") + 1 :] if ") -> " in text else ""
-    return "\n".join([f"{name}(", *(f"    {one}," for one in shown), f"){result}"])
+    shown: list[str] = []
+    for one in found.parameters.values():
+        if one.name in ("self", "cls"):
+            continue
+        if one.kind is inspect.Parameter.KEYWORD_ONLY and not any(text.startswith("*") for text in shown):
+            shown.append("*")
+        shown.append(argument(one))
+    result = "" if inspect.isclass(thing) else returned(found)
+    line = f"{name}({', '.join(shown)}){result}"
+    return (
+        line if len(line) <= 88 else "\n".join([f"{name}(", *(f"    {one}," for one in shown), f"){result}"])
+    )
+
+
+def argument(one: inspect.Parameter) -> str:
+    stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}.get(one.kind, "")
+    text = stars + one.name
+    if one.annotation is not one.empty:
+        text += f": {annotation(one.annotation)}"
+    if one.default is not one.empty:
+        text += " = " + re.sub(r"<([\w.]+): .*>", r"\1", repr(one.default))  # an Enum's member by its name
+    return text
+
+
+def returned(found: inspect.Signature) -> str:
+    return "" if found.return_annotation is found.empty else f" -> {annotation(found.return_annotation)}"
+
+
+def annotation(given: Any) -> str:
+    return given if isinstance(given, str) else inspect.formatannotation(given)
 
 
 def docstring(thing: Any) -> str:
