@@ -8,7 +8,7 @@ BUILD_NEEDS := "scikit-build-core>=0.11" "nanobind>=3,<4" "cmake>=3.18" ninja
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
 INSTALL := $(PIP) install --no-build-isolation --config-settings=cmake.define.SHOAL_WERROR=ON --editable
 
-.PHONY: all run test check fix asan asan-python fuzz tsan bench learn test-gymnasium test-viewer test-adapters torch clean chaos soak
+.PHONY: all run test check fix asan asan-python fuzz tsan bench learn test-gymnasium test-viewer test-adapters torch clean chaos soak docs
 
 all: check test
 
@@ -71,6 +71,10 @@ chaos: $(VENV)/.installed
 # An hour of make, step, kill, attach and close: make soak ARGS="--chart soak.svg"
 soak: $(VENV)/.installed
 	@nice -n 10 $(BIN)/shoal chaos --soak 60 $(ARGS)
+# The documentation as a site of plain files, build/docs/index.html. A broken link fails it.
+docs: $(VENV)/.installed
+	@$(PIP) install "markdown-it-py>=3" "pygments>=2.13"
+	@$(BIN)/python docs/site/build.py build/docs
 
 # Does it still learn? PPO and DQN on CartPole for some seeds; each must reach a return within a number of steps.
 learn: $(VENV)/.installed
@@ -110,7 +114,7 @@ test-adapters: $(ADAPTERS:%=test-adapter-%)
 
 test-adapter-%: .venv-adapters/%/.made $(VENV)/.wheel
 	@$(<D)/bin/pip --quiet --disable-pip-version-check install --force-reinstall --no-deps build/wheel/*.whl
-	$(<D)/bin/python -m pytest -p no:cacheprovider tests/adapters/test_$*.py $(ARGS)
+	$(<D)/bin/python -m pytest -p no:cacheprovider tests/adapters/test_$*.py tests/docs/test_pages.py::test_a_block_that_needs_another_library_runs_where_that_is $(ARGS)
 
 .PRECIOUS: .venv-adapters/%/.made
 .venv-adapters/%/.made:

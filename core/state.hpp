@@ -117,7 +117,7 @@ class Window {
         int64_t stamps[SHOAL_WINDOW_STAMPS] = {};
         {
             Unlocked unlocked;
-            number = shoal_window_read(window_, PyByteArray_AS_STRING(content.ptr()), capacity_, &bytes,
+            number = shoal_window_read(window_, PyByteArray_AsString(content.ptr()), capacity_, &bytes,
                                        stamps, patience_ns);
         }
         if (number == 0)

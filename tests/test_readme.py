@@ -51,8 +51,21 @@ def test_an_example_runs(example, tmp_path):
     assert done.stdout
 
 
-def test_the_quickstart_is_short():
+def test_the_readme_and_its_quickstart_are_short():
+    assert len(README.splitlines()) <= 180
     assert len(BLOCKS[0][1].strip().splitlines()) <= 15
+
+
+def test_the_readme_shows_the_viewer():
+    (picture,) = re.findall(r"!\[[^]]*\]\((.+?)\)", README)
+    assert (ROOT / picture).is_file()
+
+
+def test_numbers_of_the_readme_are_those_of_the_performance_page():
+    """What is measured is written down once; the front page repeats some of it."""
+    measured = (ROOT / "docs" / "performance.md").read_text()
+    for number in ("295 M", "12.6 M", "1.19 M", "40.6 M", "9.3", "363", "13.6", "404", "2.4", "76"):
+        assert number in README and re.search(rf"(?<![\d.]){re.escape(number)}(?![\d.])", measured), number
 
 
 def test_every_make_target_of_the_readme_exists():

@@ -2,6 +2,8 @@ from typing import Any
 
 from typing_extensions import Buffer
 
+__version__: str
+
 class Mapping(Buffer):
     def __init__(self, fd: int, size: int, writable: bool) -> None: ...
     @property

@@ -156,7 +156,7 @@ def _play(learner: Learner) -> None:
 def _viewer(session: str | None) -> Iterator[str]:
     """Runs `shoal watch` beside this process; its link."""
     if session is None:
-        raise ShoalError("--watch needs a session, but SHOAL_SESSIONS is off")
+        raise ShoalError("--watch needs a session, but SHOAL_SESSIONS is off; unset it")
     command = [sys.executable, "-m", "shoal", "watch", session]
     viewer = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

@@ -62,7 +62,14 @@ def _rebuild(kind: type[ShoalError], message: str, facts: dict[str, Any]) -> Sho
 
 
 class ShoalError(Exception):
-    """Root of all Shoal errors: a message for people, and the facts behind it as attributes."""
+    """Root of all Shoal errors: a message for people, and the facts behind it as attributes.
+
+    >>> try:
+    ...     shoal.Segment.attach("nobody-has-this-name")
+    ... except shoal.ShoalError as error:
+    ...     print(type(error).__name__)
+    SegmentNotFound
+    """
 
     def __init__(self, message: str, **facts: Any) -> None:
         super().__init__(message)
@@ -79,31 +86,78 @@ class ShoalError(Exception):
 
 
 class LayoutError(ShoalError, ValueError):
-    """Fields that cannot be laid out, or a segment whose layout is not the expected one."""
+    """Fields that cannot be laid out, or a segment whose layout is not the expected one.
+
+    >>> shoal.Layout({"name": (object, (8,))})
+    Traceback (most recent call last):
+    shoal.errors.LayoutError: field 'name': dtype object cannot live in shared memory; ...
+    """
 
 
 class ClosedError(ShoalError, ClosedEnvironmentError, ValueError):
-    """The object was closed. Arrays taken from it before stay valid."""
+    """The object was closed. Arrays taken from it before stay valid.
+
+    >>> envs = shoal.make_vec("CartPole-v1", 4)
+    >>> envs.close()
+    >>> envs.reset()
+    Traceback (most recent call last):
+    shoal.errors.ClosedError: the environments are closed; arrays they returned are still valid
+    """
 
 
 class ForkedError(ShoalError, RuntimeError):
-    """Threads do not survive fork(): the child must make environments of its own."""
+    """Threads do not survive fork(): the child must make environments of its own.
+
+    >>> raise ForkedError("these environments were made by the parent process")
+    Traceback (most recent call last):
+    shoal.errors.ForkedError: these environments were made by the parent process
+    """
 
 
 class PluginError(ShoalError):
-    """A plug-in is no Shoal environment, of another ABI, or refused its options."""
+    """A plug-in is no Shoal environment, of another ABI, or refused its options.
+
+    >>> shoal.make_vec("Squared-v0", size=4)
+    Traceback (most recent call last):
+    shoal.errors.PluginError: Squared-v0: size must be odd, from 3 to 255
+    """
 
 
 class BuildError(PluginError):
-    """The compiler is missing, or refused the source; its own message is in this one."""
+    """The compiler is missing, or refused the source; its own message is in this one.
+
+    >>> shoal.make_vec("no_such_env.c")
+    Traceback (most recent call last):
+    shoal.errors.BuildError: there is no file ...no_such_env.c; ...
+    """
 
 
 class WorkerError(ShoalError, RuntimeError):
-    """A worker process cannot be started, or cannot be understood."""
+    """A worker process cannot be started, or cannot be understood.
+
+    >>> import threading
+    >>> lock = threading.Lock()
+    >>> shoal.vector.ProcessVectorEnv([lambda: lock])
+    Traceback (most recent call last):
+    shoal.errors.WorkerError: env_fns[0], ..., cannot be sent to a worker process: cannot pickle ...
+    """
 
 
 class WorkerDied(WorkerError):
-    """A worker process is dead, and the environments in it are lost."""
+    """A worker process is dead, and the environments in it are lost.
+
+    >>> import os, signal
+    >>> envs = shoal.make_vec("FrozenLake-v1", 4, num_workers=2)
+    >>> _ = envs.reset(seed=0)
+    >>> os.kill(envs.worker_pids[1], signal.SIGKILL)
+    >>> try:
+    ...     while True:
+    ...         _ = envs.step(envs.action_space.sample())
+    ... except WorkerDied as error:
+    ...     print(error.env_ids, error.signal == signal.SIGKILL)
+    [2, 3] True
+    >>> envs.close()
+    """
 
     env_ids: list[int]
     pid: int
@@ -114,67 +168,158 @@ class WorkerDied(WorkerError):
 
 
 class WorkerTimeout(WorkerDied, TimeoutError):
-    """A worker process took longer than it may, and was killed."""
+    """A worker process took longer than it may, and was killed.
+
+    >>> import time
+    >>> class Slow(gymnasium.Env):
+    ...     observation_space = action_space = gymnasium.spaces.Discrete(2)
+    ...     def reset(self, *, seed=None, options=None):
+    ...         return 0, {}
+    ...     def step(self, action):
+    ...         time.sleep(60)
+    >>> envs = shoal.make_vec(Slow, step_timeout_s=0.2)
+    >>> _ = envs.reset()
+    >>> try:
+    ...     envs.step([0])
+    ... except TimeoutError as error:
+    ...     print(type(error).__name__, error.env_ids)
+    WorkerTimeout [0]
+    >>> envs.close()
+    """
 
 
 class SessionError(ShoalError):
-    """There is no such run, it may not be looked at, or it has ended."""
+    """There is no such run, it may not be looked at, or it has ended.
+
+    >>> shoal.attach("nobody-has-this-name")
+    Traceback (most recent call last):
+    shoal.errors.SessionError: no session in ... is called 'nobody-has-this-name'; live are: ...
+    """
 
 
 class SpaceError(ShoalError, ValueError):
-    """A value does not fit its space. Nothing of it was written."""
+    """A value does not fit its space. Nothing of it was written.
+
+    >>> buffer = shoal.ReplayBuffer(10, {"x": (np.float32, (2,))})
+    >>> buffer.push({"x": [1, 2, 3]})
+    Traceback (most recent call last):
+    shoal.errors.SpaceError: field 'x': expected rows of shape (2,), ...
+    >>> buffer.close()
+    """
 
 
 class SpaceKeyError(SpaceError, KeyError):
-    """A key is missing from a Dict value, or a character from a Text's charset."""
+    """A key is missing from a Dict value, or a character from a Text's charset.
+
+    >>> buffer = shoal.ReplayBuffer(10, {"x": (np.float32, ())})
+    >>> buffer.push({"y": 1.0})
+    Traceback (most recent call last):
+    shoal.errors.SpaceKeyError: expected the keys ['x'], found ['y']; nothing stored
+    >>> buffer.close()
+    """
 
 
 class SpaceIndexError(SpaceError, IndexError):
-    """An environment index, a OneOf index or a length is out of range."""
+    """An environment index, a OneOf index or a length is out of range.
+
+    >>> space = gymnasium.spaces.Text(3)
+    >>> memory = shoal.spaces.create_shared_memory(space, 1)
+    >>> shoal.spaces.write_to_shared_memory(space, 0, "four", memory)
+    Traceback (most recent call last):
+    shoal.errors.SpaceIndexError: value: expected at most 3 characters, found 4: 'four'
+    """
 
 
 class SegmentError(ShoalError):
-    """A segment could not be created or opened."""
+    """A segment could not be created or opened.
+
+    >>> shoal.Segment.file(shoal.Layout({"x": (np.float32, (8,))}), "/no/such/place/x.seg")
+    Traceback (most recent call last):
+    shoal.errors.SegmentError: ...
+    """
 
 
 class NoRoomError(SegmentError, MemoryError):
-    """A limit is smaller than the segment; checked before anything is allocated."""
+    """A limit is smaller than the segment; checked before anything is allocated.
+
+    >>> try:
+    ...     shoal.Segment(shoal.Layout({"x": (np.uint8, (2**50,))}))
+    ... except MemoryError as error:
+    ...     print(type(error).__name__, error.need_bytes > error.free_bytes)
+    NoRoomError True
+    """
 
     need_bytes: int
     free_bytes: int
 
 
 class ShmFullError(NoRoomError):
-    """The file system that holds named segments has too little space."""
+    """The file system that holds named segments has too little space.
+
+    >>> issubclass(ShmFullError, NoRoomError) and issubclass(ShmFullError, MemoryError)
+    True
+    """
 
 
 class DiskFullError(NoRoomError):
-    """The file system of a file segment has too little space."""
+    """The file system of a file segment has too little space.
+
+    >>> issubclass(DiskFullError, NoRoomError) and issubclass(DiskFullError, MemoryError)
+    True
+    """
 
 
 class NameInUse(SegmentError, FileExistsError):
-    """The name belongs to a living owner, or the path exists."""
+    """The name belongs to a living owner, or the path exists.
+
+    >>> import os
+    >>> layout = shoal.Layout({"x": (np.float32, (8,))})
+    >>> with shoal.Segment.named(layout) as segment:
+    ...     try:
+    ...         shoal.Segment.named(layout, segment.name)
+    ...     except FileExistsError as error:
+    ...         print(type(error).__name__, error.pid == os.getpid())
+    NameInUse True
+    """
 
     pid: int | None
 
 
 class SegmentNotFound(SegmentError, FileNotFoundError):
-    """No segment has that name or path."""
+    """No segment has that name or path.
+
+    >>> shoal.Segment.attach("nobody-has-this-name")
+    Traceback (most recent call last):
+    shoal.errors.SegmentNotFound: there is no named segment 'nobody-has-this-name'; ...
+    """
 
 
 class CorruptFileError(SegmentError):
-    """The file is not a segment, or not whole."""
+    """The file is not a segment, or not whole.
+
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile() as file:
+    ...     _ = file.write(bytes(4096)), file.flush()
+    ...     shoal.Segment.open(file.name)
+    Traceback (most recent call last):
+    shoal.errors.CorruptFileError: the file ... is not a Shoal segment: ...
+    """
 
 
 class VersionError(SegmentError):
-    """The segment was written in a format this version of Shoal does not read."""
+    """The segment was written in a format this version of Shoal does not read.
+
+    >>> error = VersionError("written by another format", found=2, expected=1)
+    >>> error.found, error.expected
+    (2, 1)
+    """
 
     found: int
     expected: int
 
 
 @contextmanager
-def telling(action: str, kind: type[ShoalError] | None = None) -> Iterator[None]:
+def telling(action: str, kind: type[ShoalError] | None = None, advice: str = "") -> Iterator[None]:
     """What the system refuses within is told as "cannot ACTION: why; what to do"; None: as an OSError."""
     try:
         yield
@@ -183,7 +328,9 @@ def telling(action: str, kind: type[ShoalError] | None = None) -> Iterator[None]
             raise
         message = f"cannot {action}: {error.strerror or error}"
         if error.errno in (errno.EMFILE, errno.ENFILE):
-            message += "; raise the limit on open files with `ulimit -n`"
+            advice = "raise the limit on open files with `ulimit -n`"
+        if advice:
+            message += f"; {advice}"
         if kind is None:
             raise OSError(error.errno, message) from error
         raise kind(message) from error

@@ -80,7 +80,9 @@ class ParallelEnv(pettingzoo.ParallelEnv[str, Any, Any]):
         """Every field the environment exports, flat, one after another in the order of `state_fields`."""
         fields = self._envs.state_arrays().values()
         if not fields:
-            raise NotImplementedError("this environment exports no state (extension shoal.state/1)")
+            raise NotImplementedError(
+                "this environment exports no state; give it the extension shoal.state/1, or do without"
+            )
         return np.concatenate([np.asarray(field, np.float64).ravel() for field in fields])
 
     @property

@@ -139,7 +139,10 @@ class VecEnv(vec_env.VecEnv):
 
     def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
         if self._in_c:
-            raise AttributeError(f"environments in C have no attributes and methods: {method_name}")
+            raise AttributeError(
+                f"environments in C have no attributes and methods, asked for {method_name}; what can be "
+                "chosen about them are keywords of make"
+            )
         chosen = list(self._get_indices(indices))
         if set(chosen) >= set(range(self.num_envs)):
             answers = self.envs.call(method_name, *args, **kwargs)

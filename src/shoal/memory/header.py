@@ -50,14 +50,14 @@ def inspected(fd: int, what: str) -> tuple[Layout, int, int]:
             expected=1,
         )
     if status == _BOUNDS or schema_bytes > _MAX_SCHEMA:
-        raise CorruptFileError(f"the {what} is damaged: its header contradicts itself")
+        raise CorruptFileError(f"the {what} is damaged: its header contradicts itself; restore it")
     try:
         schema = os.pread(fd, schema_bytes, HEADER_BYTES)
         layout = Layout.from_schema(schema)
     except (OSError, LayoutError) as error:
         raise CorruptFileError(f"the {what} is damaged: {error}") from error
     if layout.digest != header["digest"]:
-        raise CorruptFileError(f"the {what} is damaged: its layout does not match its digest")
+        raise CorruptFileError(f"the {what} is damaged: its layout does not match its digest; restore it")
     if header["data_offset"] + layout.size_bytes > size:
         raise CorruptFileError(
             f"the {what} is damaged: its fields need {layout.size_bytes} bytes after the header, "

@@ -30,7 +30,12 @@ FieldSpec: TypeAlias = tuple[DTypeLike, Sequence[int]]
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One array of a layout: what it is, and where it lies in the data."""
+    """One array of a layout: what it is, and where it lies in the data.
+
+    >>> field = Layout({"reward": (np.float64, (8,)), "done": (np.bool_, (8,))})["done"]
+    >>> field.offset, field.size_bytes, str(field)
+    (64, 8, 'bool[8]')
+    """
 
     name: str
     dtype: np.dtype[Any]
@@ -39,6 +44,7 @@ class Field:
 
     @property
     def size_bytes(self) -> int:
+        """Of its values, without what aligns the next field."""
         return self.dtype.itemsize * math.prod(self.shape)
 
     def __str__(self) -> str:

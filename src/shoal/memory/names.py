@@ -47,7 +47,12 @@ os.register_at_fork(after_in_child=_drop_inherited_locks)
 
 @dataclass(frozen=True, slots=True)
 class NameEntry:
-    """A named segment as it lies in the directory of names."""
+    """A named segment as it lies in the directory of names.
+
+    >>> with shoal.Segment.named(shoal.Layout({"x": (np.float32, (8,))}), "entry-doc"):
+    ...     [entry.alive for entry in list_names() if entry.name == "entry-doc"]
+    [True]
+    """
 
     name: str
     path: Path
@@ -151,7 +156,9 @@ def open_named(name: str, writable: bool) -> int:
         with telling(f"look at the named segment {name!r}", SegmentError):
             owner = os.fstat(fd).st_uid
         if owner != os.getuid():
-            raise SegmentError(f"the named segment {name!r} belongs to user {owner}, expected {os.getuid()}")
+            raise SegmentError(
+                f"the named segment {name!r} belongs to user {owner}, expected {os.getuid()}; choose another name"
+            )
     except BaseException:
         os.close(fd)
         raise
@@ -164,7 +171,11 @@ def open_existing(path: Path | str, writable: bool, what: str) -> int:
     try:
         return os.open(path, flags | (os.O_RDWR if writable else os.O_RDONLY))
     except FileNotFoundError:
-        raise SegmentNotFound(f"there is no {what}; it was never created, or is gone") from None
+        raise SegmentNotFound(
+            f"there is no {what}; it was never created, or is gone. Create it first, and keep its owner alive"
+            if what.startswith("named")
+            else f"there is no {what}; create it first, or correct the path"
+        ) from None
     except OSError as error:
         raise SegmentError(f"the {what} cannot be opened: {error.strerror}") from error
 
@@ -194,7 +205,12 @@ def _owner(path: Path) -> tuple[int | None, bool]:
 
 
 def list_names() -> list[NameEntry]:
-    """Every named segment of this user, with whether its owner lives (by its lock, not its pid)."""
+    """Every named segment of this user, with whether its owner lives (by its lock, not its pid).
+
+    >>> with shoal.Segment.named(shoal.Layout({"x": (np.float32, (8,))}), "list-doc"):
+    ...     "list-doc" in [entry.name for entry in list_names()]
+    True
+    """
     entries = []
     prefix = _prefix()
     directory = Path(_core.name_directory())

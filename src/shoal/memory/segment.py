@@ -47,8 +47,11 @@ class Segment(Mapping[str, NDArray[Any]]):
 
     >>> from shoal.memory import Layout, Segment
     >>> segment = Segment(Layout({"reward": (np.float64, (8,))}))
-    >>> segment["reward"][3] = 1.5          # seen at once by every process that holds the segment
+    >>> reward = segment["reward"]
+    >>> reward[3] = 1.5                     # seen at once by every process that holds the segment
     >>> segment.close()
+    >>> float(reward[3])                    # arrays outlive it
+    1.5
 
     It crosses to other processes by fork, or as an argument under any `multiprocessing` start method,
     queue or pipe: the descriptor travels, never the bytes. After `close()` arrays taken before stay valid.
@@ -179,6 +182,7 @@ class Segment(Mapping[str, NDArray[Any]]):
 
     @property
     def closed(self) -> bool:
+        """Whether this handle was given back."""
         return self._arrays is None
 
     def close(self) -> None:

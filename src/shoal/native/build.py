@@ -98,7 +98,7 @@ def _checked(source: str | Path) -> tuple[Path, _Language]:
             f"{source} must end in {', '.join(_LANGUAGES)}; it ends in {path.suffix or 'none of these'}"
         )
     if not path.is_file():
-        raise BuildError(f"there is no file {path}")
+        raise BuildError(f"there is no file {path}; `shoal new NAME` writes one to begin with")
     return path, _LANGUAGES[path.suffix]
 
 

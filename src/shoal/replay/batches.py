@@ -18,13 +18,27 @@ __all__ = ["Batch", "Kind", "Outputs", "PrioritizedBatch", "Specs", "begun", "em
 
 
 class Batch(dict[str, Any]):
-    """Rows as arrays by field, as tensors if a device was asked for; and their ids, never used again."""
+    """Rows as arrays by field, as tensors if a device was asked for; and their ids, never used again.
+
+    >>> with shoal.ReplayBuffer(10, {"x": (np.float32, ())}) as buffer:
+    ...     _ = buffer.extend({"x": np.arange(4, dtype=np.float32)})
+    ...     batch = buffer.latest(2)
+    >>> batch["x"], batch.ids
+    (array([2., 3.], dtype=float32), array([2, 3], dtype=uint64))
+    """
 
     ids: NDArray[np.uint64]
 
 
 class PrioritizedBatch(Batch):
-    """Rows, their ids, and the weights that undo the bias of how they were drawn."""
+    """Rows, their ids, and the weights that undo the bias of how they were drawn.
+
+    >>> with shoal.ReplayBuffer(10, {"x": (np.float32, ())}) as buffer:
+    ...     sampler = shoal.replay.PrioritizedSampler(buffer)
+    ...     _ = buffer.extend({"x": np.arange(4, dtype=np.float32)})
+    ...     sampler.sample(2).weights
+    array([1., 1.], dtype=float32)
+    """
 
     weights: Any
     """float32[n]: an array, or a tensor like the rest."""

@@ -81,7 +81,10 @@ class SharedCircularBuffer:
                 return {name: array.tolist() for name, array in out.items()}
             # Being written at this moment, or left unfinished by a process that died: others are drawn.
             slots[missing] = generator.randint(0, used, size=len(missing))
-        raise ValueError("there is no finished transition in the buffer")
+        raise ValueError(
+            f"there is no finished transition in the buffer: {used} slots are being written, or were when "
+            "their writer died; push some"
+        )
 
     def latest(self, n: int) -> dict[str, list[Any]]:
         """The `n` most recent transitions, oldest first; all if there are fewer."""

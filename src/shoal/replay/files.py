@@ -101,7 +101,10 @@ def load(directory: Path, seed: int | None) -> ReplayBuffer:
             f"{str(directory)!r} does not hold a saved replay buffer: {_said(error)}"
         ) from error
     if not 0 <= count <= capacity or not (np.diff(ids.astype(np.int64)) > 0).all():
-        raise CorruptFileError(f"{str(directory)!r}: its rows are not in order")
+        raise CorruptFileError(
+            f"{str(directory)!r} is damaged: expected at most {capacity} rows in the order of their ids, "
+            f"found {count} that are not; restore it, or save the buffer again"
+        )
     links = "num_envs" in facts
     if links:
         rows[PREVIOUS] = _renumbered(rows[PREVIOUS], ids)

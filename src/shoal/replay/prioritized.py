@@ -86,7 +86,10 @@ class PrioritizedSampler:
         if given.shape != wanted.shape:
             raise ValueError(f"expected as many priorities as ids, found {given.shape} and {wanted.shape}")
         if not np.isfinite(given).all() or (given <= 0).any():
-            raise ValueError("priorities must be finite and more than 0; add a small number to errors")
+            bad = given[~(np.isfinite(given) & (given > 0))][0]
+            raise ValueError(
+                f"priorities must be finite and more than 0, found {bad:g}; add a small number to errors"
+            )
         with np.errstate(over="ignore", under="ignore"):
             weights = given**self.alpha
         if len(weights) and not (weights.min() >= _LEAST and weights.max() <= 1 / _LEAST):

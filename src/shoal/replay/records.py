@@ -280,7 +280,7 @@ def _columns(fields: Mapping[str, FieldSpec], checks: bool) -> tuple[list[Column
     """
     checked = Layout(fields)  # the same rules as everywhere: names, dtypes, shapes
     if not checked:
-        raise LayoutError("a row needs at least one field")
+        raise LayoutError('a row needs at least one field, such as {"obs": (np.float32, (4,))}; found none')
     placed: dict[str, Column] = {}
     end = _WORD
     for field in sorted(checked.values(), key=lambda field: field.size_bytes):

@@ -36,11 +36,16 @@ _TRIES = 10_000
 class TrajectoryBuffer(ReplayBuffer):
     """What vector environments did, sampled as transitions. Made by `ReplayBuffer.for_env`.
 
-    buffer = ReplayBuffer.for_env(envs, 100_000)
-    buffer.begin(envs.reset(seed=0)[0])
-    actions = ...
-    buffer.add(actions, *envs.step(actions))
-    batch = buffer.sample(256)  # obs, action, reward, next_obs, terminated, truncated
+    >>> envs = shoal.make_vec("CartPole-v1", 8)
+    >>> buffer = ReplayBuffer.for_env(envs, 1000)
+    >>> buffer.begin(envs.reset(seed=0)[0])
+    >>> for _ in range(20):
+    ...     actions = envs.action_space.sample()
+    ...     buffer.add(actions, *envs.step(actions))
+    >>> list(buffer.sample(32))
+    ['obs', 'next_obs', 'action', 'reward', 'terminated', 'truncated']
+    >>> envs.close(), buffer.close()
+    (None, None)
     """
 
     def __init__(

@@ -60,7 +60,15 @@ def create_shared_memory(
 
 @singledispatch
 def read_from_shared_memory(space: Space[Any], shared_memory: Any, n: int = 1) -> Any:
-    """The values in the memory, batched: views of it, but Text and OneOf are decoded into tuples."""
+    """The values in the memory, batched: views of it, but Text and OneOf are decoded into tuples.
+
+    >>> from gymnasium.spaces import Discrete
+    >>> memory = create_shared_memory(Discrete(4), n=3)
+    >>> values = read_from_shared_memory(Discrete(4), memory, n=3)
+    >>> write_to_shared_memory(Discrete(4), 1, 2, memory)
+    >>> values
+    array([0, 2, 0])
+    """
     if isinstance(shared_memory, Memory):
         return _read(space, shared_memory, n)
     return _theirs(gymnasium_functions.read_from_shared_memory, space)(space, shared_memory, n=n)
@@ -68,7 +76,15 @@ def read_from_shared_memory(space: Space[Any], shared_memory: Any, n: int = 1) -
 
 @singledispatch
 def write_to_shared_memory(space: Space[Any], index: int, value: Any, shared_memory: Any) -> None:
-    """Writes one environment's value; SpaceError if it does not fit, and then nothing was written."""
+    """Writes one environment's value; SpaceError if it does not fit, and then nothing was written.
+
+    >>> from gymnasium.spaces import Dict, Discrete
+    >>> space = Dict(lives=Discrete(4))
+    >>> memory = create_shared_memory(space, n=2)
+    >>> write_to_shared_memory(space, 1, {"lives": 3}, memory)
+    >>> read_from_shared_memory(space, memory, n=2)["lives"]
+    array([0, 3])
+    """
     if isinstance(shared_memory, Memory):
         shared_memory.write(index, value)
     else:

@@ -84,7 +84,10 @@ class GraphMemory(Memory):
         node_count = self.nodes.stage_rows(row * self.max_nodes, self.max_nodes, nodes, staged)
         edge_count = _NO_EDGES
         if (edges is None) != (links is None):
-            raise SpaceError(f"{self.path}: edges and edge_links must both be given or both be None")
+            given = "edges" if links is None else "edge_links"
+            raise SpaceError(
+                f"{self.path}: edges and edge_links must both be given or both be None, found {given} alone"
+            )
         if edges is not None:
             edge_count = self._stage_edges(row, edges, links, node_count, staged)
         self.counts.stage(row, (node_count, edge_count), staged)
@@ -99,7 +102,10 @@ class GraphMemory(Memory):
             raise SpaceError(f"{self.path}: expected {count} edge_links, one per edge, found {linked}")
         ends = np.asarray(links)
         if count and not (0 <= ends.min() and ends.max() < node_count):
-            raise SpaceError(f"{self.path}: every edge link must be a node from 0 to {node_count - 1}")
+            raise SpaceError(
+                f"{self.path}: every edge link must be a node from 0 to {node_count - 1}, found links from "
+                f"{ends.min()} to {ends.max()}"
+            )
         return count
 
     def read(self, lo: int, hi: int) -> tuple[GraphInstance, ...]:

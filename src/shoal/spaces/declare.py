@@ -36,7 +36,11 @@ Bind: TypeAlias = Callable[[Segment], Memory]
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The sizes that make Sequence and Graph finite; None: not given."""
+    """The sizes that make Sequence and Graph finite; None: not given.
+
+    >>> Bounds(max_length=16)
+    Bounds(max_length=16, max_nodes=None, max_edges=None)
+    """
 
     max_length: int | None = None
     max_nodes: int | None = None
@@ -55,7 +59,13 @@ class Bounds:
 
 @dataclass(slots=True)
 class Declaration:
-    """The fields of one segment as they are collected, from one space or several."""
+    """The fields of one segment as they are collected, from one space or several.
+
+    >>> declaration = Declaration(Bounds(max_length=4))
+    >>> bind = declaration.space(Sequence(Box(0, 1, (2,)), stack=True), "items", rows=8)
+    >>> declaration.fields["items/feature"]
+    (dtype('float32'), (32, 2))
+    """
 
     bounds: Bounds = field(default_factory=Bounds)
     fields: dict[str, FieldSpec] = field(default_factory=dict)
@@ -67,6 +77,7 @@ class Declaration:
         return self.custom(space, path, rows) or declare(space, self, path, rows)
 
     def leaf(self, path: str, dtype: Any, shape: tuple[int, ...]) -> Bind:
+        """Declares one array."""
         self.fields[path] = (dtype, shape)
         return lambda segment: LeafMemory(segment, path)
 

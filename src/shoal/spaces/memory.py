@@ -29,7 +29,14 @@ _UNKNOWN = object()
 
 
 class Memory:
-    """One node of the tree: `rows` values of one space."""
+    """One node of the tree: `rows` values of one space.
+
+    >>> from gymnasium.spaces import Box
+    >>> memory = shoal.spaces.create_shared_memory(Box(0, 1, (2,)), n=4)
+    >>> memory.write(3, np.ones(2, np.float32))
+    >>> memory.read_one(3), memory.rows
+    (array([1., 1.], dtype=float32), 4)
+    """
 
     rows: int
     path: str
@@ -59,6 +66,7 @@ class Memory:
         return count
 
     def checked_count(self, count: int, limit: int) -> int:
+        """`count` if it is no more than `limit`, else SpaceIndexError."""
         if count > limit:
             raise SpaceIndexError(
                 f"{self.path}: {count} elements, but the memory was created for at most {limit}; "

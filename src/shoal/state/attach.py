@@ -56,7 +56,13 @@ def attach(name: str | None = None) -> Session:
 
 
 def sessions() -> list[dict[str, Any]]:
-    """The facts of every live session of this user; names that dead runs left are removed on the way."""
+    """The facts of every live session of this user; names that dead runs left are removed on the way.
+
+    >>> envs = shoal.make_vec("CartPole-v1", 4, session="sessions-doc")
+    >>> "sessions-doc" in [facts["name"] for facts in shoal.state.sessions()]
+    True
+    >>> envs.close()
+    """
     found = []
     for path in names.listed():
         with contextlib.suppress(SessionError), Session(path) as session:  # it may end meanwhile
@@ -65,7 +71,16 @@ def sessions() -> list[dict[str, Any]]:
 
 
 class Session:
-    """A run, seen from outside: it cannot be changed or slowed down through this."""
+    """A run, seen from outside: it cannot be changed or slowed down through this.
+
+    >>> envs = shoal.make_vec("CartPole-v1", 4, session="session-doc")
+    >>> _ = envs.reset(seed=0)
+    >>> session = shoal.attach("session-doc")
+    >>> session.facts["num_worlds"], session.counters()["steps"], session.alive
+    (4, 0, True)
+    >>> session.close(), envs.close()
+    (None, None)
+    """
 
     def __init__(self, path: Path) -> None:
         self._name = path.name

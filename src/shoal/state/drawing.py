@@ -37,6 +37,11 @@ def render(
 
     `layers` names the fields of the world to draw, all by default. Without a world it is the environment's
     own picture, else its observation. Without a height the picture is as high as the world is at this width.
+
+    >>> from shoal.state import Field, Snapshot, render
+    >>> ground = Field("ground", np.eye(4, dtype=np.int8), role="grid")
+    >>> render(Snapshot(0, 0, 0, 0, {"ground": ground}), width=64, legend=False, caption=False).shape
+    (64, 64, 3)
     """
     if not isinstance(snapshot, Snapshot):
         raise TypeError(
@@ -80,7 +85,11 @@ def render(
 
 
 def to_png(pixels: Pixels) -> bytes:
-    """The picture as a PNG file's bytes."""
+    """The picture as a PNG file's bytes.
+
+    >>> to_png(np.zeros((4, 4, 3), np.uint8))[:4]
+    b'\\x89PNG'
+    """
     if not isinstance(pixels, np.ndarray):
         raise TypeError(f"a picture is an array, such as render(snapshot), got {type(pixels).__name__}")
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or 0 in pixels.shape:
@@ -97,7 +106,14 @@ def to_png(pixels: Pixels) -> bytes:
 
 
 def write_png(path: str | PathLike[str], pixels: Pixels) -> None:
-    """Writes the picture as a PNG file."""
+    """Writes the picture as a PNG file.
+
+    >>> import os, tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "black.png")
+    >>> write_png(path, np.zeros((4, 4, 3), np.uint8))
+    >>> os.path.getsize(path) > 50
+    True
+    """
     Path(path).write_bytes(to_png(pixels))
 
 

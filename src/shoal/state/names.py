@@ -73,7 +73,8 @@ def bind(name: str) -> socket.socket:
     if max(len(os.fsencode(one)) for one in (path, temporary)) > _LONGEST:
         raise SessionError(f"{path} is too long for a socket; name a shorter directory in SHOAL_SESSION_DIR")
     directory(create=True)
-    with telling(f"make a session in {place}", SessionError):
+    advice = "name another directory in SHOAL_SESSION_DIR, or do without: session=None"
+    with telling(f"make a session in {place}", SessionError, advice):
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             listening.bind(str(temporary))

@@ -11,8 +11,6 @@ import re
 import time
 import weakref
 from collections.abc import Mapping
-from functools import lru_cache
-from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -75,10 +73,11 @@ class Hosted:
         memory["session"][: len(address)] = np.frombuffer(address, np.uint8)  # before anything can be due
         self._pid = os.getpid()
         self._host: _core.Host | None = None
-        own = {"name": self.name, "pid": self._pid, "started": time.time(), "version": _version()}
+        own = {"name": self.name, "pid": self._pid, "started": time.time(), "version": _core.__version__}
         facts_fd = -1
         try:
-            with telling("start a session", SessionError):
+            advice = "session=None makes the environments without one"
+            with telling("start a session", SessionError, advice):
                 facts_fd = _sealed(json.dumps({**own, **facts}).encode())
                 shared = memory["watched"], memory["due"], counted
                 self._host = _core.Host(listening.fileno(), facts_fd, num_worlds, *shared)
@@ -125,11 +124,6 @@ def _sealed(data: bytes) -> int:
         return _core.reopen(fd, False)
     finally:
         os.close(fd)
-
-
-@lru_cache(maxsize=1)
-def _version() -> str:
-    return version("shoal")
 
 
 def _bound(asked: str, env: str) -> tuple[str, Any]:

@@ -17,7 +17,11 @@ ROLES = ("", "grid", "entities", "scalar", "image")
 
 @dataclass(frozen=True, slots=True)
 class Category:
-    """What a value of a grid, or a kind of entity, means."""
+    """What a value of a grid, or a kind of entity, means.
+
+    >>> Category(1, "water", "#2a6f97").name
+    'water'
+    """
 
     value: int
     name: str
@@ -27,7 +31,13 @@ class Category:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One named array, and how to draw it."""
+    """One named array, and how to draw it.
+
+    >>> sea = Category(0, "sea", "#2a6f97")
+    >>> field = Field("terrain", np.zeros((2, 2), np.int8), role="grid", categories=(sea,))
+    >>> field.schema["role"], field.schema["shape"]
+    ('grid', [2, 2])
+    """
 
     name: str
     data: NDArray[Any]
@@ -56,7 +66,19 @@ class Field:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Snapshot:
-    """One environment between two steps; every part is of the same boundary."""
+    """One environment between two steps; every part is of the same boundary.
+
+    >>> envs = shoal.make_vec("Snake-v0", 4, session="snapshot-doc")
+    >>> _ = envs.reset(seed=0)
+    >>> with shoal.attach("snapshot-doc") as session:
+    ...     session.watch([2])
+    ...     while session.latest(2) is None:
+    ...         _ = envs.step(np.zeros(envs.num_envs, np.int64))
+    ...     snapshot = session.snapshot(2)
+    >>> snapshot.env_id, sorted(snapshot.step)
+    (2, ['action', 'observation', 'reward', 'terminated', 'truncated'])
+    >>> envs.close()
+    """
 
     env_id: int
     episode: int

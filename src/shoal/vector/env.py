@@ -46,6 +46,13 @@ _MAX_ENVS = 2**31
 class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
     """Steps `num_envs` C environments in one call. Made by `shoal.make_vec`.
 
+    >>> envs = shoal.make_vec("CartPole-v1", num_envs=8)
+    >>> observations, info = envs.reset(seed=0)
+    >>> observations, rewards, terminated, truncated, info = envs.step(envs.action_space.sample())
+    >>> observations.shape, rewards.dtype, envs.stats["steps"]
+    ((8, 4), dtype('float64'), 8)
+    >>> envs.close()
+
     For environments with several agents the rows of every array are agents, `num_envs` counts rows, and
     `num_worlds` the environments behind them.
     """
@@ -332,9 +339,15 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         """How many environments flow together: as many as divide num_envs, batch_size and the lanes."""
         batch = arguments.count("batch_size", batch_size, self.num_worlds)
         if self.autoreset_mode != AutoresetMode.NEXT_STEP or self.buffers != "leased":
-            raise ValueError("batch_size needs autoreset_mode NEXT_STEP and buffers='leased'")
+            raise ValueError(
+                "batch_size needs autoreset_mode NEXT_STEP and buffers='leased', found "
+                f"{self.autoreset_mode.name} and {self.buffers!r}"
+            )
         if self._info.agents > 1:
-            raise ValueError("batch_size is for environments of one agent; this one has several")
+            raise ValueError(
+                f"batch_size is for environments of one agent, this one has {self._info.agents}; leave it "
+                "out, and step all of them"
+            )
         return math.gcd(self.num_worlds, batch, self._info.lanes)
 
     def _batch_maker(self, batch_size: int | None) -> SlotMaker | None:

@@ -249,7 +249,10 @@ class Actions:
                     f"expected actions of shape {expected}, found {given.shape}; nothing was sent"
                 )
             if not np.can_cast(given.dtype, array.dtype, "same_kind"):
-                raise TypeError(f"expected actions of dtype {array.dtype}, found {given.dtype}")
+                raise TypeError(
+                    f"expected actions of dtype {array.dtype}, found {given.dtype}; nothing was sent. "
+                    "Convert them yourself"
+                )
             converted = given.astype(array.dtype)
             if array.dtype.kind in "iu" and not np.array_equal(converted, given):
                 raise ValueError(f"an action does not fit dtype {array.dtype}; nothing was sent")
@@ -265,7 +268,10 @@ class Actions:
         if self._checked:
             self._check_items(items, env_ids)
         if not _is_exact(self._space, actions):
-            raise ValueError(f"send takes actions of the types of {self._space}; nothing was sent")
+            raise ValueError(
+                f"send takes actions of the types of {self._space}, found {type(actions).__name__} of "
+                "others; nothing was sent"
+            )
         self._write(items, env_ids)
 
     def _write(self, items: Sequence[Any], env_ids: Sequence[int]) -> None:

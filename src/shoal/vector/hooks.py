@@ -43,10 +43,13 @@ class ActionHooks:
             raise ValueError(f"{what}: expected an array, found {type(given).__name__}: {error}") from None
         expected = (rows, *field.shape)
         if array.shape != expected:
-            raise ValueError(f"{what}: expected shape {expected}, found {array.shape}")
+            raise ValueError(f"{what}: expected shape {expected}, found {array.shape}; nothing was stepped")
         fits = array.dtype.kind in ("iub" if field.dtype.kind in "iu" else "iubf")
         if not fits or (field.dtype.kind == "b" and array.dtype.kind != "b"):
-            raise TypeError(f"{what}: expected dtype {field.dtype}, found {array.dtype}; convert it yourself")
+            raise TypeError(
+                f"{what}: expected dtype {field.dtype}, found {array.dtype}; convert it yourself, so that "
+                "nothing is lost unseen"
+            )
         with np.errstate(over="ignore"):
             converted = np.ascontiguousarray(array.astype(field.dtype))
         lost = (
@@ -55,7 +58,9 @@ class ActionHooks:
             else (field.dtype.kind == "f" and bool((np.isinf(converted) & np.isfinite(array)).any()))
         )
         if lost:
-            raise ValueError(f"{what}: a value does not fit dtype {field.dtype}")
+            raise ValueError(
+                f"{what}: a value does not fit dtype {field.dtype}, found {array.dtype}; nothing was stepped"
+            )
         return converted.reshape(expected)
 
     def bad_action(self, number: int, row: int, data: bytes) -> NoReturn:

@@ -123,7 +123,8 @@ def _checked_functions(env_fns: Any) -> list[Callable[[], Any]]:
         functions = list(env_fns)
     except TypeError:
         raise TypeError(
-            f"env_fns must be a list of functions that make environments, got {type(env_fns).__name__}"
+            f"env_fns must be a list of functions that make environments, got {type(env_fns).__name__}; "
+            "such as [make] * 8"
         ) from None
     for number, function in enumerate(functions):
         if not callable(function):
@@ -132,7 +133,7 @@ def _checked_functions(env_fns: Any) -> list[Callable[[], Any]]:
                 "such as lambda: gymnasium.make('CartPole-v1')"
             )
     if not functions:
-        raise ValueError("env_fns must have at least one function")
+        raise ValueError("env_fns must have at least one function, found an empty list")
     return functions
 
 

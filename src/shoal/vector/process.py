@@ -63,6 +63,8 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
     >>> envs = shoal.vector.ProcessVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 8, num_workers=2)
     >>> observations, info = envs.reset(seed=0)
     >>> observations, rewards, terminated, truncated, info = envs.step(envs.action_space.sample())
+    >>> observations.shape, len(envs.worker_pids)
+    ((8, 4), 2)
     >>> envs.close()
 
     The arguments up to `max_concurrency` are AsyncVectorEnv's.
@@ -558,7 +560,11 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
             )
         length = arguments.count("length", length, 2**31)
         if self._space is None or self._actions.kind == "message":
-            raise ShoalError("a rollout needs observations and actions that live in shared memory")
+            raise ShoalError(
+                "a rollout needs observations and actions that live in shared memory, and of these spaces "
+                "they are messages; give Sequence and Graph bounds (max_length=, max_nodes=, max_edges=), or "
+                "use step"
+            )
         self._catch_up()
         block = self._lender.block(length, self.single_action_space)
         assert block.memory is not None and block.actions is not None

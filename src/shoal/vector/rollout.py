@@ -14,11 +14,14 @@ __all__ = ["Rollout"]
 class Rollout:
     """Storage of an on-policy learner, filled without a copy. Made by `envs.rollout(length)`.
 
-    rollout = envs.rollout(128)
-    rollout.start(observation)                 # what reset or the last step returned
-    for t in range(128):
-        rollout.step(policy(rollout.observations[t]))
-    rollout.rewards                            # [128, num_envs]; observations has one row more
+    >>> envs = shoal.make_vec("CartPole-v1", 8)
+    >>> rollout = envs.rollout(128)
+    >>> rollout.start(envs.reset(seed=0)[0])         # what reset or the last step returned
+    >>> for t in range(128):
+    ...     info = rollout.step((rollout.observations[t][:, 2] > 0).astype(np.int64))
+    >>> rollout.rewards.shape, rollout.observations.shape  # observations have one row more
+    ((128, 8), (129, 8, 4))
+    >>> envs.close()
     """
 
     def __init__(

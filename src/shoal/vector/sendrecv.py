@@ -95,7 +95,8 @@ class SendRecv:
             raise ResetNeeded("call async_reset() before send()")
         ids = self.checked_ids(env_ids)
         if self._out[ids].any():
-            raise ShoalError("an environment was sent that is under way already; recv() it first")
+            twice = ids[self._out[ids] != 0].tolist()
+            raise ShoalError(f"environments {twice} were sent that are under way already; recv() them first")
         self._actions.take_some(actions, ids.tolist())
         lost = [env for env in ids.tolist() if env in self._faulted]
         for env in lost:  # its worker was replaced since: this comes back at once, and says so
@@ -117,7 +118,10 @@ class SendRecv:
                     f"recv gives {self.batch} environments (batch_size), asked for {len(wanted)}"
                 )
             if not self._out[wanted].all():
-                raise ShoalError("recv was asked for environments that are not under way; send() them first")
+                resting = wanted[self._out[wanted] == 0].tolist()
+                raise ShoalError(
+                    f"recv was asked for environments {resting}, which are not under way; send() them first"
+                )
             out = np.zeros_like(self._out)
             out[wanted] = 1
         if int(out.sum()) < most:
