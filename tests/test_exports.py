@@ -49,6 +49,7 @@ PUBLIC = {
         "SharedCircularBuffer",
         "TrajectoryBuffer",
     ],
+    "shoal.cluster": ["ActorPolicy", "Fleet", "FleetLearner", "FleetRollout", "SimulatedCluster", "Writers"],
     "shoal.memory": ["Field", "Layout", "NameEntry", "Segment", "list_names"],
     "shoal.spaces": [
         "Bounds",

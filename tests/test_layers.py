@@ -19,6 +19,7 @@ LAYERS = [
     {"process"},
     {"vector", "replay"},
     {"learner", "dashboard"},
+    {"cluster"},
     {"adapters", "check", "demo", "doctor", "reference", "viewer"},
     {"__init__"},
     {"cli"},

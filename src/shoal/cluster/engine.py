@@ -20,7 +20,8 @@ LOOPBACK = "127.0.0.2" if sys.platform == "linux" else None
 def load() -> Any:
     """The module `ray`."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a library does not decide to report to anyone
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or each worker start warns of a change
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or Ray warns of a change to come
+    os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")  # of requests that were given up
     try:
         import ray
     except ModuleNotFoundError as error:

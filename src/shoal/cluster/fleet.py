@@ -144,6 +144,7 @@ class Fleet:
         self.single_observation_space = facts[0]["single_observation_space"]
         self.single_action_space = facts[0]["single_action_space"]
         self.autoreset_mode = AutoresetMode.NEXT_STEP
+        self.metadata = {"autoreset_mode": self.autoreset_mode}  # for ReplayBuffer.for_env(fleet, capacity)
         self._weights: Weights = max(fact["version"] for fact in facts), []
         self._stores = store_bytes(ray)
         self.closed = False

@@ -67,8 +67,8 @@ class Runner:
         if version > self._offered[0]:
             self._offered = version, value
 
-    def collect(self, request: Request) -> FleetRollout:
-        """Makes one rollout; it is copied into the object store when this returns."""
+    def collect(self, request: Request) -> FleetRollout | None:
+        """Makes one rollout; it is copied into the object store when this returns. None: `leave` cut it short."""
         self._require(request.learner)
         envs = self._opened()
         if request.life != self._life:
@@ -83,6 +83,8 @@ class Runner:
         block, over, fault = self._block, self._over, self._fault
         block.start(self._now)
         extras, faults = self._filled(block)
+        if self._leaving:
+            return None
         self._now = mapped(lambda array: array[-1], block.observations)
         self._over, self._fault = block.terminated[-1] | block.truncated[-1], None
         rollout = FleetRollout(
@@ -186,7 +188,7 @@ class Runner:
             for t in range(block.length):
                 stepping = False
                 if self._leaving:
-                    raise WorkerError("the fleet is being closed")
+                    break
                 actions = policy(_row(seen, t) if nested else seen[t])
                 if plain and isinstance(actions, tuple):
                     actions, beside = actions

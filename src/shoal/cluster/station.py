@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import deque
 from typing import Any, TypeAlias
 
 from shoal.cluster.messages import FleetRollout, Request
-from shoal.errors import WorkerDied, WorkerTimeout
+from shoal.errors import WorkerDied, WorkerError, WorkerTimeout
+from shoal.process.mail import RemoteTraceback
 
-__all__ = ["Station", "Weights", "taken"]
+__all__ = ["Station", "Weights", "original", "taken"]
 
 Weights: TypeAlias = "tuple[int, list[Any]]"
 """A version, and the reference of what `set_weights` was given in a list; an empty one before the first."""
 
 _DEATHS = 3
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class Station:
@@ -68,8 +71,8 @@ class Station:
         reference, length = self._asked.popleft()
         try:
             rollout: FleetRollout = self._ray.get(reference)
-        except errors.RayTaskError:
-            raise  # of the policy or the environments, as itself, with the traceback from there
+        except errors.RayTaskError as error:
+            raise original(error)  # noqa: B904 - its cause is the traceback of the runner
         except (errors.RayActorError, errors.ObjectLostError, errors.NodeDiedError) as error:
             self._lose(error)
             return None
@@ -100,6 +103,15 @@ class Station:
                 ) from error
 
 
+def original(error: Any) -> Exception:
+    """What a policy or an environment raised, as itself, of Ray's error; its cause is the traceback there."""
+    cause = error.cause
+    if not isinstance(cause, Exception):
+        cause = WorkerError(f"a runner raised {cause!r}")
+    cause.__cause__ = RemoteTraceback(_COLOUR.sub("", str(error)))
+    return cause
+
+
 def taken(ray: Any, actors: list[Any], learner: str, patience_s: float) -> list[dict[str, Any]]:
     """Facts of runners, which obey this learner from now on; one that is being restarted is waited for."""
     deadline = time.monotonic() + patience_s
@@ -111,6 +123,8 @@ def taken(ray: Any, actors: list[Any], learner: str, patience_s: float) -> list[
         except ray.exceptions.ActorUnavailableError as error:
             if left < 0:
                 raise WorkerDied(f"a runner is not there, and Ray does not bring it back: {error}") from error
+        except ray.exceptions.RayTaskError as error:
+            raise original(error)  # noqa: B904 - its cause is the traceback of the runner
         except ray.exceptions.GetTimeoutError as error:
             raise WorkerTimeout(
                 f"no answer from {len(actors)} runners within {patience_s:g} s; `ray status` says which nodes "

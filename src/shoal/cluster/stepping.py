@@ -10,6 +10,7 @@ import numpy as np
 from gymnasium.vector.utils import batch_space
 
 from shoal.cluster.messages import mapped
+from shoal.cluster.station import original
 from shoal.errors import WorkerDied
 from shoal.vector import arguments
 
@@ -64,6 +65,8 @@ class FleetVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         ]
         try:
             return list(self._ray.get(calls))
+        except self._ray.exceptions.RayTaskError as error:
+            raise original(error)  # noqa: B904 - its cause is the traceback of the runner
         except self._ray.exceptions.RayActorError as error:
             raise WorkerDied(f"a runner died in a {method}: {error}; call reset") from error
 

@@ -14,7 +14,7 @@ __all__ = ["Writers"]
 class Writers:
     """Adds rollouts of a fleet to a buffer, each runner's to trajectories of its own.
 
-    buffer = shoal.ReplayBuffer.for_env(fleet.vector_env(), 1_000_000)
+    buffer = shoal.ReplayBuffer.for_env(fleet, 1_000_000)
     writers = Writers(buffer)
     for rollout in fleet.rollouts(32):
         writers.add(rollout)
