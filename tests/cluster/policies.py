@@ -47,9 +47,9 @@ class Broken(Constant):
 
 
 class Gated(Constant):
-    """Waits, at each rollout's first step, for a file that allows as many rollouts; one line told for each."""
+    """Waits at each rollout's first step for a file to allow as many; leaves a file for each begun."""
 
-    def __init__(self, envs, rng, directory, length, slow=False):
+    def __init__(self, envs, rng, directory, length):
         super().__init__(envs, rng)
         self.directory, self.length, self.steps = Path(directory), length, 0
 

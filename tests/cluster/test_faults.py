@@ -1,13 +1,13 @@
-"""What may go wrong on a cluster, each made to happen: killed runners, lost nodes, gone learners, full stores."""
+"""What may go wrong on a cluster, made to happen: killed runners, lost nodes, gone learners, full stores."""
 
 import json
 import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -34,8 +34,8 @@ def alive(pid):
 
 
 def children_of(pid):
-    with open(f"/proc/{pid}/task/{pid}/children") as file:
-        found = [int(child) for child in file.read().split()]
+    lists = Path(f"/proc/{pid}/task").glob("*/children")  # of each thread
+    found = [int(child) for one in lists for child in one.read_text().split()]
     return found + [grandchild for child in found for grandchild in children_of(child)]
 
 
@@ -118,7 +118,7 @@ def test_workers_of_a_killed_runner_go_with_it(cluster):
 def test_a_killed_worker_is_an_error_or_is_replaced(cluster):
     for on_fault in ("raise", "restart"):
         settings = {"backend": "process", "num_workers": 2, "on_fault": on_fault}
-        with Fleet("CartPole-v1", 4, nodes=1, policy=Constant, max_in_flight=1, **settings) as fleet:
+        with Fleet("CartPole-v1", 64, nodes=1, policy=Constant, max_in_flight=1, **settings) as fleet:
             fleet.set_weights({"action": [1]})
             arriving = fleet.rollouts(16, timeout_s=RESTART_S)
             next(arriving)
@@ -133,7 +133,7 @@ def test_a_killed_worker_is_an_error_or_is_replaced(cluster):
                 assert "SIGKILL" in after.info["fault"] and not after.over.any()
             else:
                 ((t, rows),) = next(arriving).info["worker_faults"].items()
-                assert 0 <= t < 16 and rows.sum() == 2
+                assert 0 <= t < 16 and rows.sum() == 32
 
 
 def test_closing_leaves_no_process_actor_or_placement_group(cluster):
@@ -225,32 +225,28 @@ def test_two_learners_do_not_share_a_fleet(cluster):
         second.detach()
 
 
-@pytest.mark.timeout(180)
 def test_a_node_lost_under_load_is_replaced_by_another(cluster):
     lost = cluster.add_node(num_cpus=2)
     added = []
     with Fleet("CartPole-v1", 4, nodes=3, num_cpus=2, policy=Constant) as fleet:
         fleet.set_weights({"action": [1]})
         runner = fleet.nodes.index(lost)
-        adding = threading.Thread(target=lambda: added.append(cluster.add_node(num_cpus=2)))
         without = []
 
         def remove(rollouts):
             if len(rollouts) == 9:
                 cluster.remove_node(lost)
-            elif len(rollouts) == 40:  # the others have gone on without it
-                without.extend(rollouts[20:])
-                adding.start()
+            elif not added and len(rollouts) > 60 and runner not in {one.runner for one in rollouts[-60:]}:
+                without.extend(rollouts[-60:])  # the others have gone on
+                added.append(cluster.add_node(num_cpus=2))
 
         rollouts = collected(fleet, 32, settled, remove)
-        adding.join()
         assert {rollout.runner for rollout in without} == {0, 1, 2} - {runner}
         check_whole(rollouts, broken={runner})
         assert fleet.nodes[runner] == added[0]
     cluster.remove_node(added[0])
 
 
-@pytest.mark.timeout(180)
 def test_a_full_object_store_slows_down_and_does_not_fail(cluster):
     with Fleet("Pixels-v0", 8, max_in_flight=8, num_threads=1) as fleet:
         arriving = fleet.rollouts(80, timeout_s=RESTART_S)

@@ -174,7 +174,9 @@ def test_runners_that_cannot_fit_are_refused_at_once_and_those_that_do_not_now_s
     with pytest.raises(WorkerError, match=r"5 runners of 1 CPUs each do not fit .* 127.0.0.2: 2"):
         Fleet("CartPole-v1", 2, nodes=5)
     with Fleet("CartPole-v1", 2, nodes=2, num_cpus=2):
-        with pytest.raises(WorkerTimeout, match="no room for 1 runners of 1 CPUs within 0.5 s: 0 CPUs are free"):
+        with pytest.raises(
+            WorkerTimeout, match="no room for 1 runners of 1 CPUs within 0.5 s: 0 CPUs are free"
+        ):
             Fleet("CartPole-v1", 2, nodes=1, start_timeout_s=0.5)
 
 

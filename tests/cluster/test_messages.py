@@ -38,7 +38,11 @@ def test_steps_after_an_end_are_no_transitions():
 def test_transitions_are_views_where_all_steps_are_some():
     made = rollout(np.zeros((3, 2)), over=[False, False])
     rows = made.transitions()
-    for name, array in (("obs", made.observations), ("next_obs", made.observations), ("reward", made.rewards)):
+    for name, array in (
+        ("obs", made.observations),
+        ("next_obs", made.observations),
+        ("reward", made.rewards),
+    ):
         assert np.shares_memory(rows[name], array)
 
 

@@ -42,7 +42,6 @@ def test_a_trajectory_buffer_has_every_transition_and_no_other(fleet):
             for i in range(20_000)
         }
         assert found == set(expected)
-        writers.close()
 
 
 def test_a_rollout_that_is_missing_leaves_a_gap_and_no_false_step(fleet):
@@ -58,7 +57,6 @@ def test_a_rollout_that_is_missing_leaves_a_gap_and_no_false_step(fleet):
         drawn = buffer.sample(4_000)
         found = {(drawn["obs"][i].tobytes(), drawn["next_obs"][i].tobytes()) for i in range(4_000)}
         assert found == {(before, after) for before, _, after in rows_of(kept)}
-        writers.close()
 
 
 def test_a_plain_buffer_is_extended_by_views(fleet):

@@ -16,13 +16,14 @@ from shoal.cluster import engine
 from shoal.cluster.messages import FleetRollout, Plan
 from shoal.cluster.placement import STORE_SHARE, chosen, placed, store_bytes
 from shoal.cluster.runner import Runner
-from shoal.cluster.station import Station, Weights, taken
+from shoal.cluster.station import Station, Weights, answers
 from shoal.errors import ClosedError, NameInUse, SessionError, ShoalError, WorkerTimeout
 from shoal.vector import arguments
 
 __all__ = ["Fleet"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_ATTACH_S = 60.0
 _CLOSE_S = 5.0
 _SLICE_S = 1.0
 
@@ -45,8 +46,8 @@ class Fleet:
             None: random actions.
         seed: Of all environments and policies; no two runners and no two lives of one share any.
         name: Keeps the fleet when the learner ends; `Fleet.attach(name)` finds it again.
-        max_in_flight: Rollouts of a node that are being made, wait to be, or wait to be read: 1 makes the next
-            when the last was read, 2 meanwhile. Fewer where half of the node's object store holds no more.
+        max_in_flight: Rollouts of a node that are being made, wait to be, or wait to be read: 1 makes the
+            next when the last was read, 2 meanwhile. Fewer where half of the node's object store is full.
         num_cpus: What each runner takes of Ray's count of its node's CPUs. The environments use all cores
             unless `num_threads` or `num_workers` say otherwise.
         address: Of the cluster, if `ray.init` was not called; None: RAY_ADDRESS, or a Ray of this machine.
@@ -71,7 +72,9 @@ class Fleet:
     ) -> None:
         num_envs = arguments.count("num_envs", num_envs, 2**24)
         if policy is not None and not callable(policy):
-            raise TypeError(f"policy must be a function or a class, called as policy(envs, rng); got {policy!r}")
+            raise TypeError(
+                f"policy must be a function or a class, called as policy(envs, rng); got {policy!r}"
+            )
         if not isinstance(num_cpus, (int, float)) or not 0 < num_cpus < math.inf:
             raise ValueError(f"num_cpus must be a number above 0, got {num_cpus!r}")
         if seed is not None and (not isinstance(seed, int) or seed < 0):
@@ -110,11 +113,14 @@ class Fleet:
         try:
             first = _found(ray, name, 0)
             if first is None:
-                raise SessionError(f"no fleet is called {name!r} on this cluster; make one with Fleet(..., name=)")
-            facts = ray.get(first.facts.options(concurrency_group="aside").remote())
+                raise SessionError(
+                    f"no fleet is called {name!r} on this cluster; make one with Fleet(..., name=)"
+                )
+            asked = first.facts.options(concurrency_group="aside")
+            (facts,) = answers(ray, lambda: [asked.remote()], _ATTACH_S)
             plan, self._group = facts["plan"], facts["placement"]
             actors = [_found(ray, name, index) for index in range(plan.runners)]
-            self._adopt(plan, actors, secrets.randbits(62), 60.0)
+            self._adopt(plan, actors, secrets.randbits(62), _ATTACH_S)
         except BaseException:
             if self._joined:
                 ray.shutdown()
@@ -131,7 +137,7 @@ class Fleet:
     def _adopt(self, plan: Plan, actors: list[Any], branch: int, patience_s: float) -> None:
         """Makes these runners obey this learner."""
         ray, self.learner = self._ray, secrets.token_hex(8)
-        facts = taken(ray, actors, self.learner, patience_s)
+        facts = answers(ray, lambda: [actor.take.remote(self.learner) for actor in actors], patience_s)
         self._stations = [
             Station(ray, actor, index, self.learner, branch, facts[index])
             for index, actor in enumerate(actors)
@@ -183,8 +189,8 @@ class Fleet:
             ready, _ = self._ray.wait(list(waiting), num_returns=1, timeout=_SLICE_S)
             if not ready and time.monotonic() > deadline:
                 raise WorkerTimeout(
-                    f"no rollout of {len(self._stations)} runners came within {limit_s:g} s; `ray status` says "
-                    "which nodes live"
+                    f"no rollout of {len(self._stations)} runners came within {limit_s:g} s; `ray status` "
+                    "says which nodes live"
                 )
         station = waiting[ready[0]]
         # Whoever was served goes to the end of the line, so that a quick node does not starve the others.
@@ -234,7 +240,7 @@ class Fleet:
         return [station.node for station in self._ordered()]
 
     def vector_env(self) -> Any:
-        """All environments of the fleet as one `gymnasium.vector.VectorEnv`: a remote call per step, so slow."""
+        """All environments of the fleet as one `gymnasium.vector.VectorEnv`: slow, a remote call per step."""
         from shoal.cluster.stepping import FleetVectorEnv
 
         self._require_open()
@@ -289,7 +295,7 @@ class Fleet:
 
     def _leave(self) -> None:
         self.closed = True
-        self._stations: list[Station] = []
+        self._stations = []
         if self._joined:
             self._joined = False
             self._ray.shutdown()

@@ -44,7 +44,7 @@ def placed(ray: Any, plan: Plan, num_cpus: float, detached: bool, timeout_s: flo
     ray.util.remove_placement_group(group)
     raise WorkerTimeout(
         f"no room for {plan.runners} runners of {num_cpus:g} CPUs within {timeout_s:g} s: {free:g} CPUs are "
-        "free in the whole cluster; end what uses the others, ask for fewer, or wait longer (start_timeout_s=)"
+        "free in all; end what uses the others, ask for fewer, or wait longer (start_timeout_s=)"
     )
 
 

@@ -68,7 +68,7 @@ class Runner:
             self._offered = version, value
 
     def collect(self, request: Request) -> FleetRollout | None:
-        """Makes one rollout; it is copied into the object store when this returns. None: `leave` cut it short."""
+        """One rollout; it is copied into the object store when this returns. None: `leave` cut it short."""
         self._require(request.learner)
         envs = self._opened()
         if request.life != self._life:

@@ -30,7 +30,7 @@ class SimulatedCluster:
         ray = self._ray = engine.load()
         if ray.is_initialized():
             raise RuntimeError("this process is in a Ray cluster already; leave it first: ray.shutdown()")
-        from ray._raylet import Config
+        from ray._raylet import Config  # type: ignore[attr-defined, unused-ignore]
         from ray.cluster_utils import Cluster
 
         self._before = {name: os.environ.get(name) for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")}

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from shoal.cluster.messages import FleetRollout, Request
 from shoal.errors import WorkerDied, WorkerError, WorkerTimeout
 from shoal.process.mail import RemoteTraceback
 
-__all__ = ["Station", "Weights", "original", "taken"]
+__all__ = ["Station", "Weights", "answers", "original"]
 
 Weights: TypeAlias = "tuple[int, list[Any]]"
 """A version, and the reference of what `set_weights` was given in a list; an empty one before the first."""
@@ -105,29 +106,28 @@ class Station:
 
 def original(error: Any) -> Exception:
     """What a policy or an environment raised, as itself, of Ray's error; its cause is the traceback there."""
-    cause = error.cause
+    cause: Exception = error.cause
     if not isinstance(cause, Exception):
         cause = WorkerError(f"a runner raised {cause!r}")
     cause.__cause__ = RemoteTraceback(_COLOUR.sub("", str(error)))
     return cause
 
 
-def taken(ray: Any, actors: list[Any], learner: str, patience_s: float) -> list[dict[str, Any]]:
-    """Facts of runners, which obey this learner from now on; one that is being restarted is waited for."""
+def answers(ray: Any, ask: Callable[[], list[Any]], patience_s: float) -> list[Any]:
+    """What runners answer to the calls that `ask` makes; one that is being restarted is asked again."""
     deadline = time.monotonic() + patience_s
     while True:
-        calls = [actor.take.remote(learner) for actor in actors]
-        left = deadline - time.monotonic()
+        calls, left = ask(), deadline - time.monotonic()
         try:
             return list(ray.get(calls, timeout=max(left, 0.1)))
+        except ray.exceptions.RayTaskError as error:
+            raise original(error)  # noqa: B904 - its cause is the traceback of the runner
         except ray.exceptions.ActorUnavailableError as error:
             if left < 0:
                 raise WorkerDied(f"a runner is not there, and Ray does not bring it back: {error}") from error
-        except ray.exceptions.RayTaskError as error:
-            raise original(error)  # noqa: B904 - its cause is the traceback of the runner
         except ray.exceptions.GetTimeoutError as error:
             raise WorkerTimeout(
-                f"no answer from {len(actors)} runners within {patience_s:g} s; `ray status` says which nodes "
+                f"no answer from {len(calls)} runners within {patience_s:g} s; `ray status` says which nodes "
                 "live and what waits for room"
             ) from error
         except ray.exceptions.RayActorError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import gymnasium.vector
@@ -51,8 +52,7 @@ class FleetVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
                 raise ValueError(f"expected actions of {self.num_envs} environments, found {np.shape(array)}")
         parts = []
         for at in range(0, self.num_envs, self._rows):
-            rows = slice(at, at + self._rows)
-            parts.append(mapped(lambda array, rows=rows: np.asarray(array)[rows], actions))
+            parts.append(mapped(partial(_rows, begin=at, end=at + self._rows), actions))
         results = self._each("step", parts)
         seen, *rest = (_joined([result[part] for result in results]) for part in range(4))
         return seen, rest[0], rest[1], rest[2], {}
@@ -77,6 +77,10 @@ def _joined(parts: list[Any]) -> Any:
     if isinstance(parts[0], tuple):
         return tuple(_joined(list(each)) for each in zip(*parts, strict=True))
     return np.concatenate(parts)
+
+
+def _rows(array: Any, begin: int, end: int) -> Any:
+    return np.asarray(array)[begin:end]
 
 
 def _leaves(tree: Any) -> list[Any]:

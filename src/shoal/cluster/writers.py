@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from shoal.cluster.messages import FleetRollout, mapped
 from shoal.errors import ShoalError
 from shoal.replay import ReplayBuffer, TrajectoryBuffer
@@ -43,19 +41,11 @@ class Writers:
             rows |= {name: rollout.extras[name][counts] for name in beside}
         self._buffer.extend({name: rows[name] for name in rows if name in wanted})
 
-    def close(self) -> None:
-        """Gives the handles back; the buffer itself stays open."""
-        for handle, _, _ in self._handles.values():
-            handle.close()
-        self._handles.clear()
-
     def _handle(self, rollout: FleetRollout) -> TrajectoryBuffer:
         """One that goes on where the rollout begins."""
         handle, number, life = self._handles.get(rollout.runner, (None, 0, 0))
         follows = (number + 1, life) == (rollout.number, rollout.life) and "fault" not in rollout.info
         if handle is None or not follows:
-            if handle is not None:
-                handle.close()
             rebuild, given = self._buffer.__reduce__()
             handle = rebuild(*given)
             if handle.num_envs != len(rollout.over):
