@@ -33,6 +33,7 @@ def test_importing_the_cluster_package_does_not_import_ray():
         ({"policy": 3}, TypeError, r"policy must be a function or a class, called as policy\(envs, rng\)"),
         ({"max_in_flight": 0}, ValueError, "max_in_flight"),
         ({"num_cpus": 0}, ValueError, "num_cpus must be a number above 0, got 0"),
+        ({"resources": {"a": -1}}, ValueError, r"resources\['a'\] must be a number above 0, got -1"),
         ({"seed": -1}, ValueError, "seed must be an int of at least 0"),
         ({"name": "a/b"}, ValueError, "name must be 1 to 64 letters"),
         ({"start_timeout_s": -1}, ValueError, "start_timeout_s"),

@@ -171,13 +171,23 @@ def test_more_runners_than_nodes_share_nodes_and_say_so(cluster):
 
 
 def test_runners_that_cannot_fit_are_refused_at_once_and_those_that_do_not_now_soon(cluster):
-    with pytest.raises(WorkerError, match=r"5 runners of 1 CPUs each do not fit .* 127.0.0.2: 2"):
+    with pytest.raises(WorkerError, match=r"5 runners of 1 CPU each do not fit .* 127.0.0.2: 2 CPU"):
         Fleet("CartPole-v1", 2, nodes=5)
     with Fleet("CartPole-v1", 2, nodes=2, num_cpus=2):
-        with pytest.raises(
-            WorkerTimeout, match="no room for 1 runners of 1 CPUs within 0.5 s: 0 CPUs are free"
-        ):
+        with pytest.raises(WorkerTimeout, match="no room for 1 runners of 1 CPU within 0.5 s: 0 CPU is free"):
             Fleet("CartPole-v1", 2, nodes=1, start_timeout_s=0.5)
+
+
+def test_runners_go_to_nodes_that_have_what_they_take(cluster):
+    import ray
+
+    for node in ray.nodes():
+        if node["Alive"]:
+            where = {f"node:{node['NodeManagerAddress']}": 0.01}
+            with Fleet("CartPole-v1", 2, resources=where) as fleet:
+                assert fleet.nodes == [node["NodeID"]]
+    with pytest.raises(WorkerError, match=r"1 runners of 1 CPU, 1 tractor each do not fit .*, 0 tractor"):
+        Fleet("CartPole-v1", 2, resources={"tractor": 1})
 
 
 def test_a_name_is_used_once_and_names_that_are_not_there_are_said_so(cluster):

@@ -50,6 +50,7 @@ class Fleet:
             next when the last was read, 2 meanwhile. Fewer where half of the node's object store is full.
         num_cpus: What each runner takes of Ray's count of its node's CPUs. The environments use all cores
             unless `num_threads` or `num_workers` say otherwise.
+        resources: What else of Ray's a runner takes: {"actors": 1} places them on nodes that have such.
         address: Of the cluster, if `ray.init` was not called; None: RAY_ADDRESS, or a Ray of this machine.
         start_timeout_s: How long there may be no room on the cluster.
         options: Those of `shoal.make_vec`, and of the environment.
@@ -66,6 +67,7 @@ class Fleet:
         name: str | None = None,
         max_in_flight: int = 2,
         num_cpus: float = 1.0,
+        resources: dict[str, float] | None = None,
         address: str | None = None,
         start_timeout_s: float = 60.0,
         **options: Any,
@@ -75,8 +77,11 @@ class Fleet:
             raise TypeError(
                 f"policy must be a function or a class, called as policy(envs, rng); got {policy!r}"
             )
-        if not isinstance(num_cpus, (int, float)) or not 0 < num_cpus < math.inf:
-            raise ValueError(f"num_cpus must be a number above 0, got {num_cpus!r}")
+        bundle = {"CPU": num_cpus, **(resources or {})}
+        for what, amount in bundle.items():
+            if not isinstance(amount, (int, float)) or not 0 < amount < math.inf:
+                called = "num_cpus" if what == "CPU" else f"resources[{what!r}]"
+                raise ValueError(f"{called} must be a number above 0, got {amount!r}")
         if seed is not None and (not isinstance(seed, int) or seed < 0):
             raise ValueError(f"seed must be an int of at least 0 or None, got {seed!r}")
         patience = arguments.seconds("start_timeout_s", start_timeout_s)
@@ -87,14 +92,14 @@ class Fleet:
         self._group: Any = None
         actors: list[Any] = []
         try:
-            runners, strategy = chosen(ray, nodes, float(num_cpus))
+            runners, strategy = chosen(ray, nodes, bundle)
             seed = secrets.randbits(62) if seed is None else seed
             plan = Plan(env, num_envs, policy, seed, options, runners, strategy)
             if name is not None and _found(ray, name, 0) is not None:
                 raise _in_use(name)
-            self._group = placed(ray, plan, float(num_cpus), name is not None, patience or 60.0)
+            self._group = placed(ray, plan, bundle, name is not None, patience or 60.0)
             for index in range(runners):
-                actors.append(_started(ray, plan, index, self._group, name, float(num_cpus)))
+                actors.append(_started(ray, plan, index, self._group, name, bundle))
             self._adopt(plan, actors, 0, patience or 60.0)
         except BaseException:
             self._end(actors)
@@ -301,12 +306,13 @@ class Fleet:
             self._ray.shutdown()
 
 
-def _started(ray: Any, plan: Plan, index: int, group: Any, name: str | None, num_cpus: float) -> Any:
+def _started(ray: Any, plan: Plan, index: int, group: Any, name: str | None, bundle: dict[str, float]) -> Any:
     strategy = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(
         placement_group=group, placement_group_bundle_index=index
     )
     settings: dict[str, Any] = {
-        "num_cpus": num_cpus,
+        "num_cpus": bundle["CPU"],
+        "resources": {what: amount for what, amount in bundle.items() if what != "CPU"},
         "max_restarts": -1,
         "max_task_retries": 0,  # a rollout that was lost is not made again: it would be another
         "scheduling_strategy": strategy,

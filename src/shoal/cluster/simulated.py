@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import signal
 import tempfile
+import threading
 from functools import cache
 from typing import Any
 
@@ -40,7 +42,8 @@ class SimulatedCluster:
         self._size = {"num_cpus": num_cpus, "object_store_memory": object_store_bytes}
         self._nodes: list[Any] = []
         self._count = 0
-        self._cluster = Cluster()
+        self._handler = signal.getsignal(signal.SIGTERM)
+        self._cluster = Cluster()  # whose processes end with this one, however that ends
         try:
             for _ in range(nodes):
                 self.add_node()
@@ -84,6 +87,8 @@ class SimulatedCluster:
                     os.environ.pop(name, None)
                 else:
                     os.environ[name] = value
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, self._handler)  # Ray's would end processes that are gone
 
     def __enter__(self) -> SimulatedCluster:
         return self
