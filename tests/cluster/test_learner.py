@@ -101,3 +101,16 @@ def test_the_page_tells_the_truth(cluster, tmp_path):
         assert done.returncode == 0, done.stderr
         for promised in re.findall(r"print\(.*?# (.+)", block):
             assert promised in done.stdout
+
+
+def test_the_pages_cluster_file_is_one_that_ray_takes():
+    import yaml
+    from ray.autoscaler._private.util import prepare_config, validate_config
+
+    page = (ROOT / "docs" / "cluster.md").read_text()
+    up, kubernetes = (yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL))
+    prepared = prepare_config(up)
+    validate_config(prepared)
+    assert kubernetes["spec"]["authOptions"] == {"mode": "token"}
+    started = up["head_start_ray_commands"] + up["worker_start_ray_commands"]
+    assert all("RAY_AUTH_MODE=token" in command for command in started if "ray start" in command)

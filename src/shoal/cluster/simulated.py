@@ -61,7 +61,9 @@ class SimulatedCluster:
 
     def add_node(self, **settings: Any) -> str:
         """One node more; Ray's id of it."""
-        first = {} if self._nodes else {"include_dashboard": False, "temp_dir": self._directory}
+        first: dict[str, Any] = {"include_log_monitor": False}
+        if not self._nodes:
+            first |= {"include_dashboard": False, "no_monitor": True, "temp_dir": self._directory}
         if engine.LOOPBACK is not None:  # each at an address of its own, as machines are
             network, host = engine.LOOPBACK.rsplit(".", 1)
             first["node_ip_address"] = f"{network}.{int(host) + self._count}"
