@@ -8,7 +8,7 @@ BUILD_NEEDS := "scikit-build-core>=0.11" "nanobind>=3,<4" "cmake>=3.18" ninja
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
 INSTALL := $(PIP) install --no-build-isolation --config-settings=cmake.define.SHOAL_WERROR=ON --editable
 
-.PHONY: all run test check fix asan asan-python fuzz tsan bench learn test-gymnasium test-viewer test-adapters torch clean chaos soak docs
+.PHONY: all run test check fix asan asan-python fuzz tsan bench learn test-gymnasium test-viewer test-adapters torch clean chaos soak docs test-cluster
 
 all: check test
 
@@ -115,6 +115,13 @@ test-adapters: $(ADAPTERS:%=test-adapter-%)
 test-adapter-%: .venv-adapters/%/.made $(VENV)/.wheel
 	@$(<D)/bin/pip --quiet --disable-pip-version-check install --force-reinstall --no-deps build/wheel/*.whl
 	$(<D)/bin/python -m pytest -p no:cacheprovider tests/adapters/test_$*.py tests/docs/test_pages.py::test_a_block_that_needs_another_library_runs_where_that_is $(ARGS)
+
+# The fleet against real Ray, on nodes of a cluster that is simulated on this machine.
+LIBRARY_cluster := ray[default]==2.60.*
+
+test-cluster: .venv-adapters/cluster/.made $(VENV)/.wheel
+	@$(<D)/bin/pip --quiet --disable-pip-version-check install --force-reinstall --no-deps build/wheel/*.whl
+	$(<D)/bin/python -m pytest -p no:cacheprovider tests/cluster $(ARGS)
 
 .PRECIOUS: .venv-adapters/%/.made
 .venv-adapters/%/.made:

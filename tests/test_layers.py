@@ -19,6 +19,7 @@ LAYERS = [
     {"process"},
     {"vector", "replay"},
     {"learner", "dashboard"},
+    {"cluster"},
     {"adapters", "chaos", "check", "demo", "doctor", "reference", "torch", "viewer"},
     {"__init__"},
     {"cli"},

@@ -98,6 +98,14 @@ def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     )
     demo.add_argument("--seconds", type=_seconds, help="end after so many, solved or not")
     demo.add_argument("--watch", action="store_true", help="show it in a web page (`shoal watch`)")
+    demo.add_argument(
+        "--cluster",
+        type=_positive,
+        nargs="?",
+        const=2,
+        metavar="NODES",
+        help="on each of so many nodes of a Ray cluster that is simulated here (default: %(const)s nodes)",
+    )
     demo.add_argument("--png", metavar="FILE", help="write the learning curve as a picture")
     demo.set_defaults(run=_demo)
 
@@ -186,6 +194,7 @@ def _demo(args: argparse.Namespace) -> int:
         seconds=args.seconds,
         watch=args.watch,
         png=args.png,
+        cluster=args.cluster,
     )
 
 

@@ -112,7 +112,7 @@ def test_caller_steps_may_be_numpys_true_and_is_nothing_else():
 
 
 def test_a_run_without_descriptors_does_not_spin_on_those_who_want_to_look(run_python):
-    """A connection that could not be accepted stayed in the queue, and the host asked for it without a pause."""
+    """A connection that could not be accepted stayed in the queue; the host asked for it without a pause."""
     told = json.loads(
         run_python("""
 import json, os, resource, socket, time

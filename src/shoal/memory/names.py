@@ -157,7 +157,8 @@ def open_named(name: str, writable: bool) -> int:
             owner = os.fstat(fd).st_uid
         if owner != os.getuid():
             raise SegmentError(
-                f"the named segment {name!r} belongs to user {owner}, expected {os.getuid()}; choose another name"
+                f"the named segment {name!r} belongs to user {owner}, expected {os.getuid()}; "
+                "choose another name"
             )
     except BaseException:
         os.close(fd)
