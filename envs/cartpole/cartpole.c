@@ -117,8 +117,6 @@ LANES_INLINE void step_lanes(CartPole *restrict block, const shoal_value *option
                              const int64_t *restrict actions, float *restrict rows, double *restrict rewards,
                              uint8_t *restrict terminated, int lanes) {
     const REAL gravity = 9.8, length = 0.5, pole_mass = 0.1, per_mass = 1 / 1.1, push = 10, tau = 0.02;
-    const REAL step_reward = options[SUTTON_BARTO_REWARD].i ? 0 : 1;
-    const REAL fall_reward = options[SUTTON_BARTO_REWARD].i ? -1 : 1;
     REAL sines[LANES], cosines[LANES], pushed[LANES], turning[LANES];
     lanes_word down[LANES];
     for (int i = 0; i < lanes; i++) {
@@ -147,10 +145,16 @@ LANES_INLINE void step_lanes(CartPole *restrict block, const shoal_value *option
         rows[4 * i + 2] = (float)theta;
         rows[4 * i + 3] = (float)theta_dot;
         down[i] = lanes_less(X_LIMIT, lanes_abs(x)) | lanes_less(THETA_LIMIT, lanes_abs(theta));
-        rewards[i] = lanes_select(down[i], fall_reward, step_reward);
     }
     for (int i = 0; i < lanes; i++)
         terminated[i] = (uint8_t)down[i];
+    /* By itself: what is nearly always the same number is then stored, and not chosen and converted. */
+    if (options[SUTTON_BARTO_REWARD].i)
+        for (int i = 0; i < lanes; i++)
+            rewards[i] = lanes_select(down[i], (REAL)-1, (REAL)0);
+    else
+        for (int i = 0; i < lanes; i++)
+            rewards[i] = 1;
 }
 
 LANES_BATCH(CartPole, int64_t, reset_lane, step_lanes)
