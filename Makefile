@@ -3,12 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 NATIVE := CMakeLists.txt pyproject.toml $(wildcard core/* include/shoal/*.h include/shoal/ext/*.h envs/*.h envs/*/*.[ch])
-C_FILES := $(wildcard core/*.[ch] core/*.cpp core/*.hpp include/shoal/*.h include/shoal/ext/*.h envs/*.h envs/*/*.[ch] tests/core/*.[ch] tests/core/plugins/*.c tests/abi/*.[ch]* tests/native/plugins/*.c src/shoal/native/template.c benchmarks/*.c examples/*.c)
+C_FILES := $(wildcard core/*.[ch] core/*.cpp core/*.hpp include/shoal/*.h include/shoal/ext/*.h envs/*.h envs/*/*.[ch] tests/core/*.[ch] tests/core/plugins/*.c tests/abi/*.[ch]* tests/native/plugins/*.c src/shoal/native/template.c benchmarks/*.c examples/*.c tests/faults/*.c tests/fuzz/*.c)
 BUILD_NEEDS := "scikit-build-core>=0.11" "nanobind>=3,<4" "cmake>=3.18" ninja
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
 INSTALL := $(PIP) install --no-build-isolation --config-settings=cmake.define.SHOAL_WERROR=ON --editable
 
-.PHONY: all run test check fix asan asan-python tsan bench learn test-gymnasium test-viewer test-adapters torch docs clean
+.PHONY: all run test check fix asan asan-python fuzz tsan bench learn test-gymnasium test-viewer test-adapters torch clean chaos soak docs test-cluster
 
 all: check test
 
@@ -42,6 +42,18 @@ asan-python: $(VENV)/.ready
 	    ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=build/asan-python $(BIN)/python tests/run_installed.py -q \
 	    -p no:cacheprovider tests/vector tests/spaces tests/state tests/native/test_plugin_fields.py $(ARGS)
 
+# What `make test` does for seconds, for long: every call of every constructor fails once; mutated files, headers,
+# tables, requests and arguments, with AddressSanitizer. make fuzz CASES=1000 SEED=7 chooses.
+CASES ?= 70000
+SEED ?= 1
+fuzz: $(VENV)/.ready
+	mkdir -p -m 700 build/sessions
+	SHOAL_SESSION_DIR=$(CURDIR)/build/sessions $(BIN)/python -m tests.built $$($(BIN)/python -m tests.built --build faults) \
+	    tests.faults.driver
+	$(BIN)/python -m tests.replay.losses --losses 2000 --seed $(SEED)
+	tests/fuzz/asan.sh $(BIN)/python -m tests.fuzz.run --cases $(CASES) --seed $(SEED) $(ARGS)
+	SANITIZE=address,undefined TESTS=tests/core/test_fuzz.c FUZZ_CASES=$(CASES) FUZZ_SEED=$(SEED) tests/core/run.sh
+
 tsan:
 	SANITIZE=thread tests/core/run.sh
 
@@ -50,6 +62,15 @@ bench: $(VENV)/.installed
 	@$(BIN)/python benchmarks/native.py $(ARGS)
 	@$(BIN)/python benchmarks/scaling.py
 
+# Every fault, in full: 10,000 workers, 100,000 ring writers and 1,000 trainers killed; hours on two cores. What was
+# run is kept in build/chaos and not run again, so it can be stopped and taken up: make chaos ARGS="--minutes 30"
+chaos: $(VENV)/.installed
+	@mkdir -p build/chaos
+	@nice -n 10 $(BIN)/shoal chaos --kills 10000 --seed 1 --record build/chaos/seed-1.jsonl $(ARGS)
+
+# An hour of make, step, kill, attach and close: make soak ARGS="--chart soak.svg"
+soak: $(VENV)/.installed
+	@nice -n 10 $(BIN)/shoal chaos --soak 60 $(ARGS)
 # The documentation as a site of plain files, build/docs/index.html. A broken link fails it.
 docs: $(VENV)/.installed
 	@$(PIP) install "markdown-it-py>=3" "pygments>=2.13"
@@ -81,18 +102,26 @@ test-viewer: $(VENV)/.ready
 	@$(BIN)/python -m pytest tests/viewer $(ARGS)
 
 # Each adapter against the library it is for, in a virtual environment of its own: make test-adapters ADAPTERS=sb3
-ADAPTERS ?= envpool sb3 pettingzoo torchrl rllib
+ADAPTERS ?= envpool sb3 pettingzoo torchrl rllib jax
 LIBRARY_envpool := envpool==1.2.*
 LIBRARY_sb3 := stable-baselines3==2.9.*
 LIBRARY_pettingzoo := pettingzoo[butterfly]==1.27.*
 LIBRARY_torchrl := torchrl==0.14.*
 LIBRARY_rllib := ray[rllib]==2.60.*
+LIBRARY_jax := jax>=0.9
 
 test-adapters: $(ADAPTERS:%=test-adapter-%)
 
 test-adapter-%: .venv-adapters/%/.made $(VENV)/.wheel
 	@$(<D)/bin/pip --quiet --disable-pip-version-check install --force-reinstall --no-deps build/wheel/*.whl
 	$(<D)/bin/python -m pytest -p no:cacheprovider tests/adapters/test_$*.py tests/docs/test_pages.py::test_a_block_that_needs_another_library_runs_where_that_is $(ARGS)
+
+# The fleet against real Ray, on nodes of a cluster that is simulated on this machine.
+LIBRARY_cluster := ray[default]==2.60.*
+
+test-cluster: .venv-adapters/cluster/.made $(VENV)/.wheel
+	@$(<D)/bin/pip --quiet --disable-pip-version-check install --force-reinstall --no-deps build/wheel/*.whl
+	$(<D)/bin/python -m pytest -p no:cacheprovider tests/cluster $(ARGS)
 
 .PRECIOUS: .venv-adapters/%/.made
 .venv-adapters/%/.made:

@@ -5,6 +5,7 @@
 
 #include <shoal/env.h>
 
+#include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -43,6 +44,17 @@ static uint64_t check_of(const shoal_ring *ring, uint64_t slot, uint64_t ticket)
         mix_line(hash, line);
     }
     return mixed(hash);
+}
+
+uint64_t shoal_hash(const void *data, uint64_t bytes) {
+    uint64_t hash[LANES], line[LINE];
+    memcpy(hash, KEYS, sizeof hash);
+    for (uint64_t at = 0; at < bytes; at += sizeof line) {
+        memset(line, 0, sizeof line);
+        memcpy(line, (const char *)data + at, bytes - at < sizeof line ? bytes - at : sizeof line);
+        mix_line(hash, line);
+    }
+    return mix(mixed(hash) ^ KEYS[0], bytes ^ KEYS[1]);
 }
 
 static shoal_word64 *place_of_check(const shoal_ring *ring, uint64_t slot) {
@@ -103,11 +115,28 @@ static int sync_and_mark(shoal_ring *ring, uint64_t here, void *base, uint64_t b
     return result;
 }
 
+/* Numbers that no crash leaves, only damage or a forger: tickets would wrap around, ids come again. */
+static int is_impossible(const shoal_ring *ring) {
+    const uint64_t most = (uint64_t)1 << 48; /* a million rows a second for nine years */
+    uint64_t rows = atomic_load(&ring->mark->uncounted);
+    int impossible = atomic_load(ring->tail) > most || rows > most;
+    for (uint32_t w = 0; w < SHOAL_RING_WRITERS && !impossible; w++) {
+        const uint64_t committed = atomic_load_explicit(&ring->writers[w].committed, memory_order_relaxed);
+        impossible = committed > most || (rows += committed) > most;
+    }
+    for (uint64_t slot = 0; slot < ring->capacity && !impossible; slot++)
+        impossible = shoal_ring_lap(atomic_load_explicit(shoal_ring_at(ring, slot), memory_order_relaxed)) >
+                     most / ring->capacity + 1;
+    return impossible;
+}
+
 int shoal_ring_mend(shoal_ring *ring, void *base, uint64_t bytes) {
     if (ring->mark == NULL) {
         shoal_ring_recover(ring);
         return 0;
     }
+    if (is_impossible(ring))
+        return -EBADMSG;
     const uint64_t here = boot_and_file(ring->lock_fd);
     const int was_looked_at =
         here != 0 && atomic_load(&ring->mark->checked_in) == here && shoal_ring_has_writers(ring);

@@ -34,12 +34,15 @@ typedef struct shoal_ring_mark {
     shoal_word64 uncounted;  /* rows that no writer's counter knows of */
 } shoal_ring_mark;
 
+/* A hash of any bytes: what damages them changes it. No protection from somebody who means to. */
+uint64_t shoal_hash(const void *data, uint64_t bytes);
+
 /* For whoever makes the file of a ring with checks, mapped at `base`: it is on disk when this returns 0, not
  * -errno. */
 int shoal_ring_begin(shoal_ring *ring, void *base, uint64_t bytes);
 
 /* For whoever opens the file of a ring, mapped at `base`; one without checks only has its tail mended. 0 or
- * -errno. */
+ * -errno; -EBADMSG: its counts are impossible. */
 int shoal_ring_mend(shoal_ring *ring, void *base, uint64_t bytes);
 
 /* Waits until all that was stored into the file is on disk. 0, or -errno: then nobody knows what is, and the

@@ -47,7 +47,7 @@ struct shoal_flow {
     shoal_word *done; /* per unit: at rest. Writers: send clears it, the thread that stepped sets it */
     batch *batches;   /* a ring */
     uint64_t sent, lent, received, forks;
-    uint32_t num_workers, spin_ns;
+    uint32_t num_workers, num_places, spin_ns; /* that run; that there is memory for */
     worker *workers;
     _Alignas(64) shoal_word bell;          /* writer: send, after filling cells; threads sleep on it */
     shoal_word idle;                       /* writers: threads about to sleep */
@@ -179,14 +179,17 @@ int shoal_flow_create(shoal_engine *engine, const shoal_description *description
                 posix_memalign(&workers, 64, threads * sizeof *flow->workers);
     flow->batches = batches;
     flow->workers = workers;
+    flow->num_places = workers == NULL ? 0 : threads;
+    if (batches != NULL) /* at once: what is destroyed half made is looked through */
+        memset(batches, 0, flow->num_batches * sizeof *flow->batches);
+    if (workers != NULL)
+        memset(workers, 0, threads * sizeof *flow->workers);
     if (error != 0 || flow->queue == NULL || flow->done == NULL) {
         shoal_flow_destroy(flow);
         return -ENOMEM;
     }
     for (uint64_t i = 0; i < flow->num_cells; i++)
         atomic_store_explicit(&flow->queue[i].turn, i, memory_order_relaxed);
-    memset(batches, 0, flow->num_batches * sizeof *flow->batches);
-    memset(workers, 0, threads * sizeof *flow->workers);
     for (uint64_t i = 0; i < flow->num_batches && error == 0; i++) {
         flow->batches[i].observations = calloc(description->observations.count, sizeof(void *));
         error = flow->batches[i].observations == NULL ? -ENOMEM : 0;
@@ -218,9 +221,9 @@ void shoal_flow_destroy(shoal_flow *flow) {
         for (uint32_t i = 0; i < flow->num_workers; i++)
             pthread_join(flow->workers[i].thread, NULL);
     }
-    for (uint32_t i = 0; flow->workers != NULL && i < flow->num_workers; i++) {
+    for (uint32_t i = 0; i < flow->num_places; i++) {
         worker *self = &flow->workers[i];
-        for (uint64_t f = 0; f < flow->description->observations.count; f++)
+        for (uint64_t f = 0; self->scratch != NULL && f < flow->description->observations.count; f++)
             free(self->scratch[f]);
         free(self->scratch);
         free(self->observations);

@@ -111,6 +111,7 @@ inline std::vector<uint64_t> Flow::units_of(nb::handle env_ids, std::vector<int6
     const int64_t *values = static_cast<const int64_t *>(ids->buf);
     envs.assign(values, values + ids->len / sizeof(int64_t));
     std::vector<uint64_t> units;
+    std::vector<bool> named(busy_.size());
     const uint64_t num_envs = busy_.size() * unit_;
     for (size_t i = 0; i < envs.size(); i += unit_) {
         bool whole = envs[i] >= 0 && static_cast<uint64_t>(envs[i]) < num_envs &&
@@ -120,8 +121,9 @@ inline std::vector<uint64_t> Flow::units_of(nb::handle env_ids, std::vector<int6
         if (!whole)
             hooks_.attr("bad_ids")(env_ids, unit_);
         uint64_t unit = static_cast<uint64_t>(envs[i]) / unit_;
-        if (busy_[unit] || std::find(units.begin(), units.end(), unit) != units.end())
+        if (busy_[unit] || named[unit])
             hooks_.attr("refuse")("sent twice");
+        named[unit] = true;
         units.push_back(unit);
     }
     return units;

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 enum { MAX_WATCHERS = 32, MAX_CLIENTS = 40, MOST_MILLIHERTZ = 60000 }; /* publishers find a place, too */
+enum { DEAF_MS = 50 };
 
 typedef struct client {
     int fd;         /* -1: nobody */
@@ -30,6 +31,7 @@ struct shoal_host {
     pthread_t thread;
     client clients[MAX_CLIENTS];
     int window_fds[SHOAL_MAX_WATCHED];
+    uint64_t deaf_until; /* nobody is let in before */
 };
 
 static void close_fd(int *fd) {
@@ -247,6 +249,10 @@ static void hear(shoal_host *host, client *c) {
 
 static void welcome(shoal_host *host) {
     int fd = shoal_accept(host->plan.listen_fd);
+    /* Without a descriptor for it who waits stays in the queue, and poll would say so again and again. */
+    host->deaf_until = fd == -EMFILE || fd == -ENFILE || fd == -ENOMEM || fd == -ENOBUFS
+                           ? shoal_now_ns() + DEAF_MS * (uint64_t)1000000
+                           : 0;
     if (fd < 0)
         return;
     for (int i = 0; i < MAX_CLIENTS && shoal_peer_uid(fd) == (int64_t)geteuid(); i++) {
@@ -286,6 +292,10 @@ static void *run(void *argument) {
                 last = now;
             }
             timeout_ms = (int)((last + period - now) / 1000000) + 1;
+        }
+        if (host->deaf_until > shoal_now_ns()) {
+            polled[1].fd = -1;
+            timeout_ms = timeout_ms < 0 || timeout_ms > DEAF_MS ? DEAF_MS : timeout_ms;
         }
         if (poll(polled, 2 + MAX_CLIENTS, timeout_ms) < 0)
             continue; /* EINTR */

@@ -355,11 +355,16 @@ class Ring {
         raise_system(result);
     }
 
-    static void raise_system(int result) {
+    static void raise_system(int result, const char *action = nullptr) {
         if (result >= 0)
             return;
         errno = -result;
-        PyErr_SetFromErrno(PyExc_OSError);
+        if (action == nullptr) {
+            PyErr_SetFromErrno(PyExc_OSError);
+        } else {
+            const std::string text = std::string("cannot ") + action + ": " + strerror(-result);
+            PyErr_SetObject(PyExc_OSError, nb::make_tuple(-result, text).ptr());
+        }
         throw nb::python_error();
     }
 
@@ -374,7 +379,7 @@ class Ring {
         int result = shoal_ring_register(&ring_);
         if (result == -EAGAIN)
             raise_shoal("ShoalError", "the buffer has as many writers as it can have");
-        raise_system(result);
+        raise_system(result, "lock a writer's place in the buffer");
     }
     nb::object array_type_ = nb::module_::import_("numpy").attr("ndarray");
     std::vector<nb::object> kept_;

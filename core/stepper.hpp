@@ -11,6 +11,7 @@
 #ifndef SHOAL_STEPPER_HPP
 #define SHOAL_STEPPER_HPP
 
+#include "durable.h"
 #include "engine.h"
 #include "platform.h"
 #include "plugin.hpp"
@@ -109,12 +110,14 @@ class Stepper {
   private:
     /* The checkpoint of an environment: this, then the plug-in's part. */
     struct Saved {
-        char magic[8]; /* "SHOALENV" */
+        char magic[8];  /* "SHOALENV" */
+        uint64_t check; /* of all that follows, and the plug-in's name */
         uint64_t instance_bytes, agents, part_bytes;
         shoal_rng rng;
         uint32_t reset, elapsed;
     };
 
+    uint64_t check_of(const char *checkpoint, size_t bytes) const;
     void require_open() const;
     void require_begun() const;
     Slot &take_slot(bool &copied);
@@ -559,6 +562,7 @@ inline nb::bytes Stepper::save(uint64_t env) {
     shoal_envs *envs = shoal_engine_envs(engine_);
     const shoal_spec &spec = description_.d.spec;
     Saved saved = {{'S', 'H', 'O', 'A', 'L', 'E', 'N', 'V'},
+                   0,
                    spec.instance_bytes,
                    spec.agents,
                    extension->size == nullptr ? spec.instance_bytes : extension->size(envs, env),
@@ -577,7 +581,15 @@ inline nb::bytes Stepper::save(uint64_t env) {
         extension->save(envs, env, at);
     else
         put(static_cast<char *>(envs->instances) + env * spec.instance_bytes, spec.instance_bytes);
+    saved.check = check_of(data.data(), data.size());
+    memcpy(data.data(), &saved, sizeof saved);
     return nb::bytes(data.data(), data.size());
+}
+
+inline uint64_t Stepper::check_of(const char *checkpoint, size_t bytes) const {
+    const size_t head = offsetof(Saved, instance_bytes);
+    const char *name = nb::cast<const Plugin &>(plugin_).get()->entry->name;
+    return shoal_hash(checkpoint + head, bytes - head) ^ shoal_hash(name, strlen(name));
 }
 
 inline void Stepper::restore(uint64_t env, nb::bytes data) {
@@ -591,8 +603,9 @@ inline void Stepper::restore(uint64_t env, nb::bytes data) {
         hooks_.attr("refuse")("bad checkpoint");
     memcpy(&saved, data.c_str(), sizeof saved);
     if (memcmp(saved.magic, "SHOALENV", 8) != 0 || saved.instance_bytes != spec.instance_bytes ||
-        saved.agents != spec.agents || saved.part_bytes != data.size() - fixed || saved.reset > 1 ||
-        saved.rng.has_half > 1 || saved.rng.inc_low % 2 == 0 ||
+        saved.check != check_of(data.c_str(), data.size()) || saved.agents != spec.agents ||
+        saved.part_bytes != data.size() - fixed || saved.reset > 1 || saved.rng.has_half > 1 ||
+        saved.rng.inc_low % 2 == 0 ||
         (extension->restore == nullptr && saved.part_bytes != spec.instance_bytes))
         hooks_.attr("refuse")("bad checkpoint");
     const char *at = data.c_str() + sizeof saved;

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from shoal import __version__
+from shoal.chaos import add_arguments as add_chaos_arguments
 from shoal.errors import ShoalError
 from shoal.memory import list_names
 from shoal.memory.limits import format_bytes
@@ -49,6 +50,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     check.set_defaults(run=_check)
 
     _add_viewer(commands)
+
+    chaos = commands.add_parser(
+        "chaos", help="kill, stop and starve Shoal's processes and check what they promise"
+    )
+    add_chaos_arguments(chaos)
+    chaos.set_defaults(run=_chaos)
 
     args = parser.parse_args(argv)
     if args.command is None:
@@ -91,6 +98,14 @@ def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     )
     demo.add_argument("--seconds", type=_seconds, help="end after so many, solved or not")
     demo.add_argument("--watch", action="store_true", help="show it in a web page (`shoal watch`)")
+    demo.add_argument(
+        "--cluster",
+        type=_positive,
+        nargs="?",
+        const=2,
+        metavar="NODES",
+        help="on each of so many nodes of a Ray cluster that is simulated here (default: %(const)s nodes)",
+    )
     demo.add_argument("--png", metavar="FILE", help="write the learning curve as a picture")
     demo.set_defaults(run=_demo)
 
@@ -179,6 +194,7 @@ def _demo(args: argparse.Namespace) -> int:
         seconds=args.seconds,
         watch=args.watch,
         png=args.png,
+        cluster=args.cluster,
     )
 
 
@@ -224,6 +240,12 @@ def _check(args: argparse.Namespace) -> int:
     from shoal import check
 
     return check.run(args.env, dict(args.option))
+
+
+def _chaos(args: argparse.Namespace) -> int:
+    from shoal import chaos
+
+    return chaos.run(args)
 
 
 def _watch(args: argparse.Namespace) -> int:

@@ -13,11 +13,13 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import gymnasium
 import numpy as np
 
 from shoal import _core
+from shoal.cluster import ActorPolicy, Fleet, FleetLearner, SimulatedCluster
 from shoal.dashboard import Progress, live, percent, short, write_curve
 from shoal.errors import ShoalError
 from shoal.learner import Learner
@@ -39,12 +41,18 @@ def run(
     seconds: float | None = None,
     watch: bool = False,
     png: str | None = None,
+    cluster: int | None = None,
 ) -> int:
     """Trains until the environment is solved, `steps` are made or `seconds` have passed; the exit status.
 
     Solved: the mean return of the last 100 episodes is what Gymnasium calls good (`reward_threshold`).
-    With `watch` and a terminal, what was learned is played on, slowly, until Ctrl-C.
+    With `watch` and a terminal, what was learned is played on, slowly, until Ctrl-C. With `cluster`, each of
+    so many nodes of a Ray cluster, simulated on this machine, has `num_envs` of them.
     """
+    if cluster is not None:
+        if watch:
+            raise ShoalError("--watch shows environments of this machine; leave it or --cluster out")
+        return _run_cluster(env, num_envs, num_workers, seed, steps, seconds, png, cluster)
     with contextlib.ExitStack() as stack:
         envs = stack.enter_context(_made(env, num_envs, num_workers))
         learner = Learner(envs, seed, steps)
@@ -63,6 +71,34 @@ def run(
         _report(outcome, progress)
         if watch and outcome != "interrupted" and sys.stdout.isatty():
             _play(learner)
+    return 130 if outcome == "interrupted" else 0
+
+
+def _run_cluster(
+    env: str,
+    num_envs: int,
+    num_workers: int | None,
+    seed: int,
+    steps: int,
+    seconds: float | None,
+    png: str | None,
+    nodes: int,
+) -> int:
+    """The same learner, to which rollouts come from runners on the nodes, each as it is ready."""
+    options: dict[str, Any] = (
+        {} if num_workers is None else {"backend": "process", "num_workers": num_workers}
+    )
+    with (
+        SimulatedCluster(nodes),
+        Fleet(env, num_envs, nodes=nodes, policy=ActorPolicy, seed=seed, max_in_flight=1, **options) as fleet,
+    ):
+        learner = FleetLearner(fleet, seed, steps)
+        title = f"PPO on {nodes} x {num_envs} x {env}, {nodes} simulated nodes of a Ray cluster, seed {seed}"
+        progress = Progress(title, _goal(env), steps, "none: they are on nodes")
+        outcome = _learn(learner, progress, seconds)
+        if png is not None:
+            _write_png(png, progress)
+        _report(outcome, progress, waited=True)
     return 130 if outcome == "interrupted" else 0
 
 
@@ -100,7 +136,8 @@ def _outcome(learner: Learner, progress: Progress, seconds: float | None) -> str
     return "seconds" if seconds is not None and progress.elapsed_s >= seconds else ""
 
 
-def _report(outcome: str, progress: Progress) -> None:
+def _report(outcome: str, progress: Progress, waited: bool = False) -> None:
+    """`waited`: the time of "env" is that of waiting for environments that run elsewhere."""
     reached = f"mean return of the last {_EPISODES} episodes {progress.mean_return:.1f}"
     if progress.goal is not None:
         reached += f" (goal {progress.goal:g})"
@@ -115,7 +152,10 @@ def _report(outcome: str, progress: Progress) -> None:
     print(f"{verdict}: {reached} after {progress.steps:,} steps, {progress.elapsed_s:.1f} s.")
     spent = ", ".join(f"{name} {percent(share)}" for name, share in progress.shares.items())
     alone = progress.steps / (progress.times.get("env") or float("inf"))
-    print(f"Time: {spent}.\nSteps/s: {short(progress.rate)} learning, {short(alone)} the environments alone.")
+    rates = f"{short(progress.rate)} learning"
+    if not waited:
+        rates += f", {short(alone)} the environments alone"
+    print(f"Time: {spent}.\nSteps/s: {rates}.")
     other = "Acrobot-v1" if "Pendulum" in progress.title else "Pendulum-v1"
     print(f"Next: `shoal demo --env {other} --watch`, or write your own: `shoal new my_env`.", flush=True)
 

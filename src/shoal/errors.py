@@ -25,6 +25,9 @@ ShoalError
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from gymnasium.error import ClosedEnvironmentError
@@ -313,3 +316,21 @@ class VersionError(SegmentError):
 
     found: int
     expected: int
+
+
+@contextmanager
+def telling(action: str, kind: type[ShoalError] | None = None, advice: str = "") -> Iterator[None]:
+    """What the system refuses within is told as "cannot ACTION: why; what to do"; None: as an OSError."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, ShoalError):
+            raise
+        message = f"cannot {action}: {error.strerror or error}"
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            advice = "raise the limit on open files with `ulimit -n`"
+        if advice:
+            message += f"; {advice}"
+        if kind is None:
+            raise OSError(error.errno, message) from error
+        raise kind(message) from error

@@ -3,6 +3,7 @@
 #
 #   tests/core/run.sh                                 plain, into build/core-plain/
 #   SANITIZE=address,undefined tests/core/run.sh      under sanitizers, into build/core-address-undefined/
+#   TESTS=tests/core/test_fuzz.c FUZZ_CASES=100000 tests/core/run.sh
 #   CC=clang CFLAGS=-O3 SANITIZE=thread tests/core/run.sh
 set -u
 cd "$(dirname "$0")/../.." || exit 1
@@ -57,7 +58,7 @@ for source in tests/core/plugins/*.c; do
 done
 
 failures=0
-for source in tests/core/test_*.c; do
+for source in ${TESTS:-tests/core/test_*.c}; do
     program=$out/$(basename "$source" .c)
     echo "== $source${sanitize:+ ($sanitize)}"
     # shellcheck disable=SC2086  # flags and launcher are lists of words

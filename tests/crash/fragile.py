@@ -6,11 +6,8 @@ Workers import this module, so it loads nothing that is slow to load.
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import itertools
 import multiprocessing
 import os
-import signal
 import sys
 import time
 from functools import partial
@@ -20,12 +17,17 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
+from shoal.chaos.faults import crash
+from shoal.chaos.held import LENIENCE
 from shoal.errors import WorkerDied
 from shoal.vector import ProcessVectorEnv
 
 GO_ON, KILL, SEGFAULT, ABORT, EXIT, RAISE, LOOP, C_LOOP, DEAF_LOOP = range(9)
 FINISH, BIG, SLOW, SAY, STOP, FORK = range(9, 15)
 """Actions. LOOP is Python's, C_LOOP never gives up the GIL, DEAF_LOOP blocks all signals first."""
+
+WAYS = {KILL: "kill", SEGFAULT: "segfault", ABORT: "abort", EXIT: "exit", LOOP: "loop", C_LOOP: "loop in C"}
+WAYS |= {DEAF_LOOP: "loop, signals blocked", STOP: "stop"}
 
 SLOW_S = 1.2
 BIG_BYTES = 10_000_000
@@ -48,7 +50,7 @@ class Fragile(gymnasium.Env):
         """`deaths` is a file; while it holds a number above 0 that is counted down and this process ends."""
         if deaths is not None and (left := int(Path(deaths).read_text())) > 0:
             Path(deaths).write_text(str(left - 1))
-            os.kill(os.getpid(), signal.SIGKILL)
+            crash("kill")
         self.tag, self.count, self.drawn = tag, 0, 0
         self.nonce = int.from_bytes(os.urandom(5), "little")
         self.note = "none"
@@ -69,25 +71,10 @@ class Fragile(gymnasium.Env):
 
     def do(self, what):
         """Fails as `what` says."""
-        if what == KILL:
-            os.kill(os.getpid(), signal.SIGKILL)
-        elif what == SEGFAULT:
-            ctypes.string_at(0)
-        elif what == ABORT:
-            os.abort()
-        elif what == EXIT:
-            os._exit(7)
+        if what in WAYS:
+            crash(WAYS[what])
         elif what == RAISE:
             raise Broken(f"environment {self.tag} was told to")
-        elif what == LOOP:
-            while True:
-                pass
-        elif what == C_LOOP:
-            sum(itertools.repeat(0))
-        elif what == DEAF_LOOP:
-            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-            while True:
-                pass
         elif what == BIG:
             return {"big": np.full(BIG_BYTES, self.tag, np.uint8)}
         elif what == SLOW:
@@ -95,8 +82,6 @@ class Fragile(gymnasium.Env):
         elif what == SAY:
             print(f"environment {self.tag} speaks", file=sys.stderr)
             print(f"and {self.tag} prints")
-        elif what == STOP:
-            os.kill(os.getpid(), signal.SIGSTOP)
         elif what == FORK:
             child = multiprocessing.get_context("fork").Process(target=int)
             child.start()
@@ -151,10 +136,6 @@ def state_of(pid: int) -> str:
 def is_running(pid: int) -> bool:
     """Whether there is such a process, and not just what is left of one."""
     return state_of(pid) not in "ZX"
-
-
-# How much longer things may take than promised: on a shared machine others have the cores now and then.
-LENIENCE = float(os.environ.get("SHOAL_TEST_LENIENCE", "1"))
 
 
 def wait_until(condition, within_s: float) -> float:

@@ -58,6 +58,31 @@ def test_workers_end_with_their_parent_idle_or_in_any_loop(run_script, context, 
     wait_gone(pids, 1.0 + 1.0)
 
 
+def test_a_launcher_that_is_still_loading_ends_with_its_parent(run_script, tmp_path):
+    slow = tmp_path / "slow" / "numpy"
+    slow.mkdir(parents=True)
+    (slow / "__init__.py").write_text(
+        f"import time\nopen({str(tmp_path / 'loading')!r}, 'w')\ntime.sleep(60)\n"
+    )
+    parent = run_script(
+        """
+import threading
+sys.path.insert(0, sys.argv[1])
+threading.Thread(target=make_fragile, daemon=True).start()
+while launcher._current is None:
+    time.sleep(0.01)
+say(launcher._current._process.pid)
+signal.pause()
+""",
+        slow.parent,
+    )
+    pids = [*map(int, read_words(parent))]
+    wait_until((tmp_path / "loading").exists, 5 * SOON_S)
+    parent.kill()
+    parent.wait()
+    wait_gone(pids, 1.0 + 1.0)
+
+
 def test_a_full_stderr_does_not_keep_workers_alive(run_script):
     parent = run_script(
         """

@@ -125,3 +125,20 @@ def test_two_workers_that_die_together_in_asynchronous_stepping_are_both_replace
     assert info["_fault"][order].tolist() == truncated[order].tolist()
     assert (observation[order][2:4, 1] == first[np.argsort(first[:, 0])][2:4, 1]).all()
     assert reward[order].tolist() == [0, 0, 1, 1, 0, 0]
+
+
+@pytest.mark.parametrize("how", [LOOP, KILL], ids=["hangs", "is dead"])
+def test_a_worker_that_fails_is_missed_while_others_come_back_all_the_time(make, how):
+    envs = make(batch_size=1, on_fault="restart", step_timeout_s=0.3)
+    envs.async_reset(seed=0)
+    take(envs, 4)
+    envs.send(actions(0, how), range(4))
+    found = set()
+    with at_most(0.3 + RESTART_S):
+        while found != {0, 1}:
+            _, _, _, truncated, info = envs.recv()
+            env = int(info["env_id"][0])
+            if env > 1:
+                envs.send([0], [env])
+            elif truncated[0]:
+                found.add(env)

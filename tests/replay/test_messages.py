@@ -81,3 +81,11 @@ def test_a_capacity_is_less_than_any_ring():
             make(2**40)
         with pytest.raises(ValueError, match="capacity must be at least 1"):
             make(0)
+
+
+def test_a_buffer_whose_rows_are_all_being_written_is_not_called_empty():
+    with ReplayBuffer(3, {"x": (np.float32, ())}) as buffer:
+        buffer.extend({"x": np.zeros(3, np.float32)})
+        buffer._records.segment["rows"][:, :8] = 0  # as those of three writers at work
+        with pytest.raises(ValueError, match="all 3 rows are being written by others"):
+            buffer.sample(1)

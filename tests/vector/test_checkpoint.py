@@ -79,3 +79,18 @@ def test_an_environment_that_had_ended_is_reset_before_it_is_stepped_wherever_it
         fresh.restore_env(1, saved)
         fresh.restore_env(1, alive)  # it lives again
         fresh.step(np.zeros(2, np.int64))
+
+
+def test_a_checkpoint_with_any_byte_changed_is_refused_and_changes_nothing():
+    """What an environment keeps in its memory may be places in it: Snake looped for ever in a damaged one."""
+    for name in ("CartPole-v1", "Snake-v0"):
+        with shoal.make_vec(name, 2, session=None) as envs:
+            envs.reset(seed=0)
+            saved = envs.save_env(0)
+            for at in range(0, len(saved), max(1, len(saved) // 300)):
+                damaged = saved[:at] + bytes([saved[at] ^ 1 << at % 8]) + saved[at + 1 :]
+                with pytest.raises(ValueError, match="not a checkpoint of this environment"):
+                    envs.restore_env(0, damaged)
+            assert envs.save_env(0) == saved
+            envs.restore_env(1, saved)
+            assert envs.save_env(1) == saved

@@ -23,7 +23,7 @@ from gymnasium.vector import AutoresetMode
 from shoal.errors import ShoalError
 from shoal.learner.model import Array, Categorical, Gaussian, Model
 
-__all__ = ["Adam", "Batch", "Learner", "Settings", "advantages", "differentiate"]
+__all__ = ["Adam", "Batch", "Learner", "Settings", "advantages", "differentiate", "fitting"]
 
 
 @dataclass(frozen=True)
@@ -123,20 +123,26 @@ class Learner:
         self.settings = settings or Settings()
         self.envs, self._all_steps = envs, steps
         self._rng = np.random.default_rng(seed)
-        inputs, head = _fitting(envs)
+        inputs, head = fitting(envs)
         self.model = Model(inputs, head, self.settings.hidden, self._rng)
         self._adam = Adam(len(self.model.weights))
         least = math.ceil(max(self.settings.rows, self.settings.minibatch) / envs.num_envs)
-        self.rollout = envs.rollout(max(self.settings.length, least))
-        actions = self.rollout.actions  # drawn where they are read; those of a Box must be clipped elsewhere
-        self._drawn = actions if isinstance(head, Categorical) else np.zeros(actions.shape, np.float32)
-        self._counts = np.ones((self.rollout.length + 1, envs.num_envs), np.bool_)
+        self.length = max(self.settings.length, least)
+        self._counts = np.ones((self.length + 1, envs.num_envs), np.bool_)
         self._scale = 0.0
         self._return, self._length = np.zeros(envs.num_envs), np.zeros(envs.num_envs, np.int64)
         self.returns, self.lengths = deque[float](maxlen=100), deque[int](maxlen=100)
         self.steps = self.episodes = 0
         self.times = dict.fromkeys(("env", "copy", "policy", "update"), 0.0)
-        self._now = envs.reset(seed=seed)[0]
+        self._begin(seed)
+
+    def _begin(self, seed: int) -> None:
+        """Where the environments write, and their first observations."""
+        self.rollout: Any = self.envs.rollout(self.length)
+        actions = self.rollout.actions  # drawn where they are read; those of a Box must be clipped elsewhere
+        categorical = isinstance(self.model.head, Categorical)
+        self._drawn = actions if categorical else np.zeros(actions.shape, np.float32)
+        self._now = self.envs.reset(seed=seed)[0]
 
     def collect(self) -> None:
         """Fills the rollout: every observation lands where `update` reads it."""
@@ -226,7 +232,7 @@ class _Stopwatch:
         self._last = now
 
 
-def _fitting(envs: Any) -> tuple[int, Categorical | Gaussian]:
+def fitting(envs: Any) -> tuple[int, Categorical | Gaussian]:
     """The length of an observation, and what draws actions, for the spaces of `envs`."""
     seen, acted = envs.single_observation_space, envs.single_action_space
     if envs.autoreset_mode != AutoresetMode.NEXT_STEP:

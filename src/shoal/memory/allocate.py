@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from shoal import _core
-from shoal.errors import DiskFullError, NameInUse, NoRoomError, SegmentError, ShmFullError
+from shoal.errors import DiskFullError, NameInUse, NoRoomError, SegmentError, ShmFullError, telling
 from shoal.memory import names
 from shoal.memory.limits import (
     Limit,
@@ -46,11 +46,13 @@ class Handles:
             os.unlink(self.temporary)
             self.temporary = ""
         # A forked child closed the lock when it began; that number may be another file's by now.
-        if self.lock_fd >= 0 and mine:
-            if self.path is not None:
-                names.unlink_own(self.lock_fd, self.path)
-            names.drop_lock(self.lock_fd)
-        self.lock_fd = -1
+        lock_fd, self.lock_fd = self.lock_fd, -1
+        if lock_fd >= 0 and mine:
+            try:
+                if self.path is not None:
+                    names.unlink_own(lock_fd, self.path)
+            finally:  # without its lock a name that stays is a dead owner's, which others take over
+                names.drop_lock(lock_fd)
 
 
 def reserve_anonymous(handles: Handles, size: int, seal: bool = True) -> None:
@@ -61,7 +63,7 @@ def reserve_anonymous(handles: Handles, size: int, seal: bool = True) -> None:
     handles.fd = _system("create memory", _core.memory_create)
     _reserve(handles.fd, size, limits, NoRoomError)
     if seal:
-        _core.seal(handles.fd)
+        _system("seal the memory", _core.seal, handles.fd)
 
 
 def reserve_file(handles: Handles, size: int, directory: str, named: bool) -> None:
@@ -110,7 +112,8 @@ def _reserve(fd: int, size: int, limits: Callable[[], list[Limit]], error: type[
 
 def refill(fd: int, size: int) -> None:
     """Reserves the holes of a file that was copied sparsely: a store into one could be a signal."""
-    stat, system = os.fstat(fd), os.fstatvfs(fd)
+    with telling("look at the segment's file", SegmentError):
+        stat, system = os.fstat(fd), os.fstatvfs(fd)
     holes = size - 512 * stat.st_blocks
     if holes <= 0:  # also: where the system has no fallocate, the C library rewrites bytes others may change
         return
@@ -150,13 +153,8 @@ def map_segment(fd: int, size: int, writable: bool) -> _core.Mapping:
 
 
 def _system(action: str, function: Callable[..., Any], *args: Any) -> Any:
-    try:
+    with telling(action, SegmentError):
         return function(*args)
-    except OSError as error:
-        advice = ""
-        if error.errno in (errno.EMFILE, errno.ENFILE):
-            advice = "; raise the limit on open files with `ulimit -n`"
-        raise SegmentError(f"cannot {action}: {error.strerror}{advice}") from error
 
 
 def link_file(handles: Handles, path: Path) -> None:

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import re
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shoal import _core
-from shoal.errors import NameInUse, SegmentError, SegmentNotFound
+from shoal.errors import NameInUse, SegmentError, SegmentNotFound, telling
 
 __all__ = [
     "NameEntry",
@@ -85,7 +86,8 @@ def name_path(name: str) -> Path:
 def hold_lock(fd: int) -> None:
     """Locks a file for as long as this process lives or until `drop_lock`."""
     _held_locks.add(fd)
-    fcntl.flock(fd, fcntl.LOCK_EX)
+    with telling("lock a named segment", SegmentError):
+        fcntl.flock(fd, fcntl.LOCK_EX)
 
 
 def drop_lock(fd: int) -> None:
@@ -134,7 +136,7 @@ def reap(path: Path) -> bool:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         unlink_own(fd, path)
         return True
-    except OSError:
+    except (OSError, SegmentError):
         return False
     finally:
         os.close(fd)
@@ -142,22 +144,25 @@ def reap(path: Path) -> bool:
 
 def unlink_own(fd: int, path: Path) -> None:
     """Unlinks `path` if it still leads to the file behind `fd`. The caller holds its lock."""
-    try:
+    with telling(f"remove the name {path}", SegmentError), contextlib.suppress(FileNotFoundError):
         if os.path.samestat(os.fstat(fd), os.stat(path, follow_symlinks=False)):
             os.unlink(path)
-    except FileNotFoundError:
-        pass
 
 
 def open_named(name: str, writable: bool) -> int:
     """Opens the file behind a name; a file that another user put there is refused."""
     fd = open_existing(name_path(name), writable, f"named segment {name!r}")
-    owner = os.fstat(fd).st_uid
-    if owner != os.getuid():
+    try:
+        with telling(f"look at the named segment {name!r}", SegmentError):
+            owner = os.fstat(fd).st_uid
+        if owner != os.getuid():
+            raise SegmentError(
+                f"the named segment {name!r} belongs to user {owner}, expected {os.getuid()}; "
+                "choose another name"
+            )
+    except BaseException:
         os.close(fd)
-        raise SegmentError(
-            f"the named segment {name!r} belongs to user {owner}, expected {os.getuid()}; choose another name"
-        )
+        raise
     return fd
 
 

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal import _core
-from shoal.errors import ClosedError, LayoutError
+from shoal.errors import ClosedError, LayoutError, SegmentError, telling
 from shoal.memory import limits, names
 from shoal.memory.allocate import (
     Handles,
@@ -160,6 +160,12 @@ class Segment(Mapping[str, NDArray[Any]]):
         return self._address <= start < self._address + self.size_bytes
 
     @property
+    def mapping(self) -> _core.Mapping:
+        """The mapping itself, which lives as long as any array in it."""
+        first = next(iter(self._open_arrays().values()))
+        return cast(_core.Mapping, first.base)
+
+    @property
     def huge_page_bytes(self) -> int:
         """How much of it lies on 2 MB pages in this process now; 0 where the system does not say."""
         self._open_arrays()
@@ -233,11 +239,7 @@ class Segment(Mapping[str, NDArray[Any]]):
         huge_pages: bool | None,
         published: bool = False,
     ) -> None:
-        if not isinstance(layout, Layout):
-            raise TypeError(
-                f"expected a Layout, got {type(layout).__name__}; make one with "
-                'Layout({"reward": (np.float64, (8,))})'
-            )
+        _require_layout(layout)
         page = os.sysconf("SC_PAGESIZE")
         data_offset = -(-(HEADER_BYTES + len(layout.schema)) // page) * page
         size = data_offset + -(-layout.size_bytes // page) * page
@@ -249,10 +251,11 @@ class Segment(Mapping[str, NDArray[Any]]):
                 directory = _core.name_directory() if path is None else str(path.parent)
                 reserve_file(handles, size, directory, kind == "named")
             mapping = map_segment(handles.fd, size, True)
-            if published:  # only now: the seal forbids mappings like this one
-                _core.seal_writes(handles.fd)
-            if huge_pages is not None:
-                mapping.huge_pages(huge_pages)
+            with telling("prepare the segment's memory", SegmentError):
+                if published:  # only now: the seal forbids mappings like this one
+                    _core.seal_writes(handles.fd)
+                if huge_pages is not None:
+                    mapping.huge_pages(huge_pages)
             mapping.publish(data_offset, layout.schema, layout.digest)
             if name is not None:
                 path = handles.path = names.publish_name(handles.lock_fd, handles.temporary, name)
@@ -278,6 +281,8 @@ class Segment(Mapping[str, NDArray[Any]]):
         """Checks and maps an open descriptor, which it owns from here on."""
         handles = Handles(os.getpid(), fd)
         try:
+            if layout is not None:
+                _require_layout(layout)
             found, size, data_offset = inspected(fd, what)
             if layout is not None and layout.digest != found.digest:
                 raise LayoutError(f"the {what} has another layout than expected: {layout.difference(found)}")
@@ -323,6 +328,14 @@ class Segment(Mapping[str, NDArray[Any]]):
         if self._arrays is None:
             raise ClosedError(f"{self!r} is closed; arrays taken from it before are still valid")
         return self._arrays
+
+
+def _require_layout(layout: object) -> None:
+    if not isinstance(layout, Layout):
+        raise TypeError(
+            f"expected a Layout, got {type(layout).__name__}; make one with "
+            'Layout({"reward": (np.float64, (8,))})'
+        )
 
 
 def _reduce(segment: Segment) -> tuple[Any, ...]:

@@ -27,7 +27,7 @@ from functools import cache
 from pathlib import Path
 
 from shoal import _core
-from shoal.errors import BuildError
+from shoal.errors import BuildError, telling
 
 __all__ = ["build", "include_directory"]
 
@@ -62,7 +62,7 @@ def build(source: str | Path, *, output: Path | None = None, compiler: str | Non
         target = Path(output).absolute()
         if target.is_dir():
             raise BuildError(f"the output {target} is a directory; give the path of a file in it")
-        with _compiled(command, path, target) as built:
+        with _compiled(command, path, target) as built, telling(f"write {target}", BuildError):
             os.replace(built, target)
         return target
 
@@ -151,7 +151,7 @@ def _compiled(command: list[str], source: Path, library: Path) -> Iterator[Path]
         done = _run([*command, str(source), "-o", str(built), "-lm"])
         if done.stderr:
             print(done.stderr, end="", file=sys.stderr)
-        with built.open("rb") as file:
+        with telling(f"write {library} to disk", BuildError), built.open("rb") as file:
             os.fsync(file.fileno())
         yield built
     finally:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
-from gymnasium.spaces import Space
+from gymnasium.spaces import Box, Space
 from gymnasium.spaces.utils import is_space_dtype_shape_equiv
 
 from shoal import _core
@@ -112,15 +112,17 @@ class EnvChunk:
         action_space: Space[Any],
         in_segment: bool,
         actions: str,
-        session: str | None,
+        blocks: list[tuple[int, int, int]],
     ) -> list[tuple[bool, bool]]:
-        """The spaces all environments must have, where actions come from, and who may look on."""
-        segment = None
-        if actions != "message":
-            segment = Segment.from_fileno(self._worker.receive_fds(1)[0])
-        same = self.bind(mode, observation_space, action_space, in_segment, actions, session, segment)
-        if segment is not None:
-            segment.close()
+        """The spaces all environments must have, where actions come from, and memory for results."""
+        own = int(actions != "message")
+        memory = list(map(Segment.from_fileno, self._worker.receive_fds(own + len(blocks))))
+        segment = memory[0] if own else None
+        same = self.bind(mode, observation_space, action_space, in_segment, actions, segment)
+        for block, of_block in zip(blocks, memory[own:], strict=True):
+            self.add_slot(of_block, *block)
+        for one in memory:
+            one.close()
         return same
 
     def bind(
@@ -130,11 +132,10 @@ class EnvChunk:
         action_space: Space[Any],
         in_segment: bool,
         actions: str,
-        session: str | None,
         segment: Segment | None,
     ) -> list[tuple[bool, bool]]:
         self._space = observation_space if in_segment else None
-        self._watched.begin(session, self._last_action)
+        self._watched.begin(self._last_action)
         plan = self._plan
         if segment is not None and actions == "array":
             self._action_rows = segment["action"][plan.first : plan.first + len(self._envs)]
@@ -143,10 +144,10 @@ class EnvChunk:
             self._actions = bound_memory(segment, action_space, "action", plan.num_envs, plan.bounds)
         return [
             (
-                observation_space == env.observation_space
+                _same(observation_space, env.observation_space)
                 if mode == "same"
                 else is_space_dtype_shape_equiv(observation_space, env.observation_space),
-                action_space == env.action_space,
+                _same(action_space, env.action_space),
             )
             for env in self._envs
         ]
@@ -322,3 +323,11 @@ def _called(env: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) 
         raise ValueError(f"Trying to call function `{name}` with `call`, use `{name}` directly instead.")
     found = env.get_wrapper_attr(name)
     return found(*args, **kwargs) if callable(found) else found
+
+
+def _same(ours: Space[Any], theirs: Space[Any]) -> bool:
+    """`ours == theirs`. Of a Box its very bytes are looked at first: its own comparison takes far longer."""
+    if type(ours) is type(theirs) is Box and ours.dtype == theirs.dtype and ours.shape == theirs.shape:
+        if ours.low.tobytes() == theirs.low.tobytes() and ours.high.tobytes() == theirs.high.tobytes():
+            return True
+    return ours == theirs

@@ -27,7 +27,7 @@ import gymnasium
 import numpy as np
 
 from shoal import _core
-from shoal.errors import WorkerDied, WorkerError, WorkerTimeout
+from shoal.errors import WorkerDied, WorkerError, WorkerTimeout, telling
 from shoal.memory import Layout, Segment
 from shoal.memory.layout import FieldSpec
 from shoal.memory.limits import oom_kills
@@ -90,7 +90,8 @@ class Crew:
         _require_descriptors(self.size)
         self._kills = oom_kills()
         self.board = Segment(_board_layout(self.plans, rows, instance_bytes))
-        self._bell_fd, self._ring_fd = _core.bell_create()
+        with telling("make what workers ring when they are done", WorkerError):
+            self._bell_fd, self._ring_fd = _core.bell_create()
         self._parent_fd = open_pidfd(self._pid)
         self.gates = _core.Gates(
             self.board["gates"], self.board["bell"], self.size, self._bell_fd, self._crowded
@@ -109,10 +110,11 @@ class Crew:
         chosen = list(range(self.size) if workers is None else workers)
         for w in chosen:  # all of them first: while one begins to run, the next is forked
             plan = self.plans[w]
-            running = start(self._context, plan.daemon, f"ShoalWorker-{w}", (plan.makers, self.board))
+            self.board["tail"][w] = 0  # before it runs: one that is forked begins at once
+            self.gates.watch(w, -1, False)
+            running = start(self._context, plan.daemon, f"ShoalWorker-{w}", partial(self._inherited, w))
             self._running[w] = running
             self._mails[w] = Mail(running.channel, self.board["request"][w], self.board["reply"][w])
-            self.board["tail"][w] = 0
             self.gates.watch(w, running.death_fd, running.death_is_hangup)
         for w in chosen:
             self._send_plan(w)
@@ -120,17 +122,24 @@ class Crew:
     def _send_plan(self, w: int) -> None:
         plan, running = self.plans[w], self._running[w]
         assert running is not None
-        fds = [self.board.fileno(), self._ring_fd, running.said_fd, running.says_fd, 1, 2]
-        if self._parent_fd >= 0:
-            fds.append(self._parent_fd)
-        sent = replace(plan, makers=None) if self._context == "fork" else plan
         if self._context is None:
-            sent = replace(plan, surroundings=surroundings())
-        with contextlib.suppress(HungUp):  # it died at once: wait will say so
-            transmit(running.channel, dumps(sent), fds, running.alive)
+            plan = replace(plan, surroundings=surroundings())
+        try:
+            if self._context != "fork":
+                transmit(running.channel, dumps(plan), self._descriptors(running), running.alive)
+        except HungUp:  # it died at once, or cannot be told and would wait for ever: wait will say so
+            running.send_signal(signal.SIGKILL)
         os.close(running.says_fd)
         running.says_fd = -1
         self.gates.post(w, MESSAGE, 0, 0, 0)
+
+    def _inherited(self, w: int, running: Running) -> tuple[Plan, list[int], Segment]:
+        """What a worker that is forked from here finds in its own memory: all that others are sent."""
+        return self.plans[w], [os.dup(fd) for fd in self._descriptors(running)], self.board
+
+    def _descriptors(self, running: Running) -> list[int]:
+        fds = [self.board.fileno(), self._ring_fd, running.said_fd, running.says_fd, 1, 2]
+        return fds if self._parent_fd < 0 else [*fds, self._parent_fd]
 
     # -- commands -------------------------------------------------------------------------------------
 
@@ -168,10 +177,15 @@ class Crew:
         count = mail.put(data)
         self.gates.post(worker, MESSAGE, 0, 0, count)
         until = None if self.limit_s is None else time.monotonic() + self.limit_s
-        with contextlib.suppress(HungUp, OSError):  # wait will say so
+        try:
             mail.send_rest(partial(_is_there, running, until))
             if fds:
                 socket.send_fds(running.channel, [b"f"], list(fds))
+        except (
+            HungUp,
+            OSError,
+        ):  # it is dead, or has half a message and would wait for ever
+            running.send_signal(signal.SIGKILL)
 
     def ask_all(self, name: str, *arguments: Any, fds: Sequence[int] = ()) -> None:
         data = dumps((name, arguments))

@@ -30,6 +30,7 @@ from shoal.errors import WorkerError
 
 __all__ = ["Launcher", "LauncherEnded", "launcher", "main", "open_pidfd"]
 
+_LOOK_S = 0.1
 _FRAME = struct.Struct("=cqq")  # kind, pid or error, exit status or number of the request
 _START, _STARTED, _ENDED, _FAILED = b"s", b"p", b"x", b"f"
 
@@ -56,6 +57,9 @@ class Launcher:
         # cores fairly between sessions (autogroup) makes the trainer and its workers wait for each other.
         program = (
             "import os, signal, sys; os.setpgid(0, 0); signal.signal(signal.SIGTTOU, signal.SIG_IGN); "
+            # Until it has loaded everything, which takes long on a busy machine, it hears of nothing else.
+            f"signal.signal(signal.SIGALRM, lambda *_: os.getppid() == {os.getpid()} or os._exit(0)); "
+            f"signal.setitimer(signal.ITIMER_REAL, {_LOOK_S}, {_LOOK_S}); "
             f"sys.path[:] = {sys.path!r}; "
             f"from shoal.process.launcher import main; main({theirs.fileno()}, {parent_fd})"
         )
@@ -189,6 +193,8 @@ def main(fd: int, parent_fd: int) -> NoReturn:
 
     from shoal.process import worker
 
+    signal.setitimer(signal.ITIMER_REAL, 0)  # from here on it listens for the trainer's end
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # A trainer that has signals blocked hands that down: then no death would be reported, no stack shown.
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
@@ -240,7 +246,10 @@ def main(fd: int, parent_fd: int) -> NoReturn:
             os._exit(0)
         os.close(fds[0])
         pidfd = open_pidfd(pid)
-        socket.send_fds(channel, [_FRAME.pack(_STARTED, pid, request)], [pidfd] if pidfd >= 0 else [])
+        try:
+            socket.send_fds(channel, [_FRAME.pack(_STARTED, pid, request)], [pidfd] if pidfd >= 0 else [])
+        except OSError:  # the trainer has gone; its worker's own watch sees to the worker
+            os._exit(0)
         if pidfd >= 0:
             os.close(pidfd)
 

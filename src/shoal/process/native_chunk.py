@@ -60,7 +60,7 @@ class NativeChunk:
         )  # fmt: skip
         self._stepper.set_watch(board["due"][plan.worker], board["sums"][plan.worker])
         self._looker = Looker(info, instances, plan.first)
-        self._publisher: Publisher | None = None
+        self._publisher = Publisher(board, plan.first, plan.count)
         self._slots: dict[int, tuple[list[Any], int]] = {}
         self._seeded = False
         self._marked = board["reset"][plan.first : plan.first + plan.count]
@@ -70,8 +70,7 @@ class NativeChunk:
         return {}
 
     def close(self) -> None:
-        if self._publisher is not None:
-            self._publisher.close()
+        self._publisher.close()
         self._stepper.close()
 
     def serve(self, gate: _core.Gate) -> int:
@@ -108,19 +107,20 @@ class NativeChunk:
         action_space: Any,
         in_segment: bool,
         actions: str,
-        session: str | None,
+        blocks: list[tuple[int, int, int]],
     ) -> list[tuple[bool, bool]]:
-        if session is not None:
-            plan = self._plan
-            self._publisher = Publisher(session, self._worker.board["watched"], plan.first, plan.count)
-        segment = Segment.from_fileno(self._worker.receive_fds(1)[0])
+        segment, *of_blocks = map(Segment.from_fileno, self._worker.receive_fds(1 + len(blocks)))
         end = self._begin + self._plan.count * self._info.agents
         self._shared_actions = [segment[name][self._begin : end] for name in segment]
         segment.close()
+        for block, of_block in zip(blocks, of_blocks, strict=True):
+            self._add_slot(of_block, *block)
         return []
 
     def on_slot(self, number: int, rows: int, ahead: int) -> None:
-        segment = Segment.from_fileno(self._worker.receive_fds(1)[0])
+        self._add_slot(Segment.from_fileno(self._worker.receive_fds(1)[0]), number, rows, ahead)
+
+    def _add_slot(self, segment: Segment, number: int, rows: int, ahead: int) -> None:
         names = [name for name in segment if not name.startswith("action")]
         self._slots[number] = [segment[name] for name in names], ahead
         segment.close()

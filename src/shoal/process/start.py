@@ -11,11 +11,12 @@ import select
 import signal
 import socket
 import time
+from functools import partial
 from typing import Any
 
 from gymnasium.vector.utils import clear_mpi_env_vars
 
-from shoal.errors import WorkerError
+from shoal.errors import WorkerError, telling
 from shoal.process import worker
 from shoal.process.launcher import Launcher, LauncherEnded, launcher, open_pidfd
 
@@ -29,7 +30,12 @@ class Running:
         self.channel = channel
         self.pid = 0
         self.said_fd, self.says_fd = os.pipe()
-        os.set_blocking(self.said_fd, False)
+        try:
+            os.set_blocking(self.said_fd, False)
+        except BaseException:
+            os.close(self.said_fd)
+            os.close(self.says_fd)
+            raise
         self._pidfd = -1
         self._process: Any = None
         self._launcher: Launcher | None = None
@@ -101,7 +107,7 @@ class Running:
 
 
 def start(context: str | None, daemon: bool, name: str, inherited: Any) -> Running:
-    """Starts a worker; `inherited` reaches it unpickled when it is forked from this very process."""
+    """Starts a worker; one that is forked from this very process calls `inherited` for what it needs."""
     try:
         return _started(context, daemon, name, inherited)
     except LauncherEnded:  # killed a moment ago, perhaps with the worker that is to be replaced
@@ -109,26 +115,32 @@ def start(context: str | None, daemon: bool, name: str, inherited: Any) -> Runni
 
 
 def _started(context: str | None, daemon: bool, name: str, inherited: Any) -> Running:
-    ours, theirs = socket.socketpair()
-    running = Running(ours)
-    try:
+    with telling("start a worker process", WorkerError):
+        ours, theirs = socket.socketpair()
         with theirs:
-            if context is None:
-                running._launcher = launcher()
-                running.pid, running._pidfd = running._launcher.start(theirs)
-            else:
-                with clear_mpi_env_vars():
-                    _start_process(running, context, daemon, name, theirs, inherited)
-    except BaseException as error:
-        running._reaped = True
-        ours.close()
-        os.close(running.said_fd)
-        os.close(running.says_fd)
-        if isinstance(error, OSError) and error.errno == errno.EAGAIN:
-            raise WorkerError(
-                "cannot start a worker process: too many processes (see `ulimit -u`); use fewer workers"
-            ) from error
-        raise
+            try:
+                running = Running(ours)
+            except BaseException:
+                ours.close()
+                raise
+            try:
+                if context is None:
+                    running._launcher = launcher()
+                    running.pid, running._pidfd = running._launcher.start(theirs)
+                else:
+                    with clear_mpi_env_vars():
+                        _start_process(running, context, daemon, name, theirs, inherited)
+            except BaseException as error:
+                running._reaped = True
+                ours.close()
+                os.close(running.said_fd)
+                os.close(running.says_fd)
+                if isinstance(error, OSError) and error.errno == errno.EAGAIN:
+                    raise WorkerError(
+                        "cannot start a worker process: too many processes (see `ulimit -u`); "
+                        "use fewer workers"
+                    ) from error
+                raise
     return running
 
 
@@ -139,7 +151,9 @@ def _start_process(
     forked = context == "fork"
     if forked:  # what a worker imports: once here, not in each child
         from shoal.process import chunks, native_chunk  # noqa: F401
-    arguments = (theirs, running.channel.fileno() if forked else -1, inherited if forked else None)
+    arguments: tuple[Any, ...] = (theirs,)
+    if forked:
+        arguments += running.channel.fileno(), None if inherited is None else partial(inherited, running)
     process = chosen.Process(  # type: ignore[attr-defined]
         target=worker.run, args=arguments, name=name, daemon=daemon
     )

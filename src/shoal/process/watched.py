@@ -26,17 +26,14 @@ class WatchedChunk:
     def __init__(self, envs: list[Any], plan: Any, board: Segment) -> None:
         """`envs` is the chunk's own list, in which environments are made anew."""
         self._envs, self._plan = envs, plan
-        self._watched = board["watched"]
+        self._publisher = Publisher(board, plan.first, plan.count)
         self._episode, self._length = board["episode"], board["length"]
         self._last_length = board["last_length"]
         self._slots: dict[int, tuple[Memory | None, tuple[Any, ...], int]] = {}
-        self._publisher: Publisher | None = None
         self._last_action: Callable[[int], Any] = lambda local: None
 
-    def begin(self, session: str | None, last_action: Callable[[int], Any]) -> None:
+    def begin(self, last_action: Callable[[int], Any]) -> None:
         self._last_action = last_action
-        if session is not None:
-            self._publisher = Publisher(session, self._watched, self._plan.first, self._plan.count)
 
     def add_slot(self, number: int, memory: Memory | None, flags: tuple[Any, ...], ahead: int) -> None:
         # Views of our own: what is lent is counted by the references to the arrays themselves.
@@ -46,14 +43,12 @@ class WatchedChunk:
         self._slots.pop(number, None)
 
     def close(self) -> None:
-        if self._publisher is not None:
-            self._publisher.close()
+        self._publisher.close()
         self._last_action = lambda local: None
 
     def publish(self, slot: int, row: int) -> None:
         """What is watched, after a step into that slot."""
-        if self._publisher is not None:
-            self._publisher(partial(self._snapshot, slot, row))
+        self._publisher(partial(self._snapshot, slot, row))
 
     def _snapshot(self, slot: int, row: int, env_id: int) -> Snapshot:
         local = env_id - self._plan.first

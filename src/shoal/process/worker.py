@@ -74,16 +74,17 @@ def run(channel: socket.socket, parent_end: int = -1, inherited: Any = None) -> 
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if parent_end >= 0:
         os.close(parent_end)  # a copy made by fork: while we held it, the parent's end would not show
+    board = None
     try:
-        plan, fds = receive(channel)
+        if inherited is None:
+            plan, fds = receive(channel)
+        else:  # forked from the parent itself
+            plan, fds, board = inherited()
     except (HungUp, OSError):
         return
     from shoal.process.chunks import EnvChunk  # these import this module
     from shoal.process.native_chunk import NativeChunk
 
-    board = None
-    if inherited is not None:
-        plan.makers, board = inherited
     worker = _Worker(channel, plan, fds, board)
     try:
         chunk = EnvChunk(plan, worker) if plan.plugin is None else NativeChunk(plan, worker)

@@ -235,6 +235,11 @@ class ReplayBuffer:
     def _draw(self, batch: Batch, columns: tuple[NDArray[Any] | None, ...]) -> None:
         n = len(batch.ids)
         if self._records.ring.sample(self._draws.words, n, columns, batch.ids) < n:
+            if len(self):
+                raise ValueError(
+                    f"cannot sample: all {len(self)} rows are being written by others at this moment; "
+                    "give the buffer a capacity of several times what its writers push at once"
+                )
             raise ValueError("cannot sample from an empty buffer; push something first")
 
     def _fill(self, batch: Batch, draw: Draw | None = None) -> None:

@@ -8,6 +8,7 @@ DIRECTORY/0.npy 1.npy ...   the fields, in the manifest's order, [rows, ...]
 from __future__ import annotations
 
 import json
+import math
 import os
 import secrets
 import shutil
@@ -15,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.lib.format import read_array_header_1_0, read_magic
 from numpy.typing import NDArray
 
-from shoal.errors import CorruptFileError, VersionError
+from shoal.errors import CorruptFileError, VersionError, telling
+from shoal.replay.batches import Batch
 from shoal.replay.buffer import ReplayBuffer, made
 from shoal.replay.links import PREVIOUS, Links
 from shoal.replay.records import Records, sync_directory
@@ -34,28 +37,33 @@ def save(buffer: ReplayBuffer, directory: Path) -> int:
     rows = buffer.latest(buffer.capacity)
     partial = directory.with_name(f".{directory.name}.{os.getpid()}-{secrets.token_hex(4)}")
     try:
-        partial.mkdir(parents=True)
-        for number, array in enumerate(rows.values()):
-            _write(partial / f"{number}.npy", array)
-        _write(partial / "ids.npy", rows.ids)
-        manifest = {
-            "format": _FORMAT,
-            "capacity": buffer.capacity,
-            "fields": [[name, dtype.str, list(shape)] for name, (dtype, shape) in buffer.fields.items()],
-            "facts": buffer._records.facts,
-            "rows": len(rows.ids),
-        }
-        with (partial / "manifest.json").open("w") as file:
-            json.dump(manifest, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        sync_directory(partial)
-        os.rename(partial, directory)
+        with telling(f"save the rows in {str(directory)!r}"):
+            _write_all(buffer, rows, partial)
+            os.rename(partial, directory)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
     sync_directory(directory.absolute().parent)
     return len(rows.ids)
+
+
+def _write_all(buffer: ReplayBuffer, rows: Batch, partial: Path) -> None:
+    partial.mkdir(parents=True)
+    for number, array in enumerate(rows.values()):
+        _write(partial / f"{number}.npy", array)
+    _write(partial / "ids.npy", rows.ids)
+    manifest = {
+        "format": _FORMAT,
+        "capacity": buffer.capacity,
+        "fields": [[name, dtype.str, list(shape)] for name, (dtype, shape) in buffer.fields.items()],
+        "facts": buffer._records.facts,
+        "rows": len(rows.ids),
+    }
+    with (partial / "manifest.json").open("w") as file:
+        json.dump(manifest, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    sync_directory(partial)
 
 
 def load(directory: Path, seed: int | None) -> ReplayBuffer:
@@ -67,6 +75,8 @@ def load(directory: Path, seed: int | None) -> ReplayBuffer:
             f"expected a directory that save wrote, with a manifest.json in it, at {str(directory)!r}, found "
             f"{'something else' if directory.exists() else 'nothing'}; open a snapshot with ReplayBuffer.open"
         ) from None
+    except UnicodeDecodeError as error:
+        raise CorruptFileError(f"{str(directory)!r}: its manifest is not text: {error}") from error
     try:
         manifest = json.loads(written)
         if manifest["format"] != _FORMAT:
@@ -86,7 +96,7 @@ def load(directory: Path, seed: int | None) -> ReplayBuffer:
         }
         ids = _read(directory / "ids.npy", np.dtype(np.uint64), (count,))
         facts = dict(manifest["facts"])
-    except (KeyError, TypeError, ValueError, AttributeError, EOFError, FileNotFoundError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError, FileNotFoundError) as error:
         raise CorruptFileError(
             f"{str(directory)!r} does not hold a saved replay buffer: {_said(error)}"
         ) from error
@@ -128,9 +138,19 @@ def _write(path: Path, array: NDArray[Any]) -> None:
 
 
 def _read(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    array: NDArray[Any] = np.load(path, allow_pickle=False)
-    if array.dtype != dtype or array.shape != shape:
-        raise ValueError(
-            f"{path.name}: expected {dtype}{list(shape)}, found {array.dtype}{list(array.shape)}"
-        )
-    return array
+    """The array, which must be as expected: a head that claims more than there is reserves nothing."""
+    with telling(f"read {str(path)!r}"), path.open("rb") as file:
+        try:
+            read_magic(file)
+            found, fortran, found_dtype = read_array_header_1_0(file)
+        except OSError:
+            raise
+        except Exception as error:  # of Python's tokenizer, among others
+            raise ValueError(f"{path.name}: not an array: {type(error).__name__}") from error
+        if found_dtype != dtype or found != shape or fortran:
+            raise ValueError(f"{path.name}: expected {dtype}{list(shape)}, found {found_dtype}{list(found)}")
+        expected, there = dtype.itemsize * math.prod(shape), os.fstat(file.fileno()).st_size - file.tell()
+        if expected != there:
+            raise ValueError(f"{path.name}: expected {expected} bytes of {dtype}{list(shape)}, found {there}")
+        array: NDArray[Any] = np.fromfile(file, dtype)
+    return array.reshape(shape)

@@ -8,6 +8,7 @@ tail | writers [1024] | rows [capacity, stride] | schema (JSON: the fields)
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import math
 import os
@@ -22,8 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal import _core
-from shoal.errors import CorruptFileError, LayoutError, NameInUse
+from shoal.errors import CorruptFileError, LayoutError, NameInUse, telling
 from shoal.memory import Layout, Segment
+from shoal.memory.allocate import reopen
 from shoal.memory.layout import FieldSpec
 
 __all__ = ["Column", "Durability", "Records", "records_for", "sync_directory"]
@@ -98,16 +100,20 @@ class Records:
             raise NameInUse(
                 f"the file {str(path)!r} exists; open it with ReplayBuffer.open, or remove it first", pid=None
             ) from None
-        segment["schema"][:] = np.frombuffer(schema, np.uint8)
-        self._adopt(segment, capacity, stride, columns, dict(facts or {}), checks)
-        if path is not None:
-            try:
-                self.ring.begin(self._mapping)
+        try:
+            segment["schema"][:] = np.frombuffer(schema, np.uint8)
+            self._adopt(segment, capacity, stride, columns, dict(facts or {}), checks)
+            if path is not None:
+                with telling(f"write the new file {str(path)!r} to disk"):
+                    self.ring.begin(self._mapping)
                 sync_directory(Path(path).absolute().parent)
-            except BaseException:
-                self.close()
+        except BaseException:
+            if hasattr(self, "ring"):
+                self.ring.close()
+            segment.close()
+            if path is not None:
                 Path(path).unlink(missing_ok=True)
-                raise
+            raise
 
     @staticmethod
     def of(segment: Segment) -> Records:
@@ -135,11 +141,21 @@ class Records:
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Records:
         """The ring in a file; after a crash of the machine rows that are not whole are dropped."""
-        self = cls.of(Segment.open(Path(path)))
+        segment = Segment.open(Path(path))
+        try:
+            self = cls.of(segment)
+        except BaseException:
+            segment.close()
+            raise
         try:
             self.ring.mend(self._mapping)
         except OSError as error:
             self.close()
+            if error.errno == errno.EBADMSG:
+                raise CorruptFileError(
+                    f"{os.fspath(path)!r} is damaged: it counts more rows than can ever have been pushed; "
+                    "use a copy of it that is whole"
+                ) from None
             raise OSError(
                 error.errno,
                 f"{os.fspath(path)!r} was searched for rows that are not whole; what was found cannot be "
@@ -163,8 +179,12 @@ class Records:
             (c.name, c.dtype, np.empty(1, c.dtype).data.format, c.shape, c.offset, c.size_bytes)
             for c in columns
         ]
-        lock_fd = _core.reopen(segment.fileno(), True)
-        self.ring = _core.Ring(arrays, capacity, stride, places, lock_fd, checks)
+        lock_fd = reopen(segment.fileno(), True)
+        try:
+            self.ring = _core.Ring(arrays, capacity, stride, places, lock_fd, checks)
+        except BaseException:  # else it is the ring's
+            os.close(lock_fd)
+            raise
         _handles.add(self)
 
     @property
@@ -202,10 +222,12 @@ class Records:
                 rows = self.ring.copy_to(copy.ring)
                 if "next" in self.segment:  # a link that leads nowhere is found out when it is followed
                     copy.segment["next"][:] = self.segment["next"]
-                copy.ring.sync(copy._mapping)
+                with telling(f"write the snapshot {str(path)!r} to disk"):
+                    copy.ring.sync(copy._mapping)
             finally:
                 copy.close()
-            os.replace(partial, path)
+            with telling(f"give the snapshot its name {str(path)!r}"):
+                os.replace(partial, path)
         except BaseException:
             partial.unlink(missing_ok=True)
             raise
@@ -276,11 +298,12 @@ def _columns(fields: Mapping[str, FieldSpec], checks: bool) -> tuple[list[Column
 
 def sync_directory(directory: Path) -> None:
     """Makes the names in a directory survive a crash of the machine."""
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    with telling(f"write the names in {str(directory)!r} to disk"):
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
 
 
 _handles: weakref.WeakSet[Records] = weakref.WeakSet()

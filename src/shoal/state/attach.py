@@ -250,7 +250,7 @@ class Session:
             facts: dict[str, Any] = json.loads(os.pread(note.fd, _MOST_FACTS, 0))
             if not isinstance(facts["num_worlds"], int):
                 raise ValueError("num_worlds is no number")
-        except (OSError, KeyError, TypeError, ValueError) as error:
+        except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
             raise SessionError(f"session {self._name!r}: its facts cannot be read: {error}") from error
         finally:
             os.close(note.fd)

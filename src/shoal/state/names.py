@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from shoal import _core
-from shoal.errors import NameInUse, SessionError, ShoalError
+from shoal.errors import NameInUse, SessionError, telling
 
 __all__ = ["bind", "connect", "directory", "listed", "release", "usable_name"]
 
@@ -73,30 +73,28 @@ def bind(name: str) -> socket.socket:
     if max(len(os.fsencode(one)) for one in (path, temporary)) > _LONGEST:
         raise SessionError(f"{path} is too long for a socket; name a shorter directory in SHOAL_SESSION_DIR")
     directory(create=True)
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        listening.bind(str(temporary))
-        temporary.chmod(0o600)
-        listening.listen(_BACKLOG)
-        listening.setblocking(False)
-        with _locked(place):
-            if path.exists() and not _is_dead(path):
-                raise NameInUse(
-                    f"a live session is called {name!r} (`shoal ps` says whose); use another name, or end it",
-                    pid=None,
-                )
-            path.unlink(missing_ok=True)
-            os.link(temporary, path)
-    except BaseException as error:
-        listening.close()
-        if isinstance(error, OSError) and not isinstance(error, ShoalError):
-            raise SessionError(
-                f"cannot make a session in {place}: {error.strerror}; name another directory in "
-                "SHOAL_SESSION_DIR, or do without: session=None"
-            ) from error
-        raise
-    finally:
-        temporary.unlink(missing_ok=True)
+    advice = "name another directory in SHOAL_SESSION_DIR, or do without: session=None"
+    with telling(f"make a session in {place}", SessionError, advice):
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            listening.bind(str(temporary))
+            temporary.chmod(0o600)
+            listening.listen(_BACKLOG)
+            listening.setblocking(False)
+            with _locked(place):
+                if path.exists() and not _is_dead(path):
+                    raise NameInUse(
+                        f"a live session is called {name!r} (`shoal ps` says whose); use another name, or "
+                        "end it",
+                        pid=None,
+                    )
+                path.unlink(missing_ok=True)
+                os.link(temporary, path)
+        except BaseException:
+            listening.close()
+            raise
+        finally:
+            temporary.unlink(missing_ok=True)
     return listening
 
 
@@ -129,16 +127,24 @@ def listed() -> list[Path]:
     if not place.is_dir():
         return []
     found = []
-    for path in sorted(place.iterdir()):
-        if path.name.startswith(".") or not stat.S_ISSOCK(path.lstat().st_mode):
-            continue
-        if not _is_dead(path):
-            found.append(path)
-            continue
-        with _locked(place):
-            if _is_dead(path):
-                path.unlink(missing_ok=True)
+    with telling(f"look for sessions in {place}", SessionError):
+        for path in sorted(place.iterdir()):
+            if path.name.startswith(".") or not _is_socket(path):
+                continue
+            if not _is_dead(path):
+                found.append(path)
+                continue
+            with _locked(place):
+                if _is_dead(path):
+                    path.unlink(missing_ok=True)
     return found
+
+
+def _is_socket(path: Path) -> bool:
+    try:
+        return stat.S_ISSOCK(path.lstat().st_mode)
+    except FileNotFoundError:  # its run has ended since it was listed
+        return False
 
 
 def _is_dead(path: Path) -> bool:

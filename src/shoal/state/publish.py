@@ -7,11 +7,12 @@ publications fifty times as long passes as one took.
 from __future__ import annotations
 
 import contextlib
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import ShoalError
@@ -29,9 +30,9 @@ _SHARE = 50
 class Publisher:
     """The windows of one stepping process."""
 
-    def __init__(self, address: str, watched: NDArray[np.int64], first: int, count: int) -> None:
-        """`watched` is the host's list of (environment, generation); this process steps some of them."""
-        self._address, self._watched = Path(address), watched
+    def __init__(self, memory: Mapping[str, NDArray[Any]], first: int, count: int) -> None:
+        """`memory` has the host's list of (environment, generation); this process steps some of them."""
+        self._session, self._watched = memory["session"], memory["watched"]
         self._mine = range(first, first + count)
         self._windows: dict[int, tuple[int, WriteWindow]] = {}
         self._begun: dict[int, int] = {}
@@ -82,7 +83,8 @@ class Publisher:
                 window.close()
 
     def _hand_over(self, env: int, window: WriteWindow) -> bool:
-        with names.connect(self._address) as channel, window.reader() as reader:
+        address = os.fsdecode(self._session.tobytes().rstrip(b"\0"))
+        with names.connect(Path(address)) as channel, window.reader() as reader:
             notes.send(channel, Note(PUBLISH, number=env, fd=reader.fileno()))
             return notes.receive(channel) is not None
 

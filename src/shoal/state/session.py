@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import json
 import os
 import re
@@ -17,7 +18,7 @@ from gymnasium import logger
 from numpy.typing import NDArray
 
 from shoal import _core
-from shoal.errors import NameInUse, SessionError, ShoalError
+from shoal.errors import NameInUse, SessionError, ShoalError, telling
 from shoal.memory.layout import FieldSpec
 from shoal.state import names
 from shoal.state.notes import MAX_WATCHED
@@ -31,8 +32,12 @@ _hosted: weakref.WeakSet[Hosted] = weakref.WeakSet()
 
 
 def watch_fields(publishers: int) -> dict[str, FieldSpec]:
-    """The memory through which a host tells those who step: whom it watches, and a line for each of them."""
-    return {"watched": (np.int64, (MAX_WATCHED, 2)), "due": (np.uint32, (publishers, 16))}
+    """The memory through which a host tells those who step: its address, whom it watches, a line for each."""
+    return {
+        "session": (np.uint8, (128,)),
+        "watched": (np.int64, (MAX_WATCHED, 2)),
+        "due": (np.uint32, (publishers, 16)),
+    }
 
 
 def checked_session(session: Any) -> str | None:
@@ -59,33 +64,31 @@ class Hosted:
         asked: str,
         facts: Mapping[str, Any],
         num_worlds: int,
-        watched: NDArray[np.int64],
-        due: NDArray[np.uint32],
+        memory: Mapping[str, NDArray[Any]],
         counted: Any,
     ) -> None:
-        """`counted` is what the host reads the counters from: a stepper, a flow, or workers' sums."""
+        """`memory` has `watch_fields`; `counted` has the counters: a stepper, a flow, or workers' sums."""
         self.name, listening = _bound(asked, str(facts["env"]))
+        address = os.fsencode(address_of(self.name))
+        memory["session"][: len(address)] = np.frombuffer(address, np.uint8)  # before anything can be due
         self._pid = os.getpid()
         self._host: _core.Host | None = None
         own = {"name": self.name, "pid": self._pid, "started": time.time(), "version": _core.__version__}
         facts_fd = -1
         try:
-            facts_fd = _sealed(json.dumps({**own, **facts}).encode())
-            self._host = _core.Host(listening.fileno(), facts_fd, num_worlds, watched, due, counted)
+            advice = "session=None makes the environments without one"
+            with telling("start a session", SessionError, advice):
+                facts_fd = _sealed(json.dumps({**own, **facts}).encode())
+                shared = memory["watched"], memory["due"], counted
+                self._host = _core.Host(listening.fileno(), facts_fd, num_worlds, *shared)
             listening.detach()  # both are the host's from here on
-        except OSError as error:
+        except BaseException:
             listening.close()
             if facts_fd >= 0:
                 os.close(facts_fd)
             names.release(self.name)
-            raise SessionError(
-                f"cannot start a session: {error.strerror}; session=None makes the environments without one"
-            ) from error
+            raise
         _hosted.add(self)
-
-    @property
-    def address(self) -> str:
-        return address_of(self.name)
 
     def close(self) -> None:
         """Ends it: whoever watches is told by the end of the connection."""
@@ -115,7 +118,8 @@ def _sealed(data: bytes) -> int:
     """A read-only descriptor of memory that has these bytes for ever."""
     fd = _core.memory_create()
     try:
-        os.write(fd, data)
+        if os.write(fd, data) != len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         _core.seal_writes(fd)
         return _core.reopen(fd, False)
     finally:

@@ -118,6 +118,13 @@ def count(name: str, value: Any, most: int) -> int:
     return int(value)
 
 
+def flag(name: str, value: Any) -> bool:
+    """True or False, NumPy's too."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{name} must be True or False, got {type(value).__name__}: {value!r}")
+    return bool(value)
+
+
 def choice(name: str, value: Any, choices: Sequence[str]) -> str:
     """`value` if it is one of `choices`."""
     if value not in choices:

@@ -20,7 +20,7 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from shoal import _core
-from shoal.errors import ClosedError, ShoalError
+from shoal.errors import ClosedError, ShoalError, telling
 from shoal.memory import Layout, Segment
 from shoal.memory.layout import FieldSpec
 from shoal.native.look import Looker
@@ -32,7 +32,7 @@ from shoal.vector import arguments
 from shoal.vector.hooks import Hooks
 from shoal.vector.looking import Looking
 from shoal.vector.rollout import Rollout
-from shoal.vector.slots import Infos, SlotMaker, native_rollout
+from shoal.vector.slots import Infos, Lent, SlotMaker, native_rollout
 
 __all__ = ["VectorEnv"]
 
@@ -107,7 +107,9 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
             worlds = self.num_worlds // self._unit * info.lanes
         self._padded = -(-worlds // info.lanes) * info.lanes * info.agents
         self._state = Segment(self._state_layout())  # first: it refuses sizes that nothing below could hold
-        self._slots = SlotMaker(info.observations, self.num_envs, self._padded, self._same_step)
+        self.lent = Lent()
+        """The memory that results are lent from (`shoal.torch.pin`)."""
+        self._slots = SlotMaker(self.lent, info.observations, self.num_envs, self._padded, self._same_step)
         first_slot = self._slots()
         self.observation_space = arguments.batched(self.single_observation_space, self.num_envs)
         self.action_space = arguments.batched(self.single_action_space, self.num_envs)
@@ -146,7 +148,8 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._flow: _core.Flow | None = None
         if batch_size is not None:
             threads = min(threads, self.num_worlds // self._unit)
-            self._flow = _core.Flow(self._stepper, threads, self._unit, batch_size, self._hooks)
+            with telling(f"start {threads} threads", ShoalError):
+                self._flow = _core.Flow(self._stepper, threads, self._unit, batch_size, self._hooks)
         if asked is not None:
             try:
                 self._open_session(asked)
@@ -280,9 +283,8 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._require_no_final("rollout")
         if self.closed:
             self._hooks.refuse("closed")
-        return native_rollout(
-            self._stepper, self._info, self.num_envs, self._padded, arguments.count("length", length, 2**31)
-        )
+        length = arguments.count("length", length, 2**31)
+        return native_rollout(self._stepper, self.lent, self._info, self.num_envs, self._padded, length)
 
     def has_extension(self, id: str) -> bool:
         """Whether the plug-in has an ability, such as "shoal.checkpoint/1"."""
@@ -318,12 +320,11 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
             "observation_space": str(self.single_observation_space),
             "action_space": str(self.single_action_space),
         }
-        watched, due = self._state["watched"], self._state["due"]
         counted = self._flow or self._stepper
-        self._hosted = open_session(asked, facts, self.num_worlds, watched, due, counted)
+        self._hosted = open_session(asked, facts, self.num_worlds, self._state, counted)
         if self._hosted is not None:
-            self._watching.publisher = Publisher(self._hosted.address, watched, 0, self.num_worlds)
-            self._stepper.set_watch(due, None)
+            self._watching.publisher = Publisher(self._state, 0, self.num_worlds)
+            self._stepper.set_watch(self._state["due"], None)
 
     def _world(self, env_id: int) -> dict[str, Field]:
         if self.closed:
@@ -352,7 +353,7 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
     def _batch_maker(self, batch_size: int | None) -> SlotMaker | None:
         if batch_size is None:
             return None
-        return SlotMaker(self._info.observations, batch_size, batch_size, False, ids=batch_size)
+        return SlotMaker(self.lent, self._info.observations, batch_size, batch_size, False, ids=batch_size)
 
     def _place(self, env: int) -> int:
         """Where the engine keeps environment `env`."""

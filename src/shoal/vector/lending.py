@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from shoal.spaces import Bounds
 from shoal.vector.exchange import Rows, Slot
-from shoal.vector.slots import copied
+from shoal.vector.slots import Lent, copied
 from shoal.vector.workers import Workers
 
 __all__ = ["Lender"]
@@ -25,6 +25,7 @@ class Lender:
     def __init__(
         self,
         workers: Workers,
+        lent: Lent,
         space: Space[Any] | None,
         num_envs: int,
         rows: int,
@@ -33,7 +34,8 @@ class Lender:
         buffers: str,
         max_slots: int,
     ) -> None:
-        self._workers, self._space, self._bounds, self._finals = workers, space, bounds, finals
+        self._workers, self._lent = workers, lent
+        self._space, self._bounds, self._finals = space, bounds, finals
         self._num_envs, self._rows = num_envs, rows
         self.buffers, self._max_slots = buffers, max_slots
         self._numbers = 0
@@ -70,6 +72,7 @@ class Lender:
             if slot.free:
                 return slot
         slot = Slot(-1, self._space, size, size, self._bounds, finals=False)
+        self._lent.add(slot.segment)
         slot.settle()
         if len(self._batches) < self._max_slots:
             self._batches.append(slot)
@@ -95,6 +98,7 @@ class Lender:
 
     def _publish(self, rows: Rows) -> None:
         self._numbers += 1
+        self._lent.add(rows.segment)
         self._workers.add_block(rows.segment, rows.number, rows.rows, rows.ahead)
 
     def holds_live(self, array: NDArray[np.generic]) -> bool:

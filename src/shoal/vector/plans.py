@@ -66,6 +66,7 @@ def make_plans(
     worlds = arguments.count("the number of environments", len(env_fns), _MOST_ENVS)
     if context not in (None, "fork", "forkserver", "spawn"):
         raise ValueError(f"context must be None, 'fork', 'forkserver' or 'spawn', got {context!r}")
+    caller_steps = arguments.flag("caller_steps", caller_steps)
     if native and caller_steps:
         raise ValueError(
             'caller_steps is for Python environments; backend="native" steps C ones in this process'

@@ -45,7 +45,7 @@ from shoal.vector.repair import Repair
 from shoal.vector.reports import raise_errors, require_no_nan, sort_reports
 from shoal.vector.rollout import Rollout
 from shoal.vector.sendrecv import SendRecv
-from shoal.vector.slots import Infos
+from shoal.vector.slots import Infos, Lent
 from shoal.vector.workers import NOTHING, Workers
 
 __all__ = ["ProcessVectorEnv"]
@@ -133,6 +133,8 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         self.shared_memory, self.copy, self.context, self.daemon = shared_memory, copy, context, daemon
         self.worker, self.observation_mode, self.max_concurrency = worker, observation_mode, max_concurrency
         self.autoreset_mode = arguments.autoreset_mode(autoreset_mode)
+        self.lent = Lent()
+        """The memory that results are lent from (`shoal.torch.pin`)."""
         self.buffers = arguments.choice("buffers", buffers or ("leased" if copy else "live"), _BUFFERS)
         self.on_fault = arguments.choice("on_fault", on_fault, ("raise", "restart"))
         self._limits = {
@@ -178,19 +180,21 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         try:
             facts = self._workers.start()
             self._adopt(facts, division.info, observation_space, action_space)
-            if asked is not None:
-                self._open_session(asked, facts)
-            self._bind(bounds, checks, division.rows, max_slots, episode_stats)
+            name = str(facts["name"]) if division.info is None else division.info.plugin.name
+            open_session = partial(self._open_session, asked, name)
+            self._bind(bounds, checks, division.rows, max_slots, episode_stats, open_session)
         except BaseException:
             self.closed = True
             self._close_session()
             self._finalizer()
             raise
 
-    def _open_session(self, asked: str, facts: dict[str, Any]) -> None:
+    def _open_session(self, asked: str | None, name: str) -> None:
+        if asked is None:
+            return
         board = self._workers.crew.board
         told = {
-            "env": facts["name"] if self._info is None else self._info.plugin.name,
+            "env": name,
             "num_envs": self.num_envs,
             "num_worlds": self.num_worlds,
             "agents": self.agents_per_env,
@@ -199,8 +203,7 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
             "observation_space": str(self.single_observation_space),
             "action_space": str(self.single_action_space),
         }
-        shared = board["watched"], board["due"], board["sums"]
-        self._hosted = open_session(asked, told, self.num_worlds, *shared)
+        self._hosted = open_session(asked, told, self.num_worlds, board, board["sums"])
 
     def _close_session(self) -> None:
         if self._hosted is not None:
@@ -222,7 +225,15 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
             self.observation_mode, facts, observation, self.num_envs
         )
 
-    def _bind(self, bounds: Bounds, checks: set[str], rows: int, max_slots: int, episode_stats: bool) -> None:
+    def _bind(
+        self,
+        bounds: Bounds,
+        checks: set[str],
+        rows: int,
+        max_slots: int,
+        episode_stats: bool,
+        meanwhile: Callable[[], None],
+    ) -> None:
         """Agrees on spaces with the workers and makes the memory that is exchanged."""
         native = self._info is not None
         single, action = self.single_observation_space, self.single_action_space
@@ -233,13 +244,10 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
             self._actions = PluginActions(self._info.actions, self.num_envs, checks)
         else:
             self._actions = Actions(action, self.action_space, self.num_envs, bounds, "actions" in checks)
-        mode = "same" if self.observation_mode == "same" else "different"
-        session = None if self._hosted is None else self._hosted.address
-        same = self._workers.bind(mode, single, action, in_segment, self._actions, session)
-        require_same(mode, same, single, action)
         same_step = self.autoreset_mode == AutoresetMode.SAME_STEP
         self._lender = Lender(
             self._workers,
+            self.lent,
             self._space,
             self.num_envs,
             rows,
@@ -248,6 +256,11 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
             self.buffers,
             arguments.count("max_slots", max_slots, 2**20),
         )
+        if self.batch_size is None:
+            self._lender.take()  # the first results will need it; so the workers are told of it with the rest
+        mode = "same" if self.observation_mode == "same" else "different"
+        same = self._workers.bind(mode, single, action, in_segment, self._actions, meanwhile)
+        require_same(mode, same, single, action)
         mending_s = self._limits["reset"]
         if mending_s is None and self._limits["step"] is not None:  # who bounds a step bounds its repair too
             mending_s = max(_MENDING_S, self._limits["step"])

@@ -7,6 +7,7 @@
 2. A report (info, exception) is in the socket before the finished word says so.
 3. A worker that dies takes with it what was under way there, and that comes back truncated; its other
    environments come back truncated when they are sent next.
+4. Who died, or hangs, is looked for now and then: while others come back, nobody would wait for it.
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ class SendRecv:
         self._worker_of = np.zeros(num_envs, np.int64)
         for w, part in enumerate(workers.parts()):
             self._worker_of[part] = w
+        self._sent_at = np.zeros(num_envs)
+        self._next_look = 0.0
         self._start = 0
         self._reports: dict[int, list[Any]] = {}
         self._faulted: dict[int, Any] = {}
@@ -68,6 +71,7 @@ class SendRecv:
     def begin(self, reports: list[Any]) -> None:
         """Every environment was reset, and comes back with its first observation."""
         self._out[:] = 1
+        self._sent_at[:] = time.monotonic()
         for left in (self._state.reward, self._state.terminated, self._state.truncated):
             left[:] = 0  # of the step before the reset
         self._faulted.clear()
@@ -100,10 +104,12 @@ class SendRecv:
             row, self._reports[env] = self._faulted.pop(env)
             self._restore(env, row)
             ids = ids[ids != env]
+        self._sent_at[ids] = time.monotonic()
         self._workers.crew.send(self._out, ids, self._worker_of)
 
     def recv(self, env_ids: Any, limit_s: float | None) -> tuple[list[int], list[Any]]:
         """The environments that come back, in the order of their results, and their reports."""
+        self._look_after(limit_s)
         out, most = self._out.copy(), self.batch  # taken or not, they are under way until all are there
         if env_ids is not None:
             wanted = self.checked_ids(env_ids)
@@ -145,6 +151,19 @@ class SendRecv:
             elif len(taken) < most and until is not None and time.monotonic() >= until:
                 self._bury(self._unfinished(out), limit_s)
         return taken
+
+    def _look_after(self, limit_s: float | None) -> None:
+        """Buries who is dead, or was given too much time, though nobody waits for it just now."""
+        now = time.monotonic()
+        if now < self._next_look:
+            return
+        self._next_look = now + _SLICE_S
+        crew = self._workers.crew
+        unfinished = self._unfinished(self._out)
+        self._bury([w for w in unfinished if crew.present(w) and not crew.alive(w)], None)
+        if limit_s is not None:
+            late = self._out & (now - self._sent_at >= limit_s)
+            self._bury(self._unfinished(late), limit_s)
 
     def _unfinished(self, out: NDArray[np.uint8]) -> list[int]:
         """The workers we wait for. The gate does not tell: a worker may step after it said it was idle."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,16 +15,42 @@ from shoal.memory.layout import FieldSpec
 from shoal.native.plugin import FieldInfo, PluginInfo
 from shoal.vector.rollout import Rollout
 
-__all__ = ["Infos", "SlotMaker", "copied", "native_rollout"]
+__all__ = ["Infos", "Lent", "SlotMaker", "copied", "native_rollout"]
+
+
+class Lent:
+    """The memory that one vector environment lends its results from, for who must know all of it."""
+
+    def __init__(self) -> None:
+        self._mappings: weakref.WeakSet[_core.Mapping] = weakref.WeakSet()
+        self._told: Callable[[_core.Mapping], None] | None = None
+
+    def add(self, segment: Segment) -> None:
+        mapping = segment.mapping
+        self._mappings.add(mapping)
+        if self._told is not None:
+            self._told(mapping)
+
+    def tell(self, told: Callable[[_core.Mapping], None]) -> None:
+        """Calls `told` with every mapping there is, and with each later one before it is first lent."""
+        self._told = told
+        for mapping in list(self._mappings):
+            told(mapping)
 
 
 class SlotMaker:
     """Makes slots: arrays of one step's results in a segment of their own."""
 
     def __init__(
-        self, observations: list[FieldInfo], rows: int, padded: int, finals: bool, ids: int = 0
+        self,
+        lent: Lent,
+        observations: list[FieldInfo],
+        rows: int,
+        padded: int,
+        finals: bool,
+        ids: int = 0,
     ) -> None:
-        self._rows, self._ids = rows, ids
+        self._lent, self._rows, self._ids = lent, rows, ids
         fields: dict[str, FieldSpec] = {
             f"observation/{i}": (field.dtype, (padded, *field.shape)) for i, field in enumerate(observations)
         }
@@ -39,6 +67,7 @@ class SlotMaker:
 
     def __call__(self) -> tuple[NDArray[Any], ...]:
         segment = Segment(self._layout)
+        self._lent.add(segment)
         arrays = tuple(segment.rows(name, self._ids if name == "env_id" else self._rows) for name in segment)
         if self._first is None and not self._ids:
             self._first = segment
@@ -106,7 +135,7 @@ def copied(value: Any) -> Any:
 
 
 def native_rollout(
-    stepper: _core.Stepper, info: PluginInfo, num_envs: int, padded: int, length: int
+    stepper: _core.Stepper, lent: Lent, info: PluginInfo, num_envs: int, padded: int, length: int
 ) -> Rollout:
     """A rollout that the engine fills."""
     # The last row of a block may be written up to a whole number of lanes: keep room behind it.
@@ -120,6 +149,7 @@ def native_rollout(
     for name, dtype in (("reward", np.float64), ("terminated", np.bool_), ("truncated", np.bool_)):
         fields[name] = (dtype, (length + spare, num_envs))
     segment = Segment(Layout(fields))
+    lent.add(segment)
     observations = [segment.rows(f"observation/{i}", length + 1) for i in range(len(info.observations))]
     actions = [segment.rows(f"action/{i}", length) for i in range(len(info.actions))]
     reward, *flags = (segment.rows(name, length) for name in ("reward", "terminated", "truncated"))

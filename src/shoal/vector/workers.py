@@ -16,9 +16,9 @@ from typing import Any
 from gymnasium import logger
 from gymnasium.spaces import Space
 
-from shoal import _core
 from shoal.errors import WorkerDied
 from shoal.memory import Segment
+from shoal.memory.allocate import reopen
 from shoal.process.chunks import EnvChunk, derived_seed
 from shoal.process.crew import DIED, IDLE, Crew
 from shoal.process.mail import Failure, HungUp
@@ -80,8 +80,7 @@ class Workers:
         self.lost: dict[int, WorkerDied] = {}
         """Workers whose death was raised and not yet mended."""
         self._kept = Outcome()
-        """What a wait that was cut short had heard already."""
-        """Deaths nobody was told of yet: the next wait tells."""
+        """What a wait that was cut short had heard already, and deaths nobody was told of yet."""
         self._seeds: list[int | None] = [None] * division.num_worlds
         self.restarts = 0
         self._restarted: dict[int, int] = {}
@@ -112,15 +111,26 @@ class Workers:
         action: Space[Any],
         in_segment: bool,
         actions: Actions | PluginActions,
-        session: str | None,
+        meanwhile: Callable[[], None],
     ) -> list[tuple[bool, bool]]:
-        """Tells all chunks their spaces; for each environment whether its own are the same."""
-        self._bound = (mode, observation, action, in_segment, actions.kind, session)
+        """Tells all chunks their spaces and blocks; for each environment whether its own are the same.
+
+        `meanwhile` is called while they compare.
+        """
+        self._bound = (mode, observation, action, in_segment, actions.kind)
         self._actions = actions
-        outcome = self.ask_all("bind", *self._bound, fds=self._action_fds())
+        blocks = [(number, rows, ahead) for number, (_, rows, ahead) in self._blocks.items()]
+        fds = [*self._action_fds(), *(segment.fileno() for segment, _, _ in self._blocks.values())]
+        self.crew.ask_all("bind", *self._bound, blocks, fds=fds)
+        try:
+            meanwhile()
+        finally:
+            outcome = self._checked(self.wait(None))
         same = [pair for w in sorted(outcome.answers) for pair in outcome.answers[w]]
         if self.local is not None:
             same += self.local.bind(*self._bound, actions.segment)
+            for number, (segment, rows, ahead) in self._blocks.items():
+                self.local.add_slot(segment, number, rows, ahead)
         return same
 
     def _action_fds(self) -> list[int]:
@@ -133,7 +143,9 @@ class Workers:
             dropped, self._dropped = self._dropped, []
             self._tell_all("drop", dropped)
         # A replacement needs it too, so the descriptor stays ours as long as it is in use.
-        self._blocks[number] = (Segment.from_fileno(_core.reopen(segment.fileno(), True)), rows, ahead)
+        self._blocks[number] = (Segment.from_fileno(reopen(segment.fileno(), True)), rows, ahead)
+        if self._bound is None:
+            return  # `bind` tells of it
         self._tell_all("slot", number, rows, ahead, fds=[segment.fileno()])
         if self.local is not None:
             self.local.add_slot(segment, number, rows, ahead)
@@ -231,13 +243,8 @@ class Workers:
             return found
         return [from_native(raw, self.crew.board["instances"][w]) for raw in found]
 
-    def ask_all(self, name: str, *arguments: Any, fds: Sequence[int] = ()) -> Outcome:
-        """A message to every worker, answered; raises for workers that are gone."""
-        self.crew.ask_all(name, *arguments, fds=fds)
-        return self._checked(self.wait(None))
-
     def _tell_all(self, name: str, *arguments: Any, fds: Sequence[int] = ()) -> None:
-        """Likewise, on the way to a command that will find out who is gone."""
+        """A message to every worker, answered, on the way to a command that will find out who is gone."""
         self.crew.ask_all(name, *arguments, fds=fds)
         outcome = self.wait(self._limit_s)
         self._kept.faults.update(outcome.faults)
@@ -371,7 +378,7 @@ class Workers:
         ask = self.crew.ask
         steps: list[Callable[[], None]] = [
             partial(self.crew.start, [w]),
-            lambda: ask(w, "bind", *bound, fds=self._action_fds()),
+            lambda: ask(w, "bind", *bound, [], fds=self._action_fds()),
         ]
         for number, (segment, rows, ahead) in list(self._blocks.items()):  # a rollout may go meanwhile
             steps.append(partial(ask, w, "slot", number, rows, ahead, fds=[segment.fileno()]))

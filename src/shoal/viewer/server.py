@@ -80,8 +80,12 @@ class Server:
         try:
             # One address alone: a name may have several, and each would get a port of its own.
             found = await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
-            address = str(found[0][4][0])
-            self._server = await asyncio.start_server(self._connected, address, self._port, limit=MAX_HEAD)
+            listening = _bound(found[0][0], found[0][4])
+            try:
+                self._server = await asyncio.start_server(self._connected, sock=listening, limit=MAX_HEAD)
+            except BaseException:
+                listening.close()
+                raise
         except (OSError, OverflowError) as error:
             why = "it is taken; choose another --port" if _is_taken(error) else str(error)
             raise ShoalError(f"cannot listen on {self._host} port {self._port}: {why}") from error
@@ -93,7 +97,12 @@ class Server:
 
         self._feed = Feed(self._session, news, self._again)
         self._told = self._feed.run[0], False
-        self._feed.start()
+        try:
+            self._feed.start()
+        except RuntimeError as error:  # no more threads
+            self._server.close()
+            await self._server.wait_closed()
+            raise ShoalError(f"cannot read the session: {error}; see `ulimit -u`") from error
 
     async def close(self) -> None:
         """Says goodbye to every page, and ends."""
@@ -220,6 +229,20 @@ class Server:
             client.lose(lost, f"another page asked for others, and {MAX_WATCHED} at once is all a run shows")
         rates = [client.rate_hz for client in self._clients if client.watching]
         self._feed.watch(sorted(shared), max(rates, default=1.0))
+
+
+def _bound(family: int, address: Any) -> socket.socket:
+    """Ours from the beginning: asyncio keeps it to itself if a socket cannot be made, or not listened on."""
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listening.bind(address)
+    except BaseException:
+        listening.close()
+        raise
+    return listening
 
 
 def _is_taken(error: Exception) -> bool:

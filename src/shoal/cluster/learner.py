@@ -1,0 +1,85 @@
+"""PPO over a fleet: the learner of `shoal.learner`, whose rollouts come from other machines.
+
+A rollout may be some updates old when it arrives. Its policy said how likely each action was when it was
+drawn, and PPO's ratios go by that; which version it was is in `rollout.version`.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+
+from shoal.cluster.fleet import Fleet
+from shoal.learner import Learner, Settings
+from shoal.learner.model import Array, Categorical, Model
+from shoal.learner.ppo import Batch, fitting
+
+__all__ = ["ActorPolicy", "FleetLearner"]
+
+
+class ActorPolicy:
+    """The policy of the demo, on a node: draws actions, and says how likely they were."""
+
+    def __init__(self, envs: Any, rng: np.random.Generator, hidden: int = Settings.hidden) -> None:
+        inputs, head = fitting(envs)
+        self._model, self._rng = Model(inputs, head, hidden, rng), rng
+        rows = envs.num_envs
+        self._categorical = isinstance(head, Categorical)
+        self._drawn: Array = (
+            np.zeros(rows, envs.single_action_space.dtype)
+            if self._categorical
+            else np.zeros((rows, head.outputs), np.float32)
+        )
+
+    def __call__(self, observations: Array) -> tuple[Array, dict[str, Array]]:
+        head = self._model.head
+        out = self._model.actor.forward(observations.astype(np.float32, copy=False))
+        actions = head.draw(out, self._rng, self._drawn)
+        score, _ = head.score(out, self._drawn)
+        return actions, {"score": score} if self._categorical else {"score": score, "drawn": self._drawn}
+
+    def set_weights(self, weights: Array) -> None:
+        self._model.weights[:] = weights
+
+
+class FleetLearner(Learner):
+    """Learns from rollouts of a fleet whose policy is `ActorPolicy`; `collect` takes the next one there is.
+
+    `times["env"]` is the time spent waiting for it.
+    """
+
+    envs: Fleet
+
+    def _begin(self, seed: int) -> None:
+        self._arriving = self.envs.rollouts(self.length)
+        self._sums: dict[int, tuple[Array, Array]] = {}
+        self.envs.set_weights(self.model.weights)
+
+    def collect(self) -> None:
+        """The first rollout that is ready."""
+        begin = time.perf_counter()
+        rollout = self.rollout = next(self._arriving)
+        self.times["env"] += time.perf_counter() - begin
+        self._drawn = rollout.extras.get("drawn", rollout.actions)
+        if rollout.runner not in self._sums or "fault" in rollout.info:
+            rows = len(rollout.over)
+            self._sums[rollout.runner] = np.zeros(rows), np.zeros(rows, np.int64)
+        self._return, self._length = self._sums[rollout.runner]
+        self._counts[-1] = ~rollout.over
+        self._follow(rollout.terminated | rollout.truncated)
+
+    def update(self) -> None:
+        """Learns from it, and tells the fleet."""
+        super().update()
+        self.envs.set_weights(self.model.weights)
+
+    def _judged(self, seen: Array) -> Batch:
+        batch = super()._judged(seen)
+        batch.scores = self.rollout.extras["score"].reshape(-1)  # those of the policy that acted
+        return batch
+
+    def play(self) -> None:
+        """There is nothing here to be watched."""
+        raise NotImplementedError("a fleet plays on its nodes; nothing of it can be watched from here")

@@ -1,0 +1,229 @@
+"""The actor on each node: an ordinary vector environment, a policy, and rollouts in place.
+
+observations[t] -> policy -> actions[t] -> envs -> observations[t + 1]   ...   returned: one copy, Ray's own
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Tuple as TupleSpace
+
+from shoal.cluster.messages import FleetRollout, Plan, Request, mapped
+from shoal.errors import WorkerError
+from shoal.vector import make_vec
+
+__all__ = ["Runner"]
+
+
+class Runner:
+    """One node's environments. Made by a Fleet; a method at a time, but for `offer`, `facts`, `leave`.
+
+    The constructor cannot fail: what it would raise would reach the learner as the death of an actor.
+    """
+
+    def __init__(self, plan: Plan, index: int) -> None:
+        self._plan, self._index = plan, index
+        self._learner = ""
+        self._life = self._number = -1
+        self._version, self._offered = 0, (0, None)
+        self._envs: Any = None
+        self._block: Any = None
+        self._now: Any = None
+        self._fault: str | None = None
+        self._leaving = False
+
+    # -- what a learner calls -------------------------------------------------------------------------
+
+    def take(self, learner: str) -> dict[str, Any]:
+        """Obeys this learner from now on; the environments are made if they are not."""
+        self._learner = learner
+        envs = self._opened()
+        spaces = {name: getattr(envs, name) for name in ("single_observation_space", "single_action_space")}
+        return self.facts() | spaces | {"num_envs": envs.num_envs, "agents_per_env": envs.agents_per_env}
+
+    def facts(self) -> dict[str, Any]:
+        """Who and where it is, and how far it has come."""
+        import ray
+
+        context = ray.get_runtime_context()
+        return {
+            "plan": self._plan,
+            "pid": os.getpid(),
+            "node": context.get_node_id(),
+            "placement": ray.util.get_current_placement_group(),
+            "life": self._life,
+            "number": self._number,
+            "version": self._version,
+        }
+
+    def offer(self, version: int, weights: list[Any]) -> None:
+        """Fetches weights while a rollout is being made; the next one begins with them."""
+        import ray
+
+        value = ray.get(weights[0])
+        if version > self._offered[0]:
+            self._offered = version, value
+
+    def collect(self, request: Request) -> FleetRollout | None:
+        """One rollout; it is copied into the object store when this returns. None: `leave` cut it short."""
+        self._require(request.learner)
+        envs = self._opened()
+        if request.life != self._life:
+            self._begin(request)
+        if self._block is None or self._block.length != request.length:
+            self._block = envs.rollout(request.length)
+        if self._now is None:  # a step failed, and what came of it is not known
+            self._now = envs.reset()[0]
+            self._over = np.zeros(envs.num_envs, np.bool_)
+        self._adopt(request)
+        self._number = request.number
+        block, over, fault = self._block, self._over, self._fault
+        block.start(self._now)
+        extras, faults = self._filled(block)
+        if self._leaving:
+            return None
+        self._now = mapped(lambda array: array[-1], block.observations)
+        self._over, self._fault = block.terminated[-1] | block.truncated[-1], None
+        rollout = FleetRollout(
+            block.observations,
+            block.actions,
+            block.rewards,
+            block.terminated,
+            block.truncated,
+            over,
+            extras,
+            self._version,
+            self._index,
+            self._node,
+            request.number,
+            request.life,
+        )
+        if fault is not None:
+            rollout.info["fault"] = fault
+        if faults:
+            rollout.info["worker_faults"] = faults
+        return rollout
+
+    def reset(self, learner: str, seed: Any) -> tuple[Any, dict[str, Any]]:
+        """As the environments' own; for stepping from afar."""
+        self._require(learner)
+        seen, info = self._opened().reset(seed=seed)
+        self._now, self._over = seen, np.zeros(self._envs.num_envs, np.bool_)
+        return seen, info
+
+    def step(self, learner: str, actions: Any) -> Any:
+        """Likewise."""
+        self._require(learner)
+        result = self._opened().step(actions)
+        self._now, self._over = result[0], result[2] | result[3]
+        return result
+
+    def leave(self) -> None:
+        """Makes short what is still to be done; `close` comes next."""
+        self._leaving = True
+
+    def close(self) -> None:
+        """Ends the environments and their workers."""
+        if self._envs is not None:
+            self._envs.close()
+
+    # -- inside ---------------------------------------------------------------------------------------
+
+    def _require(self, learner: str) -> None:
+        if learner != self._learner and self._learner:
+            raise WorkerError(
+                f"runner {self._index} obeys another learner now, which attached to this fleet later; end one"
+            )
+        self._learner = learner  # that of a runner begun anew
+
+    def _opened(self) -> Any:
+        if self._envs is None:
+            import ray
+
+            plan = self._plan
+            self._node = ray.get_runtime_context().get_node_id()
+            self._envs = make_vec(plan.env, plan.num_envs, **{"session": None, **plan.options})
+        return self._envs
+
+    def _begin(self, request: Request) -> None:
+        """Environments and policy with the seeds of this life: no two lives see the same episodes."""
+        import ray
+
+        envs, life = self._envs, request.life
+        source = (self._plan.seed, self._index, request.branch, life)
+        words = np.random.SeedSequence(source).generate_state(2, np.uint64)
+        if life == 0 and ray.get_runtime_context().was_current_actor_reconstructed:
+            self._fault = "the runner was lost while no learner was attached"
+        if self._plan.policy is None:
+            self._policy: Any = _Random(envs, int(words[1] >> 33))
+        else:
+            self._policy = self._plan.policy(envs, np.random.default_rng(words[1]))
+        self._now = envs.reset(seed=int(words[0] >> 33))[0]
+        self._over = np.zeros(envs.num_envs, np.bool_)
+        self._life, self._version = life, 0
+
+    def _adopt(self, request: Request) -> None:
+        """The newest weights there are, those of the request at least."""
+        import ray
+
+        version, weights = self._offered
+        if request.weights and request.version > version:
+            version, weights = request.version, ray.get(request.weights[0])
+        if version > self._version:
+            self._policy.set_weights(weights)
+            self._version = version
+
+    def _filled(self, block: Any) -> tuple[dict[str, Any], dict[int, Any]]:
+        """Steps the block full; what the policy gave beside actions, and faults of workers by step."""
+        extras: dict[str, Any] = {}
+        faults: dict[int, Any] = {}
+        policy, plain = self._policy, not isinstance(self._envs.single_action_space, TupleSpace)
+        seen = block.observations
+        nested = not isinstance(seen, np.ndarray)
+        t, stepping = 0, False
+        try:
+            for t in range(block.length):
+                stepping = False
+                if self._leaving:
+                    break
+                actions = policy(_row(seen, t) if nested else seen[t])
+                if plain and isinstance(actions, tuple):
+                    actions, beside = actions
+                    for name, value in beside.items():
+                        if t == 0:
+                            extras[name] = np.empty((block.length, *value.shape), value.dtype)
+                        extras[name][t] = value
+                stepping = True
+                info = block.step(actions)
+                if info and "_fault" in info:
+                    faults[t] = info["_fault"]
+        except BaseException as error:
+            # The rollout is lost, the environments are not: they go on from the row they are at.
+            self._now = None if stepping else _row(seen, t)
+            if stepping:
+                self._fault = f"{type(error).__name__}: {error}"
+            elif t > 0:
+                self._over = block.terminated[t - 1] | block.truncated[t - 1]
+            raise
+        return extras, faults
+
+
+def _row(tree: Any, t: int) -> Any:
+    return mapped(lambda array: array[t], tree)
+
+
+class _Random:
+    """Any action, each as likely as the others."""
+
+    def __init__(self, envs: Any, seed: int) -> None:
+        self._space = envs.action_space
+        self._space.seed(seed)
+
+    def __call__(self, observations: Any) -> Any:
+        return self._space.sample()
+
+    def set_weights(self, weights: Any) -> None:
+        """It has none."""

@@ -1,0 +1,105 @@
+"""Several nodes of a Ray cluster on one machine, to try things out and to break them."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import tempfile
+import threading
+from functools import cache
+from typing import Any
+
+from shoal.cluster import engine
+
+__all__ = ["SimulatedCluster"]
+
+_SETTINGS = {"RAY_AUTH_MODE": "token"}
+
+
+class SimulatedCluster:
+    """Real Ray nodes, processes of this machine, which talk over its loopback alone and with a token.
+
+    with SimulatedCluster(nodes=3) as cluster:
+        ...  # this process has joined it
+        cluster.remove_node(2)
+
+    The first node is the head, which this process is on; it cannot be removed.
+    """
+
+    def __init__(self, nodes: int = 2, num_cpus: int = 1, object_store_bytes: int = 256 << 20) -> None:
+        ray = self._ray = engine.load()
+        if ray.is_initialized():
+            raise RuntimeError("this process is in a Ray cluster already; leave it first: ray.shutdown()")
+        from ray._raylet import Config  # type: ignore[attr-defined, unused-ignore]
+        from ray.cluster_utils import Cluster
+
+        self._before = {name: os.environ.get(name) for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")}
+        os.environ.update(_SETTINGS | {"RAY_AUTH_TOKEN": _token()})
+        Config.initialize("")  # Ray has read its settings when it was imported
+        self._directory = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # short: sockets are named in it
+        self._size = {"num_cpus": num_cpus, "object_store_memory": object_store_bytes}
+        self._nodes: list[Any] = []
+        self._count = 0
+        self._handler = signal.getsignal(signal.SIGTERM)
+        self._cluster = Cluster()  # whose processes end with this one, however that ends
+        try:
+            for _ in range(nodes):
+                self.add_node()
+            ray.init(
+                self._cluster.address, namespace=engine.NAMESPACE, log_to_driver=False, logging_level="ERROR"
+            )
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def address(self) -> str:
+        """For RAY_ADDRESS or `Fleet(address=)` of another process, which needs RAY_AUTH_TOKEN too."""
+        return str(self._cluster.address)
+
+    def add_node(self, **settings: Any) -> str:
+        """One node more; Ray's id of it."""
+        first: dict[str, Any] = {"include_log_monitor": False}
+        if not self._nodes:
+            first |= {"include_dashboard": False, "no_monitor": True, "temp_dir": self._directory}
+        if engine.LOOPBACK is not None:  # each at an address of its own, as machines are
+            network, host = engine.LOOPBACK.rsplit(".", 1)
+            first["node_ip_address"] = f"{network}.{int(host) + self._count}"
+        self._count += 1
+        self._nodes.append(self._cluster.add_node(**{**self._size, **first, **settings}))
+        return str(self._nodes[-1].node_id)
+
+    def remove_node(self, node_id: str) -> None:
+        """Kills every process of a node at once, as a machine that loses power does."""
+        (node,) = [node for node in self._nodes if node.node_id == node_id]
+        self._nodes.remove(node)
+        self._cluster.remove_node(node, allow_graceful=False)
+
+    def close(self) -> None:
+        """Ends all of it, and this process's part in it. Idempotent."""
+        if self._cluster is not None:
+            self._ray.shutdown()
+            self._cluster.shutdown()
+            self._cluster = None
+            shutil.rmtree(self._directory, ignore_errors=True)
+            for name, value in self._before.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, self._handler)  # Ray's would end processes that are gone
+
+    def __enter__(self) -> SimulatedCluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@cache
+def _token() -> str:
+    """One for all clusters of this process: Ray keeps the first it has seen."""
+    return os.environ.get("RAY_AUTH_TOKEN") or secrets.token_hex(32)

@@ -1,0 +1,70 @@
+"""Rollouts into a learner's replay buffer: rows go by arrays, and nothing is unpacked into Python objects."""
+
+from __future__ import annotations
+
+from shoal.cluster.messages import FleetRollout, mapped
+from shoal.errors import ShoalError
+from shoal.replay import ReplayBuffer, TrajectoryBuffer
+
+__all__ = ["Writers"]
+
+
+class Writers:
+    """Adds rollouts of a fleet to a buffer, each runner's to trajectories of its own.
+
+    buffer = shoal.ReplayBuffer.for_env(fleet, 1_000_000)
+    writers = Writers(buffer)
+    for rollout in fleet.rollouts(32):
+        writers.add(rollout)
+
+    A buffer made otherwise gets the fields it has of `rollout.transitions()`.
+    """
+
+    def __init__(self, buffer: ReplayBuffer) -> None:
+        self._buffer = buffer
+        self._handles: dict[int, tuple[TrajectoryBuffer, int, int]] = {}
+        """Of each runner a handle of the buffer, whose trajectories are its own; the rollout it had last."""
+
+    def add(self, rollout: FleetRollout) -> None:
+        """Stores every row of it."""
+        if isinstance(self._buffer, TrajectoryBuffer):
+            self._add_steps(self._handle(rollout), rollout)
+            return
+        rows = rollout.transitions()
+        wanted = {name.split("/")[0] for name in self._buffer.fields}
+        if missing := wanted - rows.keys() - rollout.extras.keys():
+            raise ShoalError(
+                f"a rollout has {[*rows, *rollout.extras]}, but the buffer wants {sorted(missing)} too"
+            )
+        if beside := wanted & rollout.extras.keys():
+            counts = rollout.counts
+            rows |= {name: rollout.extras[name][counts] for name in beside}
+        self._buffer.extend({name: rows[name] for name in rows if name in wanted})
+
+    def _handle(self, rollout: FleetRollout) -> TrajectoryBuffer:
+        """One that goes on where the rollout begins."""
+        handle, number, life = self._handles.get(rollout.runner, (None, 0, 0))
+        follows = (number + 1, life) == (rollout.number, rollout.life) and "fault" not in rollout.info
+        if handle is None or not follows:
+            rebuild, given = self._buffer.__reduce__()
+            handle = rebuild(*given)
+            if handle.num_envs != len(rollout.over):
+                raise ShoalError(
+                    f"the buffer is for steps of {handle.num_envs} environments, the rollout has "
+                    f"{len(rollout.over)}; make it with ReplayBuffer.for_env(fleet, capacity)"
+                )
+            handle.begin(mapped(lambda array: array[0], rollout.observations), ~rollout.over)
+        self._handles[rollout.runner] = handle, rollout.number, rollout.life
+        return handle
+
+    def _add_steps(self, handle: TrajectoryBuffer, rollout: FleetRollout) -> None:
+        faults = rollout.info.get("worker_faults", {})
+        for t in range(rollout.length):
+            handle.add(
+                mapped(lambda array: array[t], rollout.actions),  # noqa: B023
+                mapped(lambda array: array[t + 1], rollout.observations),  # noqa: B023
+                rollout.rewards[t],
+                rollout.terminated[t],
+                rollout.truncated[t],
+                {"_fault": faults[t]} if t in faults else None,
+            )

@@ -1,0 +1,112 @@
+"""Shoal, broken on purpose: Python processes with this directory in PYTHONPATH break what $BREAK names.
+
+Each is a fault that such a product might well have; `shoal chaos` must find it.
+"""
+
+import os
+
+
+def rows_of_a_replaced_worker_are_not_marked():
+    from shoal.vector.workers import Workers
+
+    Workers.mark = lambda self, w, error, into, row: []
+
+
+def rows_of_a_slot_are_those_of_the_step_before():
+    from shoal.vector import ProcessVectorEnv
+
+    step = ProcessVectorEnv.step
+    calls = []
+
+    def stale(self, actions):
+        results = step(self, actions)
+        calls.append((results[1].copy(), results[2].any() or results[3].any()))
+        if len(calls) % 40 == 0 and not calls[-1][1] and not calls[-2][1]:
+            results[1][3] = calls[-2][0][3]
+        return results
+
+    ProcessVectorEnv.step = stale
+
+
+def a_push_is_written_in_two_halves():
+    from shoal.replay import ReplayBuffer
+
+    extend = ReplayBuffer.extend
+
+    def torn(self, batch):
+        words = batch["words"]
+        half = words.copy()
+        half[:, words.shape[1] // 2 :] = 0
+        ids = extend(self, {"words": half})
+        offset = self._records.columns["words"].offset
+        for id_, row in zip(ids, words, strict=True):
+            record = self._records.segment["rows"][id_ % self.capacity]
+            record[offset : offset + row.nbytes].view(row.dtype)[:] = row
+        return ids
+
+    ReplayBuffer.extend = torn
+
+
+def a_push_is_acknowledged_and_thrown_away():
+    from shoal.replay import ReplayBuffer
+
+    extend = ReplayBuffer.extend
+    calls = []
+
+    def forgotten(self, batch):
+        ids = extend(self, batch)
+        calls.append(ids)
+        if len(calls) % 20 == 0:
+            self._records.segment["rows"][ids[-1] % self.capacity][:8] = 0
+        return ids
+
+    ReplayBuffer.extend = forgotten
+
+
+def a_death_is_not_heard():
+    from shoal.process.crew import DIED, Crew
+
+    wait = Crew.wait
+
+    def deaf(self, timeout_s, only=None):
+        while (status := wait(self, timeout_s, only)) == DIED:
+            pass
+        return status
+
+    Crew.wait = deaf
+
+
+def a_descriptor_of_each_dead_worker_stays_open():
+    from shoal.process.start import Running
+
+    reap = Running.reap
+
+    def leaky(self):
+        if not self._reaped:
+            os.dup(self.said_fd)
+        return reap(self)
+
+    Running.reap = leaky
+
+
+def workers_do_not_watch_their_parent():
+    from shoal import _core
+
+    _core.start_watch = lambda *_: None
+
+
+def a_death_names_the_wrong_environments():
+    from shoal.process.crew import Crew
+
+    bury = Crew.bury
+
+    def mistaken(self, *arguments):
+        error = bury(self, *arguments)
+        error.env_ids = [env + 1 for env in error.env_ids]
+        return error
+
+    Crew.bury = mistaken
+
+
+if os.environ.get("BREAK"):
+    globals()[os.environ["BREAK"]]()

@@ -1,0 +1,119 @@
+"""`shoal chaos`: it holds for Shoal, and finds what is wrong with a Shoal that is broken on purpose."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shoal.chaos.faults import trapped
+from shoal.chaos.plan import planned
+from shoal.chaos.rounds import Round, perform
+
+BROKEN = Path(__file__).with_name("broken")
+
+
+def chaos(*arguments, breaks="", timeout_s=110):
+    path = [str(BROKEN), *filter(None, [os.environ.get("PYTHONPATH")])]
+    own = {"BREAK": breaks, "PYTHONPATH": os.pathsep.join(path)} if breaks else {}
+    return subprocess.run(
+        [sys.executable, "-m", "shoal.chaos", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        env={**os.environ, **own},
+    )
+
+
+def test_every_invariant_holds_in_a_short_run():
+    done = chaos("--kills", 20, "--seed", 1, "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout)
+    assert found["held"] and found["violations"] == []
+    kills = {part: one["kills"] for part, one in found["parts"].items()}
+    assert kills["workers"] >= 20 and kills["ring"] >= 200 and kills["parents"] == 2
+    assert {"death to exception", "step with a repair"} < found["milliseconds"].keys()
+
+
+@pytest.mark.parametrize(
+    ("breaks", "only", "kills", "invariant"),
+    [
+        ("rows_of_a_replaced_worker_are_not_marked", "workers", 10, 3),
+        ("rows_of_a_slot_are_those_of_the_step_before", "workers", 10, 3),
+        ("a_death_names_the_wrong_environments", "workers", 20, 6),
+        ("a_death_is_not_heard", "workers", 10, 4),
+        ("a_descriptor_of_each_dead_worker_stays_open", "workers", 10, 5),
+        ("a_push_is_written_in_two_halves", "ring", 100, 2),
+        ("a_push_is_acknowledged_and_thrown_away", "ring", 100, 1),
+        ("workers_do_not_watch_their_parent", "parent", 12, 5),
+    ],
+)
+def test_a_broken_Shoal_is_found_out(breaks, only, kills, invariant):
+    deadline = 6 if invariant == 4 else 30
+    arguments = ["--only", only, "--kills", kills, "--seed", 1, "--deadline", deadline, "--json"]
+    done = chaos(*arguments, breaks=breaks)
+    assert done.returncode == 1, done.stdout + done.stderr
+    found = json.loads(done.stdout)
+    assert not found["held"] and invariant in {one["invariant"] for one in found["violations"]}, found
+    assert found["violations"][0]["again"].startswith(f"shoal chaos --only {only} --kills {kills} --seed 1")
+
+
+def test_a_stage_that_says_nothing_is_a_hang(monkeypatch, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(
+        "import shoal.chaos.ring as ring, time\nring.stage = lambda *_: time.sleep(60)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    outcome = perform(Round("ring", 0, 1), 6.0, lambda kills: None)
+    assert outcome.hangs == 1 and outcome.violations[0][0] == 4
+    assert "sitecustomize" in outcome.facts["said"]  # its stack
+
+
+def test_a_record_is_taken_up_again(tmp_path):
+    record = tmp_path / "record"
+    first = chaos("--only", "ring", "--kills", 20, "--seed", 5, "--record", record)
+    assert first.returncode == 0 and "round 1 of 1" in first.stdout, first.stdout + first.stderr
+    again = chaos("--only", "ring", "--kills", 20, "--seed", 5, "--record", record)
+    assert (
+        again.returncode == 0
+        and "round 1 of 1" not in again.stdout
+        and "every invariant held" in again.stdout
+    )
+
+
+def test_rounds_are_of_the_sizes_asked_for_and_each_can_be_run_alone():
+    rounds = planned(["workers", "ring", "parents"], 10_000, 7, exactly=False)
+    sums = {
+        part: sum(one.kills for one in rounds if one.part == part) for part in ("workers", "ring", "parents")
+    }
+    assert sums == {"workers": 10_000, "ring": 100_000, "parents": 1000}
+    assert len({one.key for one in rounds}) == len(rounds)
+    one = next(one for one in rounds if one.part == "ring" and one.seed == 9)
+    assert planned(["ring"], one.kills, one.seed, exactly=True) == [one]
+
+
+def test_a_page_that_may_not_be_read_kills_a_copy_in_its_middle(run_python):
+    """Or the named points would not be where they are said to be."""
+    out = run_python(
+        "import os, numpy as np\n"
+        "from shoal.chaos.faults import trapped\n"
+        "from shoal.memory import Layout, Segment\n"
+        "segment = Segment(Layout({'to': (np.int64, (1024,))}))\n"
+        "pid = os.fork()\n"
+        "if pid == 0:\n"
+        "    segment['to'][:] = trapped(np.arange(1, 1025), 2048)\n"
+        "    os._exit(0)\n"
+        "print(os.WTERMSIG(os.waitpid(pid, 0)[1]), np.count_nonzero(segment['to']))\n"
+    )
+    signal, copied = map(int, out.split())
+    assert signal == 11 and 0 < copied < 1024
+
+
+def test_what_is_before_the_page_and_behind_it_can_be_read():
+    values = np.arange(2048)
+    copy = trapped(values, 1024)
+    assert np.array_equal(copy[:128], values[:128]) and np.array_equal(copy[640:], values[640:])

@@ -1,0 +1,1 @@
+"""The fleet against real Ray; `make test-cluster` installs it."""

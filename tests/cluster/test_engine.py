@@ -1,0 +1,46 @@
+"""Shoal without Ray: everything else works, and a fleet says what to install."""
+
+import subprocess
+import sys
+
+import pytest
+
+from shoal.cluster import Fleet, SimulatedCluster
+from shoal.errors import ShoalError
+
+
+@pytest.fixture
+def without_ray(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+
+
+@pytest.mark.parametrize("made", [lambda: Fleet("CartPole-v1"), SimulatedCluster, lambda: Fleet.attach("a")])
+def test_without_ray_there_is_one_line_that_says_what_to_install(made, without_ray):
+    with pytest.raises(ShoalError, match=r'not installed: pip install "shoal\[ray\]"'):
+        made()
+
+
+def test_importing_the_cluster_package_does_not_import_ray():
+    script = "import sys, shoal.cluster; print('ray' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({"num_envs": 0}, ValueError, "num_envs"),
+        ({"policy": 3}, TypeError, r"policy must be a function or a class, called as policy\(envs, rng\)"),
+        ({"max_in_flight": 0}, ValueError, "max_in_flight"),
+        ({"num_cpus": 0}, ValueError, "num_cpus must be a number above 0, got 0"),
+        ({"resources": {"a": -1}}, ValueError, r"resources\['a'\] must be a number above 0, got -1"),
+        ({"seed": -1}, ValueError, "seed must be an int of at least 0"),
+        ({"name": "a/b"}, ValueError, "name must be 1 to 64 letters"),
+        ({"start_timeout_s": -1}, ValueError, "start_timeout_s"),
+        ({"batch_size": 4}, ValueError, "batch_size is for send and recv"),
+        ({"autoreset_mode": "SAME_STEP"}, ValueError, "autoreset_mode NEXT_STEP, got 'SAME_STEP'"),
+    ],
+)
+def test_arguments_are_refused_before_anything_is_started(given, error, message, without_ray):
+    with pytest.raises(error, match=message):
+        Fleet("CartPole-v1", **given)

@@ -1,0 +1,217 @@
+"""What a fleet delivers: the environments' own steps, whole, once, in the order they finish."""
+
+from functools import partial
+
+import gymnasium
+import numpy as np
+import pytest
+
+import shoal
+from shoal.cluster import Fleet
+from shoal.errors import ClosedError, NameInUse, PluginError, SessionError, WorkerError, WorkerTimeout
+from tests.cluster.policies import Broken, Constant, Gated, Leaning, OneIsSlow
+
+
+def taken(fleet, length, count):
+    arriving = fleet.rollouts(length, timeout_s=60)
+    return [next(arriving) for _ in range(count)]
+
+
+def lake():
+    return gymnasium.make("FrozenLake-v1", max_episode_steps=9)
+
+
+def test_rollouts_are_the_steps_that_the_environments_take_alone(cluster):
+    with Fleet("CartPole-v1", 16, policy=Leaning, seed=3) as fleet:
+        found = taken(fleet, 40, 6)
+    assert {rollout.runner for rollout in found} == {0, 1} and len({rollout.node for rollout in found}) == 2
+    first = [rollout for rollout in found if rollout.runner == found[0].runner]
+    seen = found[0].observations
+    assert seen.shape == (41, 16, 4) and found[0].rewards.shape == found[0].extras["lean"].shape == (40, 16)
+    with shoal.make_vec("CartPole-v1", 16, session=None) as envs:
+        envs.reset(seed=0)
+        words = np.random.SeedSequence((3, first[0].runner, 0, 0)).generate_state(2, np.uint64)
+        now, _ = envs.reset(seed=int(words[0] >> 33))
+        over = np.zeros(16, np.bool_)
+        for number, rollout in enumerate(first):
+            assert rollout.number == number and (rollout.over == over).all()
+            assert (rollout.observations[0] == now).all()
+            for t in range(40):
+                assert (rollout.actions[t] == (now[:, 2] > 0)).all()
+                assert (rollout.extras["lean"][t] == now[:, 2]).all()
+                now, reward, terminated, truncated, _ = envs.step(rollout.actions[t].copy())
+                assert (rollout.observations[t + 1] == now).all() and (rollout.rewards[t] == reward).all()
+                assert (rollout.terminated[t] == terminated).all()
+                over = terminated | truncated
+    others = next(rollout for rollout in found if rollout.runner != found[0].runner)
+    assert (others.observations[0] != seen[0]).any()  # each runner has seeds of its own
+
+
+def test_python_environments_step_in_workers_on_their_nodes(cluster):
+    with Fleet(lake, 4, nodes=1, seed=0, num_workers=2) as fleet:
+        before, after = taken(fleet, 12, 2)
+    assert before.observations.shape == (13, 4) and (before.observations[-1] == after.observations[0]).all()
+    assert before.truncated.any() or before.terminated.any()
+    assert len(np.unique(before.actions)) == 4  # without a policy they are random
+
+
+def test_arrays_are_read_only_views_of_the_object_store(cluster):
+    with Fleet("CartPole-v1", 64, nodes=2) as fleet:
+        found = taken(fleet, 128, 4)
+        maps = [line.split() for line in open("/proc/self/maps")]
+        for rollout in found:
+            for array in (rollout.observations, rollout.actions, rollout.rewards):
+                assert not array.flags.writeable
+                with pytest.raises(ValueError, match="read-only"):
+                    array[0] = 0
+                at = array.__array_interface__["data"][0]
+                (line,) = [x for x in maps if int(x[0].split("-")[0], 16) <= at < int(x[0].split("-")[1], 16)]
+                assert "plasma" in line[-2] + line[-1], line
+
+
+def test_a_small_rollout_is_read_only_too(cluster):
+    with Fleet("CartPole-v1", 2, nodes=1) as fleet:
+        (rollout,) = taken(fleet, 3, 1)
+        assert not rollout.observations.flags.writeable and not rollout.over.flags.writeable
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+def test_a_rollout_is_stamped_with_the_version_that_made_all_of_it(cluster, limit):
+    with Fleet("CartPole-v1", 8, nodes=1, policy=Leaning, max_in_flight=limit) as fleet:
+        arriving, versions = fleet.rollouts(16, timeout_s=60), []
+        for turn in range(12):
+            rollout = next(arriving)
+            versions.append(rollout.version)
+            assert (rollout.extras["version"] == 10 * rollout.version).all()
+            assert turn - (limit - 1) <= rollout.version <= fleet.version == turn
+            assert fleet.set_weights({"version": np.int64(10 * (turn + 1))}) == turn + 1
+    assert versions == sorted(versions)
+
+
+def test_weights_are_put_once_whatever_the_nodes(cluster, monkeypatch):
+    import ray
+
+    with Fleet("CartPole-v1", 8, policy=Constant) as fleet:
+        puts, put = [], ray.put
+        monkeypatch.setattr(ray, "put", lambda value: puts.append(value) or put(value))
+        weights = {"action": np.ones(100_000, np.int64)}
+        fleet.set_weights(weights)
+        found = taken(fleet, 8, 4)
+        assert len(puts) == 1 and puts[0] is weights
+        assert {rollout.version for rollout in found} == {1} and all((r.actions == 1).all() for r in found)
+
+
+def test_the_first_ready_comes_first(cluster, tmp_path):
+    with Fleet("CartPole-v1", 4, nodes=2, policy=partial(OneIsSlow, directory=tmp_path)) as fleet:
+        arriving = fleet.rollouts(8, timeout_s=60)
+        quick = [next(arriving).runner for _ in range(5)]
+        assert len(set(quick)) == 1
+        (tmp_path / "go").touch()
+        assert quick[0] != next(rollout.runner for rollout in arriving if rollout.runner != quick[0])
+
+
+@pytest.mark.parametrize("limit", [1, 3])
+def test_no_more_is_made_than_may_be_in_flight(cluster, tmp_path, limit):
+    allowed = tmp_path / "allowed"
+    allowed.write_text("1")
+    policy = partial(Gated, directory=tmp_path, length=4)
+    with Fleet("CartPole-v1", 2, nodes=1, policy=policy, max_in_flight=limit) as fleet:
+        arriving = fleet.rollouts(4, timeout_s=60)
+        next(arriving)  # its size is known now
+        allowed.write_text("100")
+        next(arriving)
+        assert fleet.in_flight == limit - 1
+        waiting = [station.oldest for station in fleet._stations if station.oldest is not None]
+        fleet._ray.wait(waiting, timeout=30)
+        next(arriving)  # so that what was asked for before has begun, or is made
+        begun = len(list(tmp_path.glob("*-*")))
+        assert begun <= 3 + limit - 1
+        assert fleet.in_flight == limit - 1
+
+
+def test_what_a_policy_raises_arrives_with_its_traceback_and_the_fleet_goes_on(cluster):
+    with Fleet("CartPole-v1", 4, nodes=1, policy=Broken, max_in_flight=1, seed=5) as fleet:
+        with pytest.raises(ZeroDivisionError, match="^the third step of a policy$") as caught:
+            taken(fleet, 8, 1)
+        there = str(caught.value.__cause__)
+        assert "policies.py" in there and "in __call__" in there and "\x1b" not in there
+        after, last = taken(fleet, 8, 2)
+        assert (after.number, last.number, after.life, after.info) == (1, 2, 0, {})
+        with shoal.make_vec("CartPole-v1", 4, session=None) as envs:  # which are where they were
+            words = np.random.SeedSequence((5, 0, 0, 0)).generate_state(2, np.uint64)
+            envs.reset(seed=int(words[0] >> 33))
+            envs.step(np.zeros(4, np.int64))
+            assert (after.observations[0] == envs.step(np.zeros(4, np.int64))[0]).all()
+
+
+def test_another_length_is_another_rollout(cluster):
+    with Fleet("CartPole-v1", 4, nodes=1) as fleet:
+        assert [rollout.length for rollout in (*taken(fleet, 5, 2), *taken(fleet, 9, 2))] == [5, 5, 9, 9]
+
+
+def test_an_unknown_environment_is_the_same_error_as_on_one_machine(cluster):
+    with pytest.raises(PluginError, match="^no environment 'Nope-v0'"):
+        Fleet("Nope-v0", 2)
+    with pytest.raises(TypeError, match="has no option 'num_thread'.* did you mean 'num_threads'"):
+        Fleet("CartPole-v1", 2, num_thread=2)
+
+
+@pytest.mark.parametrize("nodes", [0, -1, 1.5, "some", True, None])
+def test_nodes_are_all_or_a_number(cluster, nodes):
+    with pytest.raises(ValueError, match='nodes must be "all" or a number of at least 1'):
+        Fleet("CartPole-v1", 2, nodes=nodes)
+
+
+def test_more_runners_than_nodes_share_nodes_and_say_so(cluster):
+    with Fleet("CartPole-v1", 2, nodes=3) as fleet:
+        assert fleet.strategy == "SPREAD" and len(fleet.nodes) == 3 and len(set(fleet.nodes)) == 2
+        assert {rollout.runner for rollout in taken(fleet, 4, 12)} == {0, 1, 2}
+    with Fleet("CartPole-v1", 2, nodes=2) as fleet:
+        assert fleet.strategy == "STRICT_SPREAD" and len(set(fleet.nodes)) == 2
+
+
+def test_runners_that_cannot_fit_are_refused_at_once_and_those_that_do_not_now_soon(cluster):
+    with pytest.raises(WorkerError, match=r"5 runners of 1 CPU each do not fit .* 127.0.0.2: 2 CPU"):
+        Fleet("CartPole-v1", 2, nodes=5)
+    with Fleet("CartPole-v1", 2, nodes=2, num_cpus=2):
+        with pytest.raises(WorkerTimeout, match="no room for 1 runners of 1 CPU within 0.5 s: 0 CPU is free"):
+            Fleet("CartPole-v1", 2, nodes=1, start_timeout_s=0.5)
+
+
+def test_runners_go_to_nodes_that_have_what_they_take(cluster):
+    import ray
+
+    for node in ray.nodes():
+        if node["Alive"]:
+            where = {f"node:{node['NodeManagerAddress']}": 0.01}
+            with Fleet("CartPole-v1", 2, resources=where) as fleet:
+                assert fleet.nodes == [node["NodeID"]]
+    with pytest.raises(WorkerError, match=r"1 runners of 1 CPU, 1 tractor each do not fit .*, 0 tractor"):
+        Fleet("CartPole-v1", 2, resources={"tractor": 1})
+
+
+def test_a_name_is_used_once_and_names_that_are_not_there_are_said_so(cluster):
+    with Fleet("CartPole-v1", 2, nodes=1, name="taken"):
+        with pytest.raises(NameInUse, match=r"Fleet.attach\('taken'\) takes it over"):
+            Fleet("CartPole-v1", 2, nodes=1, name="taken")
+    with pytest.raises(SessionError, match="no fleet is called 'taken'"):
+        Fleet.attach("taken")
+
+
+def test_nothing_comes_for_a_while(cluster, tmp_path):
+    (tmp_path / "allowed").write_text("0")
+    with Fleet("CartPole-v1", 2, nodes=1, policy=partial(Gated, directory=tmp_path, length=4)) as fleet:
+        with pytest.raises(WorkerTimeout, match="no rollout of 1 runners came within 0.2 s"):
+            next(fleet.rollouts(4, timeout_s=0.2))
+        (tmp_path / "allowed").write_text("9")
+
+
+def test_a_closed_fleet_says_so(cluster):
+    fleet = Fleet("CartPole-v1", 2, nodes=1)
+    arriving = fleet.rollouts(4)
+    fleet.close()
+    fleet.close()
+    for use in (lambda: fleet.rollouts(4), lambda: next(arriving), lambda: fleet.set_weights(1)):
+        with pytest.raises(ClosedError, match="the fleet is closed"):
+            use()
+    assert repr(fleet) == "<Fleet, closed>"

@@ -1,0 +1,66 @@
+"""A few seconds of each fuzz target with the module as it is installed; `make fuzz` is for long, with ASan.
+
+What a finding was is a file in tests/fuzz/corpus, which every run begins with.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+
+import pytest
+
+from tests.built import ROOT
+
+SOME = ("arguments", "processes", "tables", "ring", "saved", "host", "session")
+NAMES = ("segment", "schema", "checkpoint", "window", "http", "frames", "watch", *SOME)
+
+
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tests.fuzz.run", *map(str, arguments)]
+    environment = {name: value for name, value in os.environ.items() if name != "SHOAL_MODULE"}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=110)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memfd_create, /dev/shm")
+@pytest.mark.parametrize("part", range(3))
+def test_mutated_inputs_are_refused_with_words_or_do_no_harm(part: int) -> None:
+    seed = 0 if os.environ.get("CI") else random.randrange(10**6)
+    done = run(*NAMES[part::3], "--cases", 600, "--seconds", 4, "--seed", seed)
+    assert done.returncode == 0, f"--seed {seed}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
+    assert done.stdout.count(" cases in ") == len(NAMES[part::3])
+
+
+@pytest.mark.parametrize("how", ["raises", "dies", "hangs"])
+def test_the_runner_notices_what_it_is_for(how: str) -> None:
+    ways = {"raises": "raise KeyError(3)", "dies": "os.kill(os.getpid(), 11)", "hangs": "time.sleep(99)"}
+    code = ways[how]
+    source = f"""
+import os, time
+from tests.fuzz import run
+from tests.fuzz.targets import Target
+def target(data):
+    if len(data) == 3:
+        {code}
+run._HANG_S = 0.5
+count, wrong = run.run("runner", Target(target, lambda: [b"ab", b"abc", b"a"], ()), 3, 0, 9)
+print(count, wrong)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", source], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.splitlines()[-1] == "3 1", done.stdout + done.stderr
+    kept = ROOT / "build/fuzz/runner-0-1.bin"
+    assert kept.read_bytes() == b"abc" and str(kept) in done.stdout
+    kept.unlink()
+
+
+def test_the_same_seed_is_the_same_cases() -> None:
+    source = "import random; from tests.fuzz.mutate import mutated; "
+    source += "print(mutated(random.Random('x 7'), [b'abcdef' * 9]))"
+    found = {
+        subprocess.run([sys.executable, "-c", source], cwd=ROOT, capture_output=True).stdout for _ in range(3)
+    }
+    assert len(found) == 1 and b"abc" in found.pop()

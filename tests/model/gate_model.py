@@ -1,0 +1,211 @@
+"""The gate's protocol as a small machine, explored through every interleaving and every crash.
+
+A parent and two workers. The parent posts a step to each, looks, says that it will sleep, looks once more
+and sleeps; each worker sees its number, writes its row in two halves, gives the number back, and rings if the
+parent sleeps and everybody is done. A worker may die in every state, and may be taken for late: the parent
+is told of deaths by the kernel, kills whom it holds for late, and starts another under the same gate.
+
+No sleep ends by itself here. The slices of core/gate.h are a belt, and nothing may depend on it.
+Memory is sequentially consistent: what real machines reorder is for tests/core/test_gate_order.c.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+WORKERS = 2
+FIRST = -1  # the number of a row that shows a replacement's first observation
+
+
+@dataclass(frozen=True)
+class Worker:
+    at: str = "begin"
+    seen: int = 0
+    life: int = 0
+    alive: bool = True
+
+
+@dataclass(frozen=True)
+class Gate:
+    go: int = 0
+    done: int = 0
+    asleep: bool = False  # the worker says that it sleeps
+    woken: bool = False  # a wake-up that is on its way to it
+    first: tuple[int, int] = (0, 0)  # the row: whose life and which number wrote its first half,
+    second: tuple[int, int] = (0, 0)  # and its second
+
+
+@dataclass(frozen=True)
+class State:
+    workers: tuple[Worker, ...] = (Worker(),) * WORKERS
+    gates: tuple[Gate, ...] = (Gate(),) * WORKERS
+    parent: str = "post 0"
+    step: int = 0
+    armed: bool = False  # the bell: the parent says that it sleeps
+    rung: bool = False
+    polled: frozenset[int] = frozenset()  # whose deaths end the parent's sleep: who was busy before it
+    marked: frozenset[int] = frozenset()  # workers that were replaced in this step
+    crashes: int = 1
+    late: int = 1  # how often the parent may still hold somebody for late
+    ghost: tuple[int, Worker] | None = None  # one that was replaced and not killed: a mutant's
+
+
+class Violation(Exception):
+    """The protocol broke a promise."""
+
+
+def put(values: tuple, place: int, value: object) -> tuple:
+    return (*values[:place], value, *values[place + 1 :])
+
+
+def is_idle(gate: Gate) -> bool:
+    return gate.done == gate.go
+
+
+def write(gate: Gate, half: str, row: tuple[int, int], early: bool) -> Gate:
+    if is_idle(gate) and not early:
+        raise Violation(f"{row} is written while the learner has the row")
+    return replace(gate, **{half: row})
+
+
+def work(
+    state: State, w: int, worker: Worker, mutant: str
+) -> Iterator[tuple[Worker, Gate, dict[str, object]]]:
+    """What a worker at gate `w` may do next."""
+    gate, early = state.gates[w], mutant == "done before the row"
+    row = worker.life, worker.seen
+
+    def to(at: str, now: Gate = gate, **changes: object) -> tuple[Worker, Gate, dict[str, object]]:
+        return replace(worker, at=at), now, changes
+
+    if worker.at == "begin":  # what was posted before it came must be new to it
+        seen = gate.go if mutant == "begin with what is asked" else gate.done
+        yield replace(worker, at="look", seen=seen), gate, {}
+    elif worker.at == "look":
+        if gate.go != worker.seen:
+            after = replace(worker, at="finish" if early else "first", seen=gate.go)
+            yield after, replace(gate, asleep=False), {}
+        else:
+            yield to("arm")
+    elif worker.at == "arm":
+        yield to("sleep" if mutant == "worker: no second look" else "again", replace(gate, asleep=True))
+    elif worker.at == "again":
+        yield to("sleep") if gate.go == worker.seen else to("look", replace(gate, asleep=False))
+    elif worker.at == "sleep":
+        if gate.woken:
+            yield to("look", replace(gate, asleep=False, woken=False))
+    elif worker.at == "first":
+        yield to("second", write(gate, "first", row, early))
+    elif worker.at == "second":
+        yield to("ring" if early else "finish", write(gate, "second", row, early))
+    elif worker.at == "finish":
+        yield to("first" if early else "ring", replace(gate, done=worker.seen))
+    elif worker.at == "ring":
+        all_idle = all(map(is_idle, state.gates))
+        mine = w == 0 if mutant == "only one of them rings" else True
+        yield to("write" if state.armed and all_idle and mine else "look")
+    else:  # of several, the one that takes the bell writes to its descriptor; it may die in between
+        yield to("look", armed=False, rung=state.rung or state.armed)
+
+
+def step_workers(state: State, mutant: str) -> Iterator[State]:
+    for w, worker in enumerate(state.workers):
+        if worker.alive:
+            for after, gate, changes in work(state, w, worker, mutant):
+                moved = {"workers": put(state.workers, w, after), "gates": put(state.gates, w, gate)}
+                yield replace(state, **moved, **changes)
+    if state.ghost is not None:
+        w, worker = state.ghost
+        for after, gate, changes in work(state, w, worker, mutant):
+            yield replace(state, ghost=(w, after), gates=put(state.gates, w, gate), **changes)
+
+
+def step_parent(state: State, steps: int, mutant: str) -> Iterator[State]:
+    at, _, which = state.parent.partition(" ")
+    busy = [w for w, gate in enumerate(state.gates) if not is_idle(gate)]
+    dead = [w for w in busy if not state.workers[w].alive]
+    if at == "post" and state.step < steps:
+        w = int(which)
+        gates = put(state.gates, w, replace(state.gates[w], go=state.gates[w].go + 1))
+        yield replace(state, gates=gates, parent=f"wake {w}")
+    elif at == "wake":
+        w = int(which)
+        woken = state.gates[w].asleep and mutant != "post without a wake-up"
+        gates = put(state.gates, w, replace(state.gates[w], woken=woken or state.gates[w].woken))
+        yield replace(state, gates=gates, parent=f"post {w + 1}" if w + 1 < WORKERS else "look")
+    elif at == "look":
+        yield replace(state, parent="arm" if busy else "take")
+    elif at == "arm":
+        after = "sleep" if mutant == "parent: no second look" else "again"
+        yield replace(state, parent=after, armed=True, polled=frozenset(busy))
+    elif at == "again":
+        yield (
+            replace(state, parent="sleep")
+            if busy
+            else replace(state, parent="take", armed=False, polled=frozenset())
+        )
+    elif at == "sleep":
+        heard = any(not state.workers[w].alive for w in state.polled) and mutant != "deaf to a death"
+        if state.rung or heard:
+            after = "bury" if dead else "look"
+            yield replace(state, parent=after, armed=False, rung=False, polled=frozenset())
+        if state.late and busy:  # step_timeout_s is over
+            workers, ghost = state.workers, None
+            for w in busy:
+                if mutant == "replace without killing" and workers[w].alive:
+                    ghost = w, workers[w]
+                workers = put(workers, w, replace(workers[w], alive=False))
+            moved = {
+                "parent": "bury",
+                "armed": False,
+                "rung": False,
+                "polled": frozenset(),
+                "late": state.late - 1,
+            }
+            yield replace(state, workers=workers, ghost=ghost, **moved)
+    elif at == "bury":
+        yield bury(state, dead[0], mutant) if dead else replace(state, parent="look")
+    elif at == "take":
+        for w, gate in enumerate(state.gates):
+            row = (state.workers[w].life, FIRST if w in state.marked else gate.go)
+            if (gate.first, gate.second) != (row, row):
+                raise Violation(f"row {w} is {gate.first}, {gate.second} where {row} belongs")
+        yield replace(state, parent="post 0", step=state.step + 1, marked=frozenset())
+
+
+def bury(state: State, w: int, mutant: str) -> State:
+    """The dead one's number is given back for it, its row is marked, and another begins under its gate."""
+    life = state.workers[w].life + 1
+    row = (life, FIRST)
+    done = state.gates[w].done if mutant == "leave its number open" else state.gates[w].go
+    gate = replace(state.gates[w], done=done, first=row, second=row, woken=False)
+    return replace(
+        state,
+        workers=put(state.workers, w, Worker(life=life)),
+        gates=put(state.gates, w, gate),
+        marked=state.marked if mutant == "forget to mark" else state.marked | {w},
+    )
+
+
+def crash(state: State) -> Iterator[State]:
+    for w, worker in enumerate(state.workers):
+        if state.crashes and worker.alive:
+            gone = put(state.workers, w, replace(worker, alive=False))
+            yield replace(state, workers=gone, crashes=state.crashes - 1)
+
+
+def explore(mutant: str = "", steps: int = 2, crashes: int = 1) -> int:
+    """Goes through every state; how many there are. Violation if one breaks a promise."""
+    begin = State(crashes=crashes)
+    seen, todo = {begin}, [begin]
+    while todo:
+        state = todo.pop()
+        after = [*step_workers(state, mutant), *step_parent(state, steps, mutant)]
+        if not after and state.step < steps:
+            raise Violation(f"nobody can go on: {state}")
+        for one in [*after, *crash(state)]:
+            if one not in seen:
+                seen.add(one)
+                todo.append(one)
+    return len(seen)
