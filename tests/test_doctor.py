@@ -144,7 +144,8 @@ def test_it_works_for_an_ordinary_user() -> None:
         pytest.skip("these tests already run as one")
     # All is imported before: an ordinary user may not be able to read the installation under test.
     script = (
-        "import os, gymnasium; from shoal import doctor; os.setuid(65534); raise SystemExit(doctor.run())"
+        "import email.parser, os, gymnasium; from shoal import doctor; os.setuid(65534);"
+        "raise SystemExit(doctor.run())"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.stdout.splitlines()[-1].endswith("failure 0"), done.stdout + done.stderr

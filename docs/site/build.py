@@ -31,7 +31,18 @@ ROOT = DOCS.parent
 # Order of the pages. One that is not there is left out; one that is not listed goes to the end of the guides.
 SECTIONS: dict[str, list[str]] = {
     "Start": ["index", "quickstart", "migrate", "write_env"],
-    "Guides": ["vector", "process", "native", "replay", "state", "adapters", "puffer", "cluster", "memory"],
+    "Guides": [
+        "vector",
+        "process",
+        "native",
+        "replay",
+        "gpu",
+        "state",
+        "adapters",
+        "puffer",
+        "cluster",
+        "memory",
+    ],
     "In depth": ["zero_copy", "memory_map", "performance", "bench", "faults", "reliability", "security"],
     "Design": ["design_gate", "design_leases", "design_ring", "design_window", "ARCHITECTURE"],
     "Reference": ["api", "CHANGELOG", "CONTRIBUTING"],

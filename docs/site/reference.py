@@ -16,6 +16,7 @@ MODULES = {
     "shoal.state": "A run, seen from outside: [Looking into a run](state.md).",
     "shoal.memory": "Named, typed arrays in one mapping: [Shared memory](memory.md).",
     "shoal.spaces": "Values of any Gymnasium space in shared memory.",
+    "shoal.cluster": "A fleet of vector environments on the nodes of a cluster: [cluster.md](cluster.md).",
     "shoal.reference": "Two small programs that show what shared memory is about.",
     "shoal.errors": "Every exception; [what you will see](faults.md) lists their messages.",
 }

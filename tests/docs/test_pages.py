@@ -62,6 +62,8 @@ def test_a_block_that_needs_another_library_runs_where_that_is(page, content, tm
     """In `make test-adapters`, that is; everywhere it must at least be Python."""
     needed = re.findall(r"^(?:from|import) (\w+)", content, re.MULTILINE)
     compile(content, page.name, "exec")
+    if not needed:
+        return  # a part of a program
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
         pytest.skip(f"needs {', '.join(missing)}: make test-adapters")
@@ -70,6 +72,9 @@ def test_a_block_that_needs_another_library_runs_where_that_is(page, content, tm
     done = subprocess.run(
         [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=110
     )
+    last = (done.stderr.strip().splitlines() or [""])[-1]
+    if re.match("ModuleNotFoundError|ImportError|.*pip install", last):  # a part of Shoal asks for it
+        pytest.skip(f"{last}: make test-adapters")
     assert done.returncode == 0, done.stderr
 
 

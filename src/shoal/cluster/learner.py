@@ -41,6 +41,7 @@ class ActorPolicy:
         return actions, {"score": score} if self._categorical else {"score": score, "drawn": self._drawn}
 
     def set_weights(self, weights: Array) -> None:
+        """Takes over what the learner has learned."""
         self._model.weights[:] = weights
 
 
