@@ -109,6 +109,13 @@ def test_a_dtype_from_outside_is_a_plain_name_and_never_evaluated(dtype, tmp_pat
         ReplayBuffer.load(tmp_path / "saved")
 
 
+def test_a_list_of_numbers_that_only_uint64_holds_is_stored():
+    """NumPy makes such a list an array of another name for the same type."""
+    with ReplayBuffer(4, {"x": (np.uint64, ())}) as buffer:
+        buffer.extend({"x": [2**64 - 1, 2**63]})
+        assert buffer.latest(2)["x"].tolist() == [2**64 - 1, 2**63]
+
+
 def test_a_layout_that_is_none_is_a_type_error(tmp_path):
     Segment.file(Layout({"a": (np.uint8, (3,))}), tmp_path / "a.seg").close()
     for wrong in (3.5, {"a": (np.uint8, (3,))}, "a"):
