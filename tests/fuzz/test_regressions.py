@@ -164,4 +164,4 @@ envs.close()
 print(json.dumps([used, steps]))
 """)
     )
-    assert told[0] < 0.3 and told[1] == 0
+    assert told[0] < 0.05 and told[1] == 0  # seconds of a second, of which others may have most
