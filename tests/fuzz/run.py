@@ -34,7 +34,7 @@ KEPT = ROOT / "build" / "fuzz"
 _ROOM = 1 << 22
 _HEAD = struct.Struct("=QQ")
 _CHUNK = 20_000
-_HANG_S = 20
+_HANG_S = 60  # a space of a hundred million numbers is no hang, on a machine that is busy
 _FOUND = 1 << 8  # as os.waitpid says it
 
 

@@ -270,7 +270,7 @@ def _told(data: bytes) -> None:
         socket.send_fds(theirs, [notes._FORMAT.pack(notes.FACTS, 0, 0, *[0] * notes.MAX_WATCHED)], [fd])
         window = os.memfd_create("window")
         os.write(window, more[: 1 << 16])
-        for begin in range(0, len(more), notes._FORMAT.size):
+        for begin in range(0, min(len(more), 1500), notes._FORMAT.size):  # what a socket takes unread
             part = more[begin : begin + notes._FORMAT.size]
             if begin % 2:
                 theirs.sendall(part)
@@ -437,7 +437,7 @@ TARGETS = {
     "tables": Target(
         lambda data: tables.run(directory(), data),
         lambda: tables.seeds(directory()),
-        (PluginError, NoRoomError, LayoutError, ShoalError),
+        (ShoalError, MemoryError),  # MemoryError: of the bounds that Gymnasium keeps whole
         weight=0.3,
     ),
     # Not bytes that are read: they choose the arguments.

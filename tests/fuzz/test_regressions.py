@@ -92,6 +92,30 @@ def test_what_a_run_says_of_itself_may_be_nested_too_deeply():
         decode([0] * 5, bytearray(len(head).to_bytes(8, "little") + head))
 
 
+@pytest.mark.parametrize(
+    "dtype", ["f4,,", "<f4,(", ",", "O", "V8", "M8[s]", "i4, i4", 3, None, [["a", "<f4"]]]
+)
+def test_a_dtype_from_outside_is_a_plain_name_and_never_evaluated(dtype, tmp_path):
+    entry = {"name": "x", "part": "world", "dtype": dtype, "shape": [1], "role": "", "columns": []}
+    head = json.dumps(
+        {"fields": [{**entry, "categories": [], "stable": 0, "offset": 0}], "error": ""}
+    ).encode()
+    with pytest.raises(SessionError, match="is not a dtype"):
+        decode([0] * 5, bytearray(len(head).to_bytes(8, "little") + head + bytes(100)))
+    manifest = json.loads((saved(tmp_path) / "manifest.json").read_text())
+    manifest["fields"][0][1] = dtype
+    (tmp_path / "saved" / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(CorruptFileError, match="is not a dtype"):
+        ReplayBuffer.load(tmp_path / "saved")
+
+
+def test_a_list_of_numbers_that_only_uint64_holds_is_stored():
+    """NumPy makes such a list an array of another name for the same type."""
+    with ReplayBuffer(4, {"x": (np.uint64, ())}) as buffer:
+        buffer.extend({"x": [2**64 - 1, 2**63]})
+        assert buffer.latest(2)["x"].tolist() == [2**64 - 1, 2**63]
+
+
 def test_a_layout_that_is_none_is_a_type_error(tmp_path):
     Segment.file(Layout({"a": (np.uint8, (3,))}), tmp_path / "a.seg").close()
     for wrong in (3.5, {"a": (np.uint8, (3,))}, "a"):
@@ -112,7 +136,7 @@ def test_caller_steps_may_be_numpys_true_and_is_nothing_else():
 
 
 def test_a_run_without_descriptors_does_not_spin_on_those_who_want_to_look(run_python):
-    """A connection that could not be accepted stayed in the queue; the host asked for it without a pause."""
+    """A connection that could not be accepted stayed in the queue: the host asked for it again and again."""
     told = json.loads(
         run_python("""
 import json, os, resource, socket, time
@@ -140,4 +164,4 @@ envs.close()
 print(json.dumps([used, steps]))
 """)
     )
-    assert told[0] < 0.3 and told[1] == 0
+    assert told[0] < 0.05 and told[1] == 0  # seconds of a second, of which others may have most

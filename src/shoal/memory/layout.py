@@ -28,6 +28,13 @@ _STORED_DTYPE = re.compile(r"[<>|][biufc][0-9]{1,2}")
 FieldSpec: TypeAlias = tuple[DTypeLike, Sequence[int]]
 
 
+def stored_dtype(text: Any) -> np.dtype[Any]:
+    """The dtype that a file or another process names; ValueError for what is no plain name of one."""
+    if not isinstance(text, str) or not _STORED_DTYPE.fullmatch(text):  # NumPy evaluates far more than a name
+        raise ValueError(f"{text!r} is not a dtype of a field")
+    return np.dtype(text)
+
+
 @dataclass(frozen=True, slots=True)
 class Field:
     """One array of a layout: what it is, and where it lies in the data.
@@ -148,8 +155,7 @@ class Layout(Mapping[str, Field]):
             specs = json.loads(schema.decode())["fields"]
             fields = {name: (dtype, shape) for name, dtype, shape in specs}
             for dtype, _ in fields.values():
-                if not _STORED_DTYPE.fullmatch(dtype):  # NumPy would evaluate far more than a name
-                    raise ValueError(f"{dtype!r} is not a dtype of a field")
+                stored_dtype(dtype)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise LayoutError(f"not the schema of a layout: {error}") from error
         layout = cls(fields)

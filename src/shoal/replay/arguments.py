@@ -77,7 +77,7 @@ def converted(name: str, value: Any, column: Column) -> NDArray[Any]:
             f"field {name!r}: expected values that fit {column.dtype.name}, found {value!r:.60}; "
             "nothing stored"
         )
-    return np.ascontiguousarray(array)
+    return np.ascontiguousarray(array).view(column.dtype)  # whose type may have several names
 
 
 def _fits(given: NDArray[Any], array: NDArray[Any]) -> bool:

@@ -20,6 +20,7 @@ from numpy.lib.format import read_array_header_1_0, read_magic
 from numpy.typing import NDArray
 
 from shoal.errors import CorruptFileError, VersionError, telling
+from shoal.memory.layout import stored_dtype
 from shoal.replay.batches import Batch
 from shoal.replay.buffer import ReplayBuffer, made
 from shoal.replay.links import PREVIOUS, Links
@@ -86,7 +87,7 @@ def load(directory: Path, seed: int | None) -> ReplayBuffer:
                 expected=_FORMAT,
             )
         fields = {
-            str(name): (np.dtype(str(dtype)), tuple(map(int, shape)))
+            str(name): (stored_dtype(dtype), tuple(map(int, shape)))
             for name, dtype, shape in manifest["fields"]
         }
         count, capacity = int(manifest["rows"]), int(manifest["capacity"])

@@ -26,7 +26,7 @@ from shoal import _core
 from shoal.errors import CorruptFileError, LayoutError, NameInUse, telling
 from shoal.memory import Layout, Segment
 from shoal.memory.allocate import reopen
-from shoal.memory.layout import FieldSpec
+from shoal.memory.layout import FieldSpec, stored_dtype
 
 __all__ = ["Column", "Durability", "Records", "records_for", "sync_directory"]
 
@@ -123,7 +123,7 @@ class Records:
             kind = _Synced if facts["durability"] == "sync" else Records
             self = kind.__new__(kind)
             columns = [
-                Column(name, np.dtype(dtype), tuple(shape), offset)
+                Column(name, stored_dtype(dtype), tuple(shape), offset)
                 for name, dtype, shape, offset in facts["fields"]
             ]
             capacity, stride, checks = int(facts["capacity"]), int(facts["stride"]), bool(facts["check"])

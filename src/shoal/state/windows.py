@@ -13,6 +13,7 @@ import numpy as np
 from shoal import _core
 from shoal.errors import SessionError
 from shoal.memory import Layout, Segment
+from shoal.memory.layout import stored_dtype
 from shoal.state.snapshot import Category, Field, Snapshot
 
 __all__ = ["ReadWindow", "WriteWindow", "decode", "encode"]
@@ -59,7 +60,7 @@ def decode(stamps: list[int], content: bytearray) -> Snapshot:
 
 
 def _field(entry: dict[str, Any], content: bytearray, begin: int) -> Field:
-    dtype, shape = np.dtype(entry["dtype"]), tuple(int(size) for size in entry["shape"])
+    dtype, shape = stored_dtype(entry["dtype"]), tuple(int(size) for size in entry["shape"])
     if dtype.kind not in "biuf" or any(size < 0 for size in shape):
         raise ValueError(f"dtype {dtype} of shape {shape}")
     count = 1
