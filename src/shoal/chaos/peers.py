@@ -46,13 +46,20 @@ def run(libraries: Sequence[str], trials: int, seed: int, *, as_json: bool) -> i
                 if library not in found.setdefault(case, {}):
                     found[case][library] = _tried(library, case, trials, seed)
                     say(f"{case}, {library}: {found[case][library]['most']}")
-    versions = {name: importlib.metadata.version(PACKAGES.get(name, name)) for name in ("shoal", *libraries)}
+    versions = {name: _version(PACKAGES.get(name, name)) for name in ("shoal", *libraries)}
     if as_json:
         print(json.dumps({"trials": trials, "versions": versions, "cases": found}))
     else:
         _show(found, versions, trials)
     ours = [one["shoal"] for one in found.values()]
     return 1 if any(one[bad] for one in ours for bad in ("hangs", "wrong", "left", "trainer")) else 0
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:  # it is run from its sources
+        return "of unknown version"
 
 
 def _tried(library: str, case: str, trials: int, seed: int) -> dict[str, Any]:
