@@ -11,8 +11,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from shoal.chaos.faults import crash, forbid, trapped
-from shoal.chaos.held import LENIENCE
+from shoal.chaos.faults import LENIENCE, crash, forbid, trapped
 from shoal.chaos.marked import Violation
 from shoal.replay import ReplayBuffer
 

@@ -18,8 +18,8 @@ from typing import NoReturn
 import numpy as np
 
 from shoal.chaos import ledger
-from shoal.chaos.faults import HANGS
-from shoal.chaos.held import LENIENCE, Held, kill_session, require_gone
+from shoal.chaos.faults import HANGS, LENIENCE
+from shoal.chaos.held import Held, kill_session, require_gone
 from shoal.chaos.marked import ACTIONS, Marked, Violation
 from shoal.chaos.rounds import Outcome, Round, Tell
 from shoal.memory import Layout, Segment

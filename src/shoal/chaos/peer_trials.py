@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from shoal.chaos.held import LENIENCE, kill_session, members
+from shoal.chaos.faults import LENIENCE
+from shoal.chaos.held import kill_session, members
 from shoal.chaos.marked import ACTIONS, Marked, body_of, reward_of
 from shoal.chaos.rounds import Outcome, Round, Tell
 

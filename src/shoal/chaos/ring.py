@@ -10,7 +10,8 @@ import time
 
 import numpy as np
 
-from shoal.chaos.held import LENIENCE, Held
+from shoal.chaos.faults import LENIENCE
+from shoal.chaos.held import Held
 from shoal.chaos.ledger import CALL_S, FIELDS, GROUP, POINTS, WORDS, Ledger, Writer
 from shoal.chaos.marked import Violation
 from shoal.chaos.rounds import Outcome, Round, Tell
