@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from shoal import __version__
-from shoal.chaos import add_arguments as add_chaos_arguments
+from shoal.chaos.command import add_arguments as add_chaos_arguments
 from shoal.errors import ShoalError
 from shoal.memory import list_names
 from shoal.memory.limits import format_bytes
@@ -243,9 +243,9 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _chaos(args: argparse.Namespace) -> int:
-    from shoal import chaos
+    from shoal.chaos import command
 
-    return chaos.run(args)
+    return command.run(args)
 
 
 def _watch(args: argparse.Namespace) -> int:

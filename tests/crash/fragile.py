@@ -17,8 +17,7 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from shoal.chaos.faults import crash
-from shoal.chaos.held import LENIENCE
+from shoal.chaos.faults import LENIENCE, crash
 from shoal.errors import WorkerDied
 from shoal.vector import ProcessVectorEnv
 

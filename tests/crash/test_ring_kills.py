@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shoal import ReplayBuffer
-from shoal.chaos.ring import FIELDS, WORDS, Ledger, Writer
+from shoal.chaos.ledger import FIELDS, WORDS, Ledger, Writer
 from shoal.chaos.rounds import Round, perform
 
 
@@ -45,12 +45,12 @@ def test_a_stopped_writer_is_passed_by_for_more_than_a_lap():
 
 
 def test_a_writer_that_does_not_die_when_it_should_is_noticed(monkeypatch):
-    from shoal.chaos import ring
+    from shoal.chaos import ledger
 
-    monkeypatch.setattr(ring, "CALL_S", 0.2)
+    monkeypatch.setattr(ledger, "CALL_S", 0.2)
     with ReplayBuffer(4, FIELDS, seed=0) as buffer:
         writer = Writer.start(buffer, 1)
-        with pytest.raises(ring.Violation, match="still ran"):
+        with pytest.raises(ledger.Violation, match="still ran"):
             writer.end(None)
         os.close(writer.pipe)
         os.close(writer.go)

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import os
+import signal
+import struct
+import termios
+import threading
+
 import numpy as np
 import pytest
 
 from tests.crash.fragile import (
+    BIG,
     EXIT,
     KILL,
     LOOP,
     SLOW,
     SOON_S,
+    Fragile,
     actions,
     at_most,
     is_running,
@@ -142,3 +152,37 @@ def test_a_worker_that_fails_is_missed_while_others_come_back_all_the_time(make,
                 envs.send([0], [env])
             elif truncated[0]:
                 found.add(env)
+
+
+class StopsWithin(Fragile):
+    """On BIG it is stopped when the first bytes of its report are on their way."""
+
+    def do(self, what):
+        if what == BIG:
+            threading.Thread(target=self._stop_within, daemon=True).start()
+        return super().do(what)
+
+    def _stop_within(self):
+        while True:
+            for entry in os.listdir("/proc/self/fd"):
+                with contextlib.suppress(OSError):
+                    if struct.unpack("i", fcntl.ioctl(int(entry), termios.TIOCOUTQ, bytes(4)))[0] > 0:
+                        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def test_a_worker_that_is_stopped_within_a_report_holds_up_nobody(make):
+    envs = make(batch_size=1, on_fault="restart", step_timeout_s=0.3, kind=StopsWithin)
+    envs.async_reset(seed=0)
+    take(envs, 4)
+    envs.send(actions(0, BIG), range(4))
+    found = set()
+    with at_most(1.0 + RESTART_S):
+        while found != {0, 1}:
+            _, _, _, truncated, info = envs.recv()
+            env = int(info["env_id"][0])
+            if env > 1:
+                envs.send([0], [env])
+            elif truncated[0]:
+                found.add(env)
+            elif env == 1:  # it was first
+                found.add(1)

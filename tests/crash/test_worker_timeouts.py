@@ -119,9 +119,9 @@ def test_a_worker_that_dies_in_an_abandoned_step_is_not_forgotten(make):
 
 
 def test_a_worker_that_is_slow_for_a_minute_is_warned_of_once_with_its_stack(make, monkeypatch):
-    monkeypatch.setattr(workers, "_SLOW_S", 0.1)
     envs = make()
     envs.reset(seed=0)
+    monkeypatch.setattr(workers, "_SLOW_S", 0.1)
     with pytest.warns(UserWarning, match=r"worker 1 .*environments 2-3.* busy for") as warned:
         envs.step(actions(2, SLOW))
         envs.step(actions(2, SLOW))

@@ -2,6 +2,6 @@
 
 import sys
 
-from shoal.chaos import main
+from shoal.chaos.command import main
 
 sys.exit(main())

@@ -10,15 +10,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from shoal.chaos.faults import LENIENCE
 from shoal.chaos.marked import Violation
 from shoal.memory import list_names
 from shoal.process import launcher
 from shoal.state import names
 
 __all__ = ["Held", "children", "kill_session", "launcher_pid", "members", "require_gone"]
-
-LENIENCE = float(os.environ.get("SHOAL_TEST_LENIENCE", "1"))
-"""How much longer things may take than promised: on a shared machine others have the cores now and then."""
 
 
 def _stat(pid: int | str) -> list[str]:

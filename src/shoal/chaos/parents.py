@@ -17,9 +17,9 @@ from typing import NoReturn
 
 import numpy as np
 
-from shoal.chaos import ring
-from shoal.chaos.faults import HANGS
-from shoal.chaos.held import LENIENCE, Held, kill_session, require_gone
+from shoal.chaos import ledger
+from shoal.chaos.faults import HANGS, LENIENCE
+from shoal.chaos.held import Held, kill_session, require_gone
 from shoal.chaos.marked import ACTIONS, Marked, Violation
 from shoal.chaos.rounds import Outcome, Round, Tell
 from shoal.memory import Layout, Segment
@@ -101,14 +101,14 @@ def _require_rows(path: str, said: bytes) -> int:
     if not os.path.exists(path):
         return 0
     with ReplayBuffer.open(path) as buffer:
-        whole = len(said) // ring.ACKNOWLEDGED.size * ring.ACKNOWLEDGED.size
-        rows = list(ring.ACKNOWLEDGED.iter_unpack(said[:whole]))[-CAPACITY:]
-        ledger = ring.Ledger(buffer, ends={1: rows[0][1] - (1 << 32) - 1 if rows else -1})
-        ledger.rows.update(rows)
-        ledger.ends[1] = max([ledger.ends[1], *(value - (1 << 32) for _, value in rows)])
-        ledger.look(buffer.latest(CAPACITY) if rows else buffer.latest(1))
-        ledger.require([id_ for id_, _ in rows])
-        first = int(buffer.push({"words": np.zeros(ring.WORDS, np.uint64)}))
+        whole = len(said) // ledger.ACKNOWLEDGED.size * ledger.ACKNOWLEDGED.size
+        rows = list(ledger.ACKNOWLEDGED.iter_unpack(said[:whole]))[-CAPACITY:]
+        book = ledger.Ledger(buffer, ends={1: rows[0][1] - (1 << 32) - 1 if rows else -1})
+        book.rows.update(rows)
+        book.ends[1] = max([book.ends[1], *(value - (1 << 32) for _, value in rows)])
+        book.look(buffer.latest(CAPACITY) if rows else buffer.latest(1))
+        book.require([id_ for id_, _ in rows])
+        first = int(buffer.push({"words": np.zeros(ledger.WORDS, np.uint64)}))
         if rows and first <= rows[-1][0]:
             raise Violation(6, f"a push after recovery got id {first}, and {rows[-1][0]} had been given")
     os.unlink(path)
@@ -134,7 +134,7 @@ def _train(moment: str, context: str | None, path: str, name: str, pipe: int) ->
     segment["words"][:] = 1
     makers = [partial(Marked, env, 200.0) for env in range(ENVS)]
     envs = ProcessVectorEnv(makers, num_workers=WORKERS, context=context, on_fault="restart")
-    buffer = ReplayBuffer(CAPACITY, ring.FIELDS, path=path)
+    buffer = ReplayBuffer(CAPACITY, ledger.FIELDS, path=path)
     envs.reset(seed=0)
     go_on = np.zeros(ENVS, np.int64)
     os.write(pipe, b"ready")
@@ -153,5 +153,5 @@ def _train(moment: str, context: str | None, path: str, name: str, pipe: int) ->
         if moment != "pushing":
             envs.step(go_on)
         row = 1 << 32 | number
-        id_ = buffer.push({"words": np.full(ring.WORDS, row, np.uint64)})
-        os.write(pipe, ring.ACKNOWLEDGED.pack(id_, row))
+        id_ = buffer.push({"words": np.full(ledger.WORDS, row, np.uint64)})
+        os.write(pipe, ledger.ACKNOWLEDGED.pack(id_, row))

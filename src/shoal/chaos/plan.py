@@ -49,7 +49,7 @@ def played(
             outcome = known.get(round_.key)
             if outcome is None:
                 if until is not None and time.monotonic() > until:
-                    break
+                    continue  # the record may have later ones
                 before = done
                 outcome = perform(round_, deadline_s, lambda kills: show(before + kills, round_.part, None))  # noqa: B023
                 _note(record, round_, outcome)

@@ -16,9 +16,9 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from shoal.chaos.faults import CRASHES, HANGS
+from shoal.chaos.faults import CRASHES, HANGS, LENIENCE
 from shoal.chaos.hand import Hand
-from shoal.chaos.held import LENIENCE, Held, launcher_pid
+from shoal.chaos.held import Held, launcher_pid
 from shoal.chaos.marked import ACTIONS, POINTS, Checker, Violation
 from shoal.chaos.rounds import Outcome, Round, Tell
 

@@ -183,7 +183,7 @@ def run(minutes: float, seed: int, chart: Path | None, *, as_json: bool) -> int:
     print(f"\n{cycles} cycles in {samples[-1].seconds:.0f} s, {rows:,} rows checked: {_line(samples[-1])}")
     for name, how in bad.items():
         print(f"NOT FLAT: {name}: {how}")
-    print("what is held grew" if bad else "flat: " + __doc__.split("\n\n")[1].replace("\n", " "))
+    print("what is held grew" if bad else __doc__.split("\n\n")[1].strip().replace("\n", " "))
     return 1 if bad else 0
 
 

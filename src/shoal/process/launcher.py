@@ -59,6 +59,7 @@ class Launcher:
             "import os, signal, sys; os.setpgid(0, 0); signal.signal(signal.SIGTTOU, signal.SIG_IGN); "
             # Until it has loaded everything, which takes long on a busy machine, it hears of nothing else.
             f"signal.signal(signal.SIGALRM, lambda *_: os.getppid() == {os.getpid()} or os._exit(0)); "
+            "signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM]); "
             f"signal.setitimer(signal.ITIMER_REAL, {_LOOK_S}, {_LOOK_S}); "
             f"sys.path[:] = {sys.path!r}; "
             f"from shoal.process.launcher import main; main({theirs.fileno()}, {parent_fd})"

@@ -56,6 +56,7 @@ class SendRecv:
             self._worker_of[part] = w
         self._sent_at = np.zeros(num_envs)
         self._next_look = 0.0
+        self._limit_s: float | None = None
         self._start = 0
         self._reports: dict[int, list[Any]] = {}
         self._faulted: dict[int, Any] = {}
@@ -109,6 +110,7 @@ class SendRecv:
 
     def recv(self, env_ids: Any, limit_s: float | None) -> tuple[list[int], list[Any]]:
         """The environments that come back, in the order of their results, and their reports."""
+        self._limit_s = limit_s
         self._look_after(limit_s)
         out, most = self._out.copy(), self.batch  # taken or not, they are under way until all are there
         if env_ids is not None:
@@ -134,7 +136,7 @@ class SendRecv:
             taken = wanted.tolist()
         self._out[taken] = 0
         self._start = (max(taken) + 1) % self._num_envs
-        self._keep(self._workers.crew.posted(None))
+        self._hear(limit_s)
         return taken, [self._reports.pop(env, []) for env in taken]
 
     def _taken(self, out: NDArray[np.uint8], most: int, limit_s: float | None) -> list[int]:
@@ -151,6 +153,13 @@ class SendRecv:
             elif len(taken) < most and until is not None and time.monotonic() >= until:
                 self._bury(self._unfinished(out), limit_s)
         return taken
+
+    def _hear(self, limit_s: float | None) -> None:
+        """Takes what workers said. One may be stopped within it: that one is looked for next time."""
+        until = None if limit_s is None else time.monotonic() + limit_s
+        self._keep(self._workers.crew.posted(until))
+        if until is not None and time.monotonic() >= until:
+            self._next_look = 0.0
 
     def _look_after(self, limit_s: float | None) -> None:
         """Buries who is dead, or was given too much time, though nobody waits for it just now."""
@@ -178,7 +187,7 @@ class SendRecv:
             if late_s is not None:
                 crew.show_stack(w, 0.2)
             crew.end(w)
-            self._keep(crew.posted(None))  # what it said before
+            self._hear(self._limit_s)  # what it said before
             self._replace(w, crew.bury(w, late_s))
 
     def _replace(self, w: int, error: WorkerDied) -> None:
@@ -220,7 +229,7 @@ class SendRecv:
     def abandon(self, limit_s: float | None) -> None:
         """After a death that was raised: waits for what the other workers are at, and forgets it."""
         self._taken(self._out.copy(), self.under_way, limit_s)
-        self._keep(self._workers.crew.posted(None))
+        self._hear(limit_s)
         self._out[:] = 0
 
     def _row(self, env: int) -> tuple[Any, ...]:

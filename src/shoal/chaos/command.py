@@ -1,0 +1,88 @@
+"""The command line of `shoal chaos`, which is also `python -m shoal.chaos`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+__all__ = ["add_arguments", "main", "run"]
+
+PARTS = ("workers", "ring", "parents")
+PEERS = ("gymnasium", "sb3", "envpool", "cpprb")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command line of `shoal chaos`."""
+    parser.add_argument(
+        "--kills",
+        type=_count,
+        metavar="N",
+        help="of workers; ten times as many of ring writers, a tenth as many of trainers; with --only, of "
+        "those (default: 100); with --against, trials of each fault (default: 3)",
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="(default: %(default)s)")
+    parser.add_argument("--only", choices=["workers", "ring", "parent"], help="one part alone")
+    parser.add_argument("--minutes", type=float, metavar="M", help="begin no round after so long")
+    parser.add_argument("--json", action="store_true", help="print the result for programs")
+    parser.add_argument(
+        "--record", type=Path, metavar="FILE", help="keep each round there; rounds it has are not run again"
+    )
+    parser.add_argument(
+        "--deadline",
+        type=float,
+        default=30.0,
+        metavar="SECONDS",
+        help="a hang is longer (default: %(default)g)",
+    )
+    parser.add_argument(
+        "--against", choices=PEERS, action="append", help="the same faults on a peer; may be repeated"
+    )
+    parser.add_argument(
+        "--soak", type=float, metavar="MINUTES", help="create, step, kill, attach, close instead"
+    )
+    parser.add_argument("--chart", type=Path, metavar="FILE", help="of --soak: write a picture (SVG)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """`shoal chaos` with these arguments; the exit status."""
+    if not hasattr(os, "pidfd_open") or not Path("/proc/self/fd").exists():
+        print("shoal chaos needs Linux (pidfd_open and /proc)", file=sys.stderr)
+        return 2
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # with all that was started
+    if args.soak is not None:
+        from shoal.chaos import soak
+
+        return soak.run(args.soak, args.seed, args.chart, as_json=args.json)
+    if args.against:
+        from shoal.chaos import peers
+
+        return peers.run(args.against, args.kills or 3, args.seed, as_json=args.json)
+    from shoal.chaos import report
+    from shoal.chaos.plan import planned, played
+
+    parts = [args.only if args.only != "parent" else "parents"] if args.only else list(PARTS)
+    rounds = planned(parts, args.kills or 100, args.seed, exactly=args.only is not None)
+    until = None if args.minutes is None else time.monotonic() + 60 * args.minutes
+    found = played(rounds, args.deadline, until, args.record, quiet=args.json)
+    return report.show(found, rounds, args.seed, as_json=args.json)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
+    return int(text)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """`python -m shoal.chaos`."""
+    parser = argparse.ArgumentParser(
+        prog="shoal chaos",
+        description="Kills, stops, hangs and starves Shoal's processes; checks what they promise.",
+    )
+    add_arguments(parser)
+    return run(parser.parse_args(argv))

@@ -1,0 +1,51 @@
+"""`shoal chaos --soak`: what stays the same is called flat, what grows is not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from shoal.chaos.chart import drawn
+from shoal.chaos.soak import Sample, judged
+
+FLAT = [Sample(float(n), 7, 300, 1, 0, 50.0 + n % 3 * 0.1, 47.0) for n in range(30)]
+
+
+def test_what_stays_the_same_is_flat():
+    assert judged(FLAT) == {}
+    warm = [replace(one, descriptors=40, trainer_mb=90.0) if n < 10 else one for n, one in enumerate(FLAT)]
+    assert judged(warm) == {}  # the first third warms up
+
+
+@pytest.mark.parametrize(
+    "name", ["descriptors", "mappings", "threads", "children", "trainer_mb", "launcher_mb"]
+)
+def test_what_grows_is_not(name):
+    step = 0.5 if name.endswith("mb") else 0.1  # of a descriptor: one in ten cycles
+    grown = [replace(one, **{name: int(getattr(one, name) + step * n)}) for n, one in enumerate(FLAT)]
+    assert name in judged(grown)
+
+
+def test_a_short_soak_is_too_little_to_judge():
+    assert "too few" in judged(FLAT[:5])["samples"]
+
+
+def test_a_short_soak_holds_nothing_more_than_before(tmp_path):
+    chart = tmp_path / "soak.svg"
+    command = [sys.executable, "-m", "shoal.chaos", "--soak", "0.01", "--json", "--chart", str(chart)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110)
+    found = json.loads(done.stdout)
+    assert found["cycles"] >= 12 and found["rows"] > 500, done.stderr
+    names = ("descriptors", "threads", "children")
+    assert [found["early"][name] for name in names] == [found["last"][name] for name in names], found
+    assert chart.read_text().startswith("<svg")
+
+
+def test_the_picture_has_a_panel_for_each():
+    text = drawn([vars(one) for one in FLAT], 30)
+    for label in ("trainer, MB", "launcher, MB", "descriptors", "mappings", "threads"):
+        assert label in text
