@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode
 
 from shoal.cluster import engine
 from shoal.cluster.messages import FleetRollout, Plan
-from shoal.cluster.placement import STORE_SHARE, chosen, placed, store_bytes
+from shoal.cluster.placement import STORE_SHARE, placed, store_bytes
 from shoal.cluster.runner import Runner
 from shoal.cluster.station import Station, Weights, answers
 from shoal.errors import ClosedError, NameInUse, SessionError, ShoalError, WorkerTimeout
@@ -92,15 +92,15 @@ class Fleet:
         self._group: Any = None
         actors: list[Any] = []
         try:
-            runners, strategy = chosen(ray, nodes, bundle)
-            seed = secrets.randbits(62) if seed is None else seed
-            plan = Plan(env, num_envs, policy, seed, options, runners, strategy)
             if name is not None and _found(ray, name, 0) is not None:
                 raise _in_use(name)
-            self._group = placed(ray, plan, bundle, name is not None, patience or 60.0)
+            detached = name is not None
+            self._group, runners, strategy = placed(ray, nodes, bundle, detached, patience or 60.0)
+            seed = secrets.randbits(62) if seed is None else seed
+            plan = Plan(env, num_envs, policy, seed, options, runners, strategy)
             for index in range(runners):
                 actors.append(_started(ray, plan, index, self._group, name, bundle))
-            self._adopt(plan, actors, 0, patience or 60.0)
+            self._adopt(plan, actors, _learner(0), 0, patience or 60.0)
         except BaseException:
             self._end(actors)
             raise
@@ -121,11 +121,12 @@ class Fleet:
                 raise SessionError(
                     f"no fleet is called {name!r} on this cluster; make one with Fleet(..., name=)"
                 )
-            asked = first.facts.options(concurrency_group="aside")
-            (facts,) = answers(ray, lambda: [asked.remote()], _ATTACH_S)
-            plan, self._group = facts["plan"], facts["placement"]
+            (told,) = answers(ray, lambda: _facts([first]), _ATTACH_S)
+            plan, self._group = told["plan"], told["placement"]
             actors = [_found(ray, name, index) for index in range(plan.runners)]
-            self._adopt(plan, actors, secrets.randbits(62), _ATTACH_S)
+            known = answers(ray, lambda: _facts(actors), _ATTACH_S)
+            latest = max(facts["learner"] for facts in known)
+            self._adopt(plan, actors, _learner(latest), secrets.randbits(62), _ATTACH_S)
         except BaseException:
             if self._joined:
                 ray.shutdown()
@@ -139,13 +140,12 @@ class Fleet:
         if name is not None and not (isinstance(name, str) and _NAME.fullmatch(name)):
             raise ValueError(f"name must be 1 to 64 letters, digits, '.', '_' or '-', got {name!r}")
 
-    def _adopt(self, plan: Plan, actors: list[Any], branch: int, patience_s: float) -> None:
+    def _adopt(self, plan: Plan, actors: list[Any], learner: int, branch: int, patience_s: float) -> None:
         """Makes these runners obey this learner."""
-        ray, self.learner = self._ray, secrets.token_hex(8)
-        facts = answers(ray, lambda: [actor.take.remote(self.learner) for actor in actors], patience_s)
+        ray, self.learner = self._ray, learner
+        facts = answers(ray, lambda: [actor.take.remote(learner) for actor in actors], patience_s)
         self._stations = [
-            Station(ray, actor, index, self.learner, branch, facts[index])
-            for index, actor in enumerate(actors)
+            Station(ray, actor, index, learner, branch, facts[index]) for index, actor in enumerate(actors)
         ]
         self.strategy = plan.strategy
         self.seed = plan.seed
@@ -190,7 +190,7 @@ class Fleet:
             station.ask(length, self._limit(station, length, residents[station.node]), self._weights)
         waiting = {station.oldest: station for station in self._stations}
         ready: list[Any] = []
-        while not ready:  # in slices: Ray's wait lets no signal in
+        while not ready:
             ready, _ = self._ray.wait(list(waiting), num_returns=1, timeout=_SLICE_S)
             if not ready and time.monotonic() > deadline:
                 raise WorkerTimeout(
@@ -325,6 +325,16 @@ def _started(ray: Any, plan: Plan, index: int, group: Any, name: str | None, bun
     except ray.exceptions.ActorAlreadyExistsError as error:
         assert name is not None
         raise _in_use(name) from error
+
+
+def _learner(latest: int) -> int:
+    """A number that is larger than that of the learner there was last, and nobody else's."""
+    return ((latest >> 64) + 1 << 64) + secrets.randbits(64)
+
+
+def _facts(actors: list[Any]) -> list[Any]:
+    """Asks runners for what they are, past the queue of rollouts."""
+    return [actor.facts.options(concurrency_group="aside").remote() for actor in actors]
 
 
 def _found(ray: Any, name: str, index: int) -> Any:
