@@ -65,8 +65,8 @@ def placed(
 def _no_room(ray: Any, count: int, bundle: dict[str, float], timeout_s: float) -> WorkerTimeout:
     free = {name: ray.available_resources().get(name, 0) for name in bundle}
     return WorkerTimeout(
-        f"no room for {count} runners of {_told(bundle)} within {timeout_s:g} s: {_told(free)} is free in all; "
-        "end what uses the rest, ask for less, or wait longer (start_timeout_s=)"
+        f"no room for {count} runners of {_told(bundle)} within {timeout_s:g} s: {_told(free)} is free in "
+        "all; end what uses the rest, ask for less, or wait longer (start_timeout_s=)"
     )
 
 
