@@ -93,7 +93,8 @@ def main(args: Args) -> float:
             max_in_flight=1,  # a node begins anew when its last rollout was learned from
         )
         stack.enter_context(fleet)
-        print(f"{fleet}, learner on one of {len(ray.nodes())} nodes", flush=True)
+        alive = sum(node["Alive"] for node in ray.nodes())
+        print(f"{fleet}, learner on one of {alive} nodes", flush=True)
         return train(args, fleet, cluster)
 
 

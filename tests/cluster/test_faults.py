@@ -104,6 +104,25 @@ def test_a_killed_runner_comes_back_with_other_seeds_and_one_fault(cluster):
         assert pids_of(fleet)[1] != victim
 
 
+def test_a_runner_that_dies_while_nothing_is_asked_of_it_does_not_play_the_same_again(cluster):
+    with Fleet("CartPole-v1", 4, nodes=1, policy=Constant, seed=0, max_in_flight=1) as fleet:
+        fleet.set_weights({"action": [1]})
+        before = collected(fleet, 16, lambda rollouts: len(rollouts) == 3)
+        (victim,) = pids_of(fleet)
+        os.kill(victim, signal.SIGKILL)
+        wait_until(lambda: pids_are_others(fleet, victim), "the runner never came back")
+        rollouts = before + collected(fleet, 16, lambda rollouts: len(rollouts) == 3)
+        check_whole(rollouts, broken={0})
+        assert "nothing was asked of it" in rollouts[3].info["fault"]["error"]
+
+
+def pids_are_others(fleet, victim):
+    try:
+        return pids_of(fleet) != [victim]
+    except fleet._ray.exceptions.ActorUnavailableError:
+        return False
+
+
 def test_workers_of_a_killed_runner_go_with_it(cluster):
     with Fleet("CartPole-v1", 4, nodes=1, policy=Constant, backend="process", num_workers=2) as fleet:
         fleet.set_weights({"action": [1]})
@@ -130,7 +149,7 @@ def test_a_killed_worker_is_an_error_or_is_replaced(cluster):
                 with pytest.raises(WorkerDied, match="SIGKILL"):
                     next(arriving)
                 after = next(fleet.rollouts(16, timeout_s=RESTART_S))  # which begins anew
-                assert "SIGKILL" in after.info["fault"] and not after.over.any()
+                assert "SIGKILL" in after.info["fault"]["error"] and not after.over.any()
             else:
                 ((t, rows),) = next(arriving).info["worker_faults"].items()
                 assert 0 <= t < 16 and rows.sum() == 32
@@ -139,14 +158,17 @@ def test_a_killed_worker_is_an_error_or_is_replaced(cluster):
 def test_closing_leaves_no_process_actor_or_placement_group(cluster):
     import ray
 
-    free = ray.available_resources()["CPU"]
     with Fleet("CartPole-v1", 4, name="passing", backend="process", num_workers=2) as fleet:
         next(fleet.rollouts(16))
         processes = [child for pid in pids_of(fleet) for child in (pid, *children_of(pid))]
         group = fleet._group
         assert len(processes) >= 6 and all(map(alive, processes))
     wait_until(lambda: not any(map(alive, processes)), "processes of a closed fleet live on")
-    wait_until(lambda: ray.available_resources()["CPU"] == free, "CPUs of a closed fleet are still taken")
+
+    def all_are_free():
+        return ray.available_resources()["CPU"] == ray.cluster_resources()["CPU"]
+
+    wait_until(all_are_free, "CPUs of a closed fleet are still taken")
     assert ray.util.placement_group_table(group)["state"] == "REMOVED"
     with pytest.raises(ValueError):
         ray.get_actor("passing/0", namespace="shoal")
@@ -209,7 +231,7 @@ def test_a_runner_lost_while_no_learner_was_there_is_told_of(cluster):
         fleet.set_weights({"action": [2 - 1]})
         after = collected(fleet, 16, settled)
         (told,) = [rollout for rollout in after if "fault" in rollout.info]
-        assert told.runner == 0 and "no learner" in told.info["fault"] and told.version == 2
+        assert told.runner == 0 and "no learner" in told.info["fault"]["error"] and told.version == 2
         starts = {rollout.observations[0].tobytes() for rollout in before}
         assert not starts & {rollout.observations[0].tobytes() for rollout in after}
 

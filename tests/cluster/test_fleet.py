@@ -1,5 +1,9 @@
 """What a fleet delivers: the environments' own steps, whole, once, in the order they finish."""
 
+import ast
+import os
+import subprocess
+import sys
 from functools import partial
 
 import gymnasium
@@ -215,3 +219,26 @@ def test_a_closed_fleet_says_so(cluster):
         with pytest.raises(ClosedError, match="the fleet is closed"):
             use()
     assert repr(fleet) == "<Fleet, closed>"
+
+
+ALONE = """
+import ray
+from shoal.cluster import Fleet
+
+with Fleet("CartPole-v1", 8, seed=0) as fleet:
+    print(next(fleet.rollouts(4, timeout_s=60)).observations.shape, len(fleet.nodes))
+    print({node["NodeManagerAddress"] for node in ray.nodes()})
+print(ray.is_initialized())
+"""
+
+
+def test_without_a_cluster_there_is_one_of_this_machine_alone_for_as_long_as_the_fleet(tmp_path):
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE], env=environment, capture_output=True, text=True, timeout=110
+    )
+    assert done.returncode == 0, done.stderr
+    told = done.stdout.splitlines()
+    assert told[0] == "(5, 8, 4) 1" and told[-1] == "False"
+    assert all(address.startswith("127.") for address in ast.literal_eval(told[1]))

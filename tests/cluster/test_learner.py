@@ -83,7 +83,7 @@ def test_the_example_reaches_its_goal(cluster):
     settings = {name: os.environ[name] for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")}
     done = run("examples/ppo_cluster.py", "--goal", "200", RAY_ADDRESS=cluster.address, **settings)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "reached: mean return" in done.stdout and "learner on one of 2 nodes" in done.stdout
+    assert "reached: mean return" in done.stdout and "<Fleet of 2 x 64 environments" in done.stdout
 
 
 def blocks():

@@ -13,11 +13,11 @@ from typing import Any, Literal
 from gymnasium.vector import AutoresetMode
 
 from shoal.cluster import engine
+from shoal.cluster.actors import asked_for_facts, found, in_use, learner_after, started
 from shoal.cluster.messages import FleetRollout, Plan
-from shoal.cluster.placement import STORE_SHARE, chosen, placed, store_bytes
-from shoal.cluster.runner import Runner
+from shoal.cluster.placement import STORE_SHARE, placed, store_bytes
 from shoal.cluster.station import Station, Weights, answers
-from shoal.errors import ClosedError, NameInUse, SessionError, ShoalError, WorkerTimeout
+from shoal.errors import ClosedError, SessionError, ShoalError, WorkerTimeout
 from shoal.vector import arguments
 
 __all__ = ["Fleet"]
@@ -92,15 +92,15 @@ class Fleet:
         self._group: Any = None
         actors: list[Any] = []
         try:
-            runners, strategy = chosen(ray, nodes, bundle)
+            if name is not None and found(ray, name, 0) is not None:
+                raise in_use(name)
+            detached = name is not None
+            self._group, runners, strategy = placed(ray, nodes, bundle, detached, patience or 60.0)
             seed = secrets.randbits(62) if seed is None else seed
             plan = Plan(env, num_envs, policy, seed, options, runners, strategy)
-            if name is not None and _found(ray, name, 0) is not None:
-                raise _in_use(name)
-            self._group = placed(ray, plan, bundle, name is not None, patience or 60.0)
             for index in range(runners):
-                actors.append(_started(ray, plan, index, self._group, name, bundle))
-            self._adopt(plan, actors, 0, patience or 60.0)
+                actors.append(started(ray, plan, index, self._group, name, bundle))
+            self._adopt(plan, actors, learner_after(0), 0, patience or 60.0)
         except BaseException:
             self._end(actors)
             raise
@@ -116,16 +116,17 @@ class Fleet:
         ray = self._ray = engine.load()
         self._joined = engine.connect(ray, address)
         try:
-            first = _found(ray, name, 0)
+            first = found(ray, name, 0)
             if first is None:
                 raise SessionError(
                     f"no fleet is called {name!r} on this cluster; make one with Fleet(..., name=)"
                 )
-            asked = first.facts.options(concurrency_group="aside")
-            (facts,) = answers(ray, lambda: [asked.remote()], _ATTACH_S)
-            plan, self._group = facts["plan"], facts["placement"]
-            actors = [_found(ray, name, index) for index in range(plan.runners)]
-            self._adopt(plan, actors, secrets.randbits(62), _ATTACH_S)
+            (told,) = answers(ray, lambda: asked_for_facts([first]), _ATTACH_S)
+            plan, self._group = told["plan"], told["placement"]
+            actors = [found(ray, name, index) for index in range(plan.runners)]
+            known = answers(ray, lambda: asked_for_facts(actors), _ATTACH_S)
+            latest = max(facts["learner"] for facts in known)
+            self._adopt(plan, actors, learner_after(latest), secrets.randbits(62), _ATTACH_S)
         except BaseException:
             if self._joined:
                 ray.shutdown()
@@ -139,13 +140,12 @@ class Fleet:
         if name is not None and not (isinstance(name, str) and _NAME.fullmatch(name)):
             raise ValueError(f"name must be 1 to 64 letters, digits, '.', '_' or '-', got {name!r}")
 
-    def _adopt(self, plan: Plan, actors: list[Any], branch: int, patience_s: float) -> None:
+    def _adopt(self, plan: Plan, actors: list[Any], learner: int, branch: int, patience_s: float) -> None:
         """Makes these runners obey this learner."""
-        ray, self.learner = self._ray, secrets.token_hex(8)
-        facts = answers(ray, lambda: [actor.take.remote(self.learner) for actor in actors], patience_s)
+        ray, self.learner = self._ray, learner
+        facts = answers(ray, lambda: [actor.take.remote(learner) for actor in actors], patience_s)
         self._stations = [
-            Station(ray, actor, index, self.learner, branch, facts[index])
-            for index, actor in enumerate(actors)
+            Station(ray, actor, index, learner, branch, facts[index]) for index, actor in enumerate(actors)
         ]
         self.strategy = plan.strategy
         self.seed = plan.seed
@@ -190,7 +190,7 @@ class Fleet:
             station.ask(length, self._limit(station, length, residents[station.node]), self._weights)
         waiting = {station.oldest: station for station in self._stations}
         ready: list[Any] = []
-        while not ready:  # in slices: Ray's wait lets no signal in
+        while not ready:
             ready, _ = self._ray.wait(list(waiting), num_returns=1, timeout=_SLICE_S)
             if not ready and time.monotonic() > deadline:
                 raise WorkerTimeout(
@@ -304,38 +304,6 @@ class Fleet:
         if self._joined:
             self._joined = False
             self._ray.shutdown()
-
-
-def _started(ray: Any, plan: Plan, index: int, group: Any, name: str | None, bundle: dict[str, float]) -> Any:
-    strategy = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(
-        placement_group=group, placement_group_bundle_index=index
-    )
-    settings: dict[str, Any] = {
-        "num_cpus": bundle["CPU"],
-        "resources": {what: amount for what, amount in bundle.items() if what != "CPU"},
-        "max_restarts": -1,
-        "max_task_retries": 0,  # a rollout that was lost is not made again: it would be another
-        "scheduling_strategy": strategy,
-    }
-    if name is not None:
-        settings |= {"name": f"{name}/{index}", "namespace": engine.NAMESPACE, "lifetime": "detached"}
-    actor = ray.remote(concurrency_groups={"aside": 1})(Runner)
-    try:
-        return actor.options(**settings).remote(plan, index)
-    except ray.exceptions.ActorAlreadyExistsError as error:
-        assert name is not None
-        raise _in_use(name) from error
-
-
-def _found(ray: Any, name: str, index: int) -> Any:
-    try:
-        return ray.get_actor(f"{name}/{index}", namespace=engine.NAMESPACE)
-    except ValueError:
-        return None
-
-
-def _in_use(name: str) -> NameInUse:
-    return NameInUse(f"a fleet called {name!r} lives on this cluster; Fleet.attach({name!r}) takes it over")
 
 
 def _refuse(options: dict[str, Any]) -> None:

@@ -35,11 +35,14 @@ class Plan:
 class Request:
     """One rollout to be made: which, by whom, how long, and with which weights at least."""
 
-    learner: str
+    learner: int
+    """Who asks; of two, the one that attached later has the larger number."""
     branch: int
     """Of the seeds: 0 for the learner that made the fleet, another for each that attached."""
     number: int
     life: int
+    first: int
+    """The number of this life's first rollout: a runner that never lived it may begin it with no other."""
     length: int
     version: int
     weights: list[Any]

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
+import time
 from typing import Any
 
-from shoal.cluster.messages import Plan
 from shoal.errors import WorkerError, WorkerTimeout
 
-__all__ = ["STORE_SHARE", "chosen", "placed", "store_bytes"]
+__all__ = ["STORE_SHARE", "placed", "store_bytes"]
 
 STORE_SHARE = 0.5
 """Of a node's object store, for rollouts on their way; the rest is for weights and for what is being read."""
 
 
-def chosen(ray: Any, nodes: Any, bundle: dict[str, float]) -> tuple[int, str]:
+def _chosen(ray: Any, nodes: Any, bundle: dict[str, float]) -> tuple[int, str]:
     """How many runners, each of which takes `bundle`, and the strategy by which Ray can place them."""
     room_on = [_room(node["Resources"], bundle) for node in _alive(ray)]
     room_on = [room for room in room_on if room]
@@ -36,17 +36,37 @@ def chosen(ray: Any, nodes: Any, bundle: dict[str, float]) -> tuple[int, str]:
     return count, "STRICT_SPREAD" if count <= len(room_on) else "SPREAD"
 
 
-def placed(ray: Any, plan: Plan, bundle: dict[str, float], detached: bool, timeout_s: float) -> Any:
-    """A placement group that is ready, or WorkerTimeout and no group."""
+def placed(
+    ray: Any, nodes: Any, bundle: dict[str, float], detached: bool, timeout_s: float
+) -> tuple[Any, int, str]:
+    """A placement group that is ready, how many it is for, and how they are spread; or an error and no group.
+
+    Ray learns of a lost node some seconds late, so nodes are counted again while there is no room.
+    """
+    deadline = time.monotonic() + timeout_s
     lifetime = "detached" if detached else None
-    group = ray.util.placement_group([bundle] * plan.runners, strategy=plan.strategy, lifetime=lifetime)
-    if group.wait(timeout_s):
-        return group
+    while True:
+        count, strategy = _chosen(ray, nodes, bundle)
+        group = ray.util.placement_group([bundle] * count, strategy=strategy, lifetime=lifetime)
+        ready = False
+        try:
+            while not ready and _chosen(ray, nodes, bundle) == (count, strategy):
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise _no_room(ray, count, bundle, timeout_s)
+                ready = group.wait(min(left, 1.0))
+        finally:
+            if not ready:
+                ray.util.remove_placement_group(group)
+        if ready:
+            return group, count, strategy
+
+
+def _no_room(ray: Any, count: int, bundle: dict[str, float], timeout_s: float) -> WorkerTimeout:
     free = {name: ray.available_resources().get(name, 0) for name in bundle}
-    ray.util.remove_placement_group(group)
-    raise WorkerTimeout(
-        f"no room for {plan.runners} runners of {_told(bundle)} within {timeout_s:g} s: {_told(free)} is "
-        "free in all; end what uses the rest, ask for less, or wait longer (start_timeout_s=)"
+    return WorkerTimeout(
+        f"no room for {count} runners of {_told(bundle)} within {timeout_s:g} s: {_told(free)} is free in "
+        "all; end what uses the rest, ask for less, or wait longer (start_timeout_s=)"
     )
 
 

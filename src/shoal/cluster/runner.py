@@ -26,20 +26,20 @@ class Runner:
 
     def __init__(self, plan: Plan, index: int) -> None:
         self._plan, self._index = plan, index
-        self._learner = ""
+        self._learner = -1
         self._life = self._number = -1
         self._version, self._offered = 0, (0, None)
         self._envs: Any = None
         self._block: Any = None
         self._now: Any = None
-        self._fault: str | None = None
+        self._fault: dict[str, Any] | None = None
         self._leaving = False
 
     # -- what a learner calls -------------------------------------------------------------------------
 
-    def take(self, learner: str) -> dict[str, Any]:
+    def take(self, learner: int) -> dict[str, Any]:
         """Obeys this learner from now on; the environments are made if they are not."""
-        self._learner = learner
+        self._require(learner)
         envs = self._opened()
         spaces = {name: getattr(envs, name) for name in ("single_observation_space", "single_action_space")}
         return self.facts() | spaces | {"num_envs": envs.num_envs, "agents_per_env": envs.agents_per_env}
@@ -51,6 +51,7 @@ class Runner:
         context = ray.get_runtime_context()
         return {
             "plan": self._plan,
+            "learner": self._learner,
             "pid": os.getpid(),
             "node": context.get_node_id(),
             "placement": ray.util.get_current_placement_group(),
@@ -68,10 +69,15 @@ class Runner:
             self._offered = version, value
 
     def collect(self, request: Request) -> FleetRollout | None:
-        """One rollout; it is copied into the object store when this returns. None: `leave` cut it short."""
+        """One rollout; it is copied into the object store when this returns.
+
+        None: another process had begun this life and is gone, or `leave` cut it short.
+        """
         self._require(request.learner)
         envs = self._opened()
         if request.life != self._life:
+            if request.number != request.first:
+                return None
             self._begin(request)
         if self._block is None or self._block.length != request.length:
             self._block = envs.rollout(request.length)
@@ -107,14 +113,14 @@ class Runner:
             rollout.info["worker_faults"] = faults
         return rollout
 
-    def reset(self, learner: str, seed: Any) -> tuple[Any, dict[str, Any]]:
+    def reset(self, learner: int, seed: Any) -> tuple[Any, dict[str, Any]]:
         """As the environments' own; for stepping from afar."""
         self._require(learner)
         seen, info = self._opened().reset(seed=seed)
         self._now, self._over = seen, np.zeros(self._envs.num_envs, np.bool_)
         return seen, info
 
-    def step(self, learner: str, actions: Any) -> Any:
+    def step(self, learner: int, actions: Any) -> Any:
         """Likewise."""
         self._require(learner)
         result = self._opened().step(actions)
@@ -132,12 +138,12 @@ class Runner:
 
     # -- inside ---------------------------------------------------------------------------------------
 
-    def _require(self, learner: str) -> None:
-        if learner != self._learner and self._learner:
+    def _require(self, learner: int) -> None:
+        if learner < self._learner:
             raise WorkerError(
                 f"runner {self._index} obeys another learner now, which attached to this fleet later; end one"
             )
-        self._learner = learner  # that of a runner begun anew
+        self._learner = learner
 
     def _opened(self) -> Any:
         if self._envs is None:
@@ -156,7 +162,7 @@ class Runner:
         source = (self._plan.seed, self._index, request.branch, life)
         words = np.random.SeedSequence(source).generate_state(2, np.uint64)
         if life == 0 and ray.get_runtime_context().was_current_actor_reconstructed:
-            self._fault = "the runner was lost while no learner was attached"
+            self._note("the runner was lost while no learner asked it for anything")
         if self._plan.policy is None:
             self._policy: Any = _Random(envs, int(words[1] >> 33))
         else:
@@ -164,6 +170,10 @@ class Runner:
         self._now = envs.reset(seed=int(words[0] >> 33))[0]
         self._over = np.zeros(envs.num_envs, np.bool_)
         self._life, self._version = life, 0
+
+    def _note(self, error: str) -> None:
+        """For the next rollout: something was lost before it."""
+        self._fault = {"runner": self._index, "node": self._node, "lost": 1, "error": error}
 
     def _adopt(self, request: Request) -> None:
         """The newest weights there are, those of the request at least."""
@@ -204,7 +214,7 @@ class Runner:
             # The rollout is lost, the environments are not: they go on from the row they are at.
             self._now = None if stepping else _row(seen, t)
             if stepping:
-                self._fault = f"{type(error).__name__}: {error}"
+                self._note(f"{type(error).__name__}: {error}")
             elif t > 0:
                 self._over = block.terminated[t - 1] | block.truncated[t - 1]
             raise

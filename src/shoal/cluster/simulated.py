@@ -16,6 +16,7 @@ from shoal.cluster import engine
 __all__ = ["SimulatedCluster"]
 
 _SETTINGS = {"RAY_AUTH_MODE": "token"}
+_HEALTH = {"health_check_period_ms": 500}  # a lost node is noticed after five; Ray's own are 3 s apart
 
 
 class SimulatedCluster:
@@ -64,6 +65,7 @@ class SimulatedCluster:
         first: dict[str, Any] = {"include_log_monitor": False}
         if not self._nodes:
             first |= {"include_dashboard": False, "no_monitor": True, "temp_dir": self._directory}
+            first["_system_config"] = _HEALTH
         if engine.LOOPBACK is not None:  # each at an address of its own, as machines are
             network, host = engine.LOOPBACK.rsplit(".", 1)
             first["node_ip_address"] = f"{network}.{int(host) + self._count}"

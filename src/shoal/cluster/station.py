@@ -29,7 +29,7 @@ class Station:
     """
 
     def __init__(
-        self, ray: Any, actor: Any, index: int, learner: str, branch: int, facts: dict[str, Any]
+        self, ray: Any, actor: Any, index: int, learner: int, branch: int, facts: dict[str, Any]
     ) -> None:
         self._ray, self.actor, self.index = ray, actor, index
         self._learner, self._branch = learner, branch
@@ -37,6 +37,7 @@ class Station:
         self._pid: int = facts["pid"]
         self._number: int = facts["number"]
         self._life = max(facts["life"], 0)
+        self._first = 0 if facts["life"] < 0 else -1  # -1: begun, under another learner
         self._asked: deque[tuple[Any, int]] = deque()
         self._fault: dict[str, Any] | None = None
         self._deaths = 0
@@ -59,7 +60,8 @@ class Station:
             self._asked.clear()
         while len(self._asked) < limit:
             self._number += 1
-            request = Request(self._learner, self._branch, self._number, self._life, length, *weights)
+            named = self._learner, self._branch, self._number, self._life, self._first
+            request = Request(*named, length, *weights)
             self._asked.append((self.actor.collect.remote(request), length))
 
     def forget(self) -> None:
@@ -71,11 +73,14 @@ class Station:
         errors = self._ray.exceptions
         reference, length = self._asked.popleft()
         try:
-            rollout: FleetRollout = self._ray.get(reference)
+            rollout: FleetRollout | None = self._ray.get(reference)
         except errors.RayTaskError as error:
             raise original(error)  # noqa: B904 - its cause is the traceback of the runner
         except (errors.RayActorError, errors.ObjectLostError, errors.NodeDiedError) as error:
             self._lose(error)
+            return None
+        if rollout is None:
+            self._lose(WorkerDied("the runner was lost while nothing was asked of it"))
             return None
         if self._fault is not None:
             rollout.info["fault"], self._fault = self._fault, None
@@ -87,6 +92,7 @@ class Station:
         lost = len(self._asked) + 1
         self._asked.clear()
         self._life += 1
+        self._first = self._number + 1
         if self._fault is None:  # it may be away for longer than one request
             self._fault = {"runner": self.index, "node": self.node, "lost": lost, "error": str(error)}
         if isinstance(error, self._ray.exceptions.ActorDiedError):  # for good, where it is said again
