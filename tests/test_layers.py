@@ -19,7 +19,7 @@ LAYERS = [
     {"process"},
     {"vector", "replay"},
     {"learner", "dashboard"},
-    {"adapters", "check", "demo", "doctor", "reference", "torch", "viewer"},
+    {"adapters", "bench", "check", "demo", "doctor", "reference", "torch", "viewer"},
     {"__init__"},
     {"cli"},
     {"__main__"},

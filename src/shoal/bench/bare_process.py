@@ -19,6 +19,8 @@ from typing import Any
 
 import numpy as np
 
+__all__ = ["BareProcesses", "die_with_parent"]
+
 LOOKS, YIELD_NS, SLEEP_S = 200, 200_000, 50e-6
 LINE = 8  # words, so that each has a cache line of its own
 
