@@ -81,7 +81,7 @@ class Run:
         self.drop()
 
     def step(self) -> None:
-        """One step of 64 environments, as a training loop adds it; SB3 as it comes looks for timeouts, too."""
+        """One step of 64 environments, as a training loop adds it; SB3 looks for timeouts, too."""
         rivals: dict[str, Burst] = {}
         rows = 100_000, [4], "float32"
         self.add(rivals, "shoal", RIVALS["shoal"], "step", *rows)

@@ -20,22 +20,32 @@ _ROW, _BAR = 22.0, 13.0
 
 
 class _Log:
-    """A logarithmic axis over whole decades, on so many units."""
+    """A logarithmic axis, on so many units."""
 
     def __init__(self, low: float, high: float, begin: float, end: float) -> None:
-        self.low, self.high = math.floor(math.log10(low)), math.ceil(math.log10(high))
-        if self.low == self.high:
-            self.high += 1
+        self._low, self._high = math.log10(low), math.log10(high)
+        if self._high - self._low < 0.1:
+            self._low, self._high = self._low - 0.15, self._high + 0.15
         self._begin, self._end = begin, end
 
+    @classmethod
+    def decades(cls, low: float, high: float, begin: float, end: float) -> _Log:
+        """From one power of ten to another, or half a power where that does."""
+        first, last = math.floor(2 * math.log10(low)) / 2, math.ceil(2 * math.log10(high)) / 2
+        return cls(10**first, 10**last, begin, end)
+
     def __call__(self, value: float) -> float:
-        part = (math.log10(value) - self.low) / (self.high - self.low)
+        part = (math.log10(value) - self._low) / (self._high - self._low)
         return self._begin + min(1.0, max(0.0, part)) * (self._end - self._begin)
 
-    def decades(self, room: float) -> list[float]:
-        """As many as labels of that size fit beside each other."""
-        step = max(1, math.ceil((self.high - self.low) * room / abs(self._end - self._begin)))
-        return [10.0**power for power in range(self.low, self.high + 1, step)]
+    def ticks(self, room: float) -> list[float]:
+        """Powers of ten, as many as labels of that size fit beside each other; between them where few are."""
+        first, last = math.ceil(self._low - 1e-9), math.floor(self._high + 1e-9)
+        if last - first < 2:
+            values = [m * 10.0**p for p in range(first - 1, last + 1) for m in (1, 2, 5)]
+            return [v for v in values if self._low - 1e-9 <= math.log10(v) <= self._high + 1e-9]
+        step = max(1, math.ceil((self._high - self._low) * room / abs(self._end - self._begin)))
+        return [10.0**power for power in range(first, last + 1, step)]
 
 
 # ---- Bars
@@ -66,9 +76,9 @@ def _panel(case: Case, y: float) -> tuple[list[Shape], float]:
     shapes.append(Text(20, y, f"{case.unit}, {better}, logarithmic", _FAINT))
     y += 16
     right = _WIDTH - _RIGHT
-    axis = _Log(min(row.low for row in rows) * 0.7, max(row.high for row in rows), _LEFT, right)
+    axis = _Log.decades(min(row.low for row in rows) * 0.7, max(row.high for row in rows), _LEFT, right)
     bottom = y + len(rows) * _ROW
-    for value in axis.decades(52):
+    for value in axis.ticks(52):
         shapes.append(Line(((axis(value), y), (axis(value), bottom)), _GRID))
         shapes.append(Text(axis(value), bottom + 9, number(value), _FAINT, "middle"))
     for row in rows:
@@ -79,7 +89,7 @@ def _panel(case: Case, y: float) -> tuple[list[Shape], float]:
         low, high = axis(row.low), axis(row.high)
         shapes.append(Line(((low, middle), (high, middle)), _INK))
         shapes += [Line(((end, middle - 3), (end, middle + 3)), _INK) for end in (low, high)]
-        label = f"{number(row.median)}  {_label(case, row)}"
+        label = f"{number(row.median)}{_label(case, row)}"
         shapes.append(Text(max(high, axis(row.median)) + 7, middle, label, _INK))
         y += _ROW
     return shapes, y + 38
@@ -88,16 +98,16 @@ def _panel(case: Case, y: float) -> tuple[list[Shape], float]:
 def _label(case: Case, row: Row) -> str:
     if row.role == "shoal":
         part = case.of_limit(row)
-        return "" if part is None else f"{part:.2g} of the limit"
+        return "" if part is None else f", {part:.2g} of the limit"
     if row.role == "limit" or case.shoal is None:
         return ""
-    return f"Shoal is {times(case.behind_shoal(row))}"
+    return f", Shoal is {times(case.behind_shoal(row))}"
 
 
 # ---- Lines
 
 
-_PANEL, _HEIGHT, _LABELS = 520.0, 250.0, 150.0
+_PANEL, _HEIGHT, _LABELS = 560.0, 250.0, 180.0
 
 
 def lines(sweeps: Sequence[Sweep], footer: str = "") -> Picture:
@@ -127,11 +137,11 @@ def _lines_panel(sweep: Sweep, left: float, top: float) -> list[Shape]:
     rows = [row for line in found.values() for _, row in line]
     xs = [point.x for point in sweep.points]
     across = _Log(min(xs), max(xs), begin, end)
-    up = _Log(min(row.low for row in rows), max(row.high for row in rows), low, high)
-    for value in up.decades(18):
+    up = _Log.decades(min(row.low for row in rows), max(row.high for row in rows), low, high)
+    for value in up.ticks(18):
         shapes.append(Line(((begin, up(value)), (end, up(value))), _GRID))
         shapes.append(Text(begin - 6, up(value), number(value), _FAINT, "end"))
-    for value in across.decades(46):
+    for value in across.ticks(46):
         shapes.append(Line(((across(value), high), (across(value), low)), _GRID))
         shapes.append(Text(across(value), low + 12, number(value), _FAINT, "middle"))
     if sweep.saturates_at is not None:

@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
                 advice = mine.advise(args.mine, env, dict(zip(sizes, cases, strict=True)))
             elif _SWEEP in args.suites:
                 names = args.only or list(sweep.SWEEPS)
-                with Progress(len(names), enabled=not args.quiet) as bench.progress:
+                with Progress(sweep.SECONDS * len(names), enabled=not args.quiet) as bench.progress:
                     said = lambda found: bench.progress.say(sweep_text(found))  # noqa: E731
                     sweeps = sweep.run(bench, names, args.seconds, said)
             else:
@@ -137,8 +137,13 @@ def _saying(bench: Bench) -> Callable[[Case], None]:
 
 
 def command_line(args: argparse.Namespace) -> str:
-    """What to type to do this again."""
-    return shlex.join(["shoal", *args.argv])
+    """What to type to do this again; where results go is not a part of it."""
+    words, skip = ["shoal"], False
+    for word in args.argv:
+        if not skip and not word.startswith(("--json", "--plot", "--quiet")):
+            words.append(word)
+        skip = not skip and word in ("--json", "--plot")
+    return shlex.join(words)
 
 
 def machine() -> dict[str, Any]:
@@ -172,7 +177,8 @@ def _header(args: argparse.Namespace) -> str:
 def _footer(bench: Bench, others: Any, seconds: float) -> str:
     lines = [""]
     found = {library: text for library, text in bench.versions.items() if text}
-    lines += textwrap.wrap("measured: " + ", ".join(f"{name} {text}" for name, text in found.items()), 80)
+    if found:
+        lines += textwrap.wrap("measured: " + ", ".join(f"{name} {text}" for name, text in found.items()), 80)
     for note in bench.notes:
         lines += textwrap.wrap(note.splitlines()[0], 80, subsequent_indent="  ")
     lines.append(f"{clock_text(seconds)} min, {others}, load {os.getloadavg()[0]:.1f} at the end")

@@ -56,7 +56,7 @@ class Others:
     def __str__(self) -> str:
         if self.cores is None:
             return "others unknown"
-        stolen = f", {self.stolen:.2f} stolen" if self.stolen else ""
+        stolen = f", {self.stolen:.2f} stolen" if self.stolen and self.stolen >= 0.005 else ""
         return f"others {self.cores:.2f} cores{stolen}"
 
 

@@ -152,12 +152,19 @@ class Bench:
         """Measures one after the other."""
         cases = []
         for one in planned:
-            self.progress.begin(one.title)
-            self._estimate_s = one.seconds
+            self.begin(one.title, one.seconds)
             cases.append(one.run())
             self.progress.end(one.seconds)
             done(cases[-1])
         return cases
+
+    def begin(self, title: str, estimate_s: float) -> None:
+        self.progress.begin(title)
+        self._estimate_s = estimate_s
+
+    def done(self, part: float) -> None:
+        """So much of what began is over."""
+        self.progress.advance(part, self._estimate_s)
 
     def timed(
         self,
@@ -177,7 +184,8 @@ class Bench:
         def after_round() -> None:
             nonlocal rounds
             rounds += 1
-            self.progress.advance((rounds + 2) / (pace.bursts + 2), self._estimate_s)
+            if suite != "sweep":  # there a case is one point of many
+                self.done((rounds + 2) / (pace.bursts + 2))
 
         bursts = {rival.name: rival.burst for rival in rivals}
         times = interleave_bursts(bursts, pace.bursts, pace.burst_s, watch, after_round)

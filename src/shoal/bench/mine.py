@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -143,7 +143,10 @@ def _case(bench: Bench, env: Any, num_envs: int, pace: Pace) -> Case:
                 burst = bench.loops.plugin(library(env), np.ascontiguousarray(actions))
                 rivals.append(Rival("its step, called from C", "limit", num_envs, burst, "one thread"))
         title = f"your environment, num_envs={num_envs:,}"
-        return bench.timed("mine", title, "env steps/s", rivals, pace, lambda n, s: n / s, "random actions")
+        case = bench.timed("mine", title, "env steps/s", rivals, pace, lambda n, s: n / s, "random actions")
+        return replace(
+            case, rows=tuple(sorted(case.rows, key=lambda row: -row.median))
+        )  # the best of ours first
 
 
 def _stepped(envs: Any) -> Burst:
@@ -195,7 +198,7 @@ def advise(text: str, env: Any, cases: dict[int, Case]) -> Advice:
     what = text.partition(":")[2] if callable(env) else repr(text)
     call = f"shoal.make_vec({what}, num_envs={num_envs}, {_words(options)})"
     reasons = [
-        f"{number(row.median)} env steps/s; with fewer environments a tenth of the best ({number(top)}) is lost."
+        f"{number(row.median)} env steps/s; fewer environments lose over a tenth of the best, {number(top)}."
     ]
     others = [r for r in case.rows if r.role == "shoal" and r is not row]
     if others:

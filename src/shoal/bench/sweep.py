@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -23,8 +23,10 @@ from shoal.memory.limits import format_bytes, memory_limits
 from shoal.native.build import build
 from shoal.vector import make_vec
 
-__all__ = ["SWEEPS", "grow", "knee", "run"]
+__all__ = ["SECONDS", "SWEEPS", "grow", "knee", "run"]
 
+SECONDS = 12.0
+"""About how long one takes."""
 _PART = 0.9  # saturated: within a tenth of the best
 
 
@@ -40,11 +42,12 @@ def knee(points: Sequence[tuple[float, float]], part: float = _PART) -> float | 
 
 
 def grow(
-    sizes: Iterable[float],
+    sizes: Sequence[float],
     measure: Callable[[float], Case],
     need_bytes: Callable[[float], float],
     limit_s: float,
     note: Callable[[str], None],
+    done: Callable[[float], object] = lambda part: None,
     now: Callable[[], float] = time.monotonic,
     free_bytes: Callable[[], int] | None = None,
 ) -> list[Point]:
@@ -62,6 +65,7 @@ def grow(
             note(f"stopped before {size:,.0f}: the time limit of {limit_s:g} s is over (--seconds)")
             break
         points.append(Point(size, measure(size)))
+        done(len(points) / len(sizes))
     return points
 
 
@@ -103,7 +107,7 @@ def envs(bench: Bench, limit_s: float) -> Sweep:
 
     sizes = [4**power for power in range(9)] if not bench.full else [2**power for power in range(17)]
     words: list[str] = []
-    points = grow(sizes, measure, lambda n: n * 2000, limit_s, words.append)
+    points = grow(sizes, measure, lambda n: n * 2000, limit_s, words.append, bench.done)
     one = _values(points, "Shoal, 1 thread")
     at = knee(one) if one else None
     if one:
@@ -148,7 +152,7 @@ def observation(bench: Bench, limit_s: float) -> Sweep:
 
     sizes = [16 * 4**power for power in range(9)] if not bench.full else [2**power for power in range(4, 21)]
     words: list[str] = []
-    points = grow(sizes, measure, lambda b: 64 * count * b, limit_s, words.append)
+    points = grow(sizes, measure, lambda b: 64 * count * b, limit_s, words.append, bench.done)
     at = None
     for name in (native, processes):
         moved = _values(points, name, per_x=True)
@@ -195,7 +199,7 @@ def threads(bench: Bench, limit_s: float) -> Sweep:
             )
 
     words: list[str] = []
-    points = grow(_powers(os.cpu_count() or 1), measure, lambda _: 1 << 20, limit_s, words.append)
+    points = grow(_powers(os.cpu_count() or 1), measure, lambda _: 1 << 20, limit_s, words.append, bench.done)
     return _scaled(
         "threads", f"{count:,} environments of about 1 us", "num_threads", points, words, "bare pthreads"
     )
@@ -217,7 +221,9 @@ def workers(bench: Bench, limit_s: float) -> Sweep:
             )
 
     words: list[str] = []
-    points = grow(_powers(min(2 * cores, count)), measure, lambda n: n * (64 << 20), limit_s, words.append)
+    points = grow(
+        _powers(min(2 * cores, count)), measure, lambda n: n * (64 << 20), limit_s, words.append, bench.done
+    )
     return _scaled(
         "workers", f"{count} Python environments of 50 us", "num_workers", points, words, "bare loop"
     )
@@ -238,9 +244,7 @@ def _scaled(name: str, title: str, x_label: str, points: list[Point], words: lis
         )
     if bound:
         most = max(bound, key=lambda point: point[1])
-        words.append(
-            f"The {limit} itself: {most[1] / bound[0][1]:.2f} times, at {most[0]:,.0f}: what the cores give."
-        )
+        words.append(f"What the cores give ({limit}): {most[1] / bound[0][1]:.2f} x, at {most[0]:,.0f}.")
     if at is not None:
         words.append(f"Saturated from {x_label}={at:,.0f} on.")
     return Sweep(name, title, x_label, tuple(points), tuple(words), at)
@@ -273,7 +277,7 @@ def replay(bench: Bench, limit_s: float) -> Sweep:
     at = None
     if drawn:
         cheap = min(cost for _, cost in drawn)
-        at = next((x for x, cost in drawn if cost > 1.5 * cheap), None)
+        at = next((x for i, (x, _) in enumerate(drawn) if all(c > 1.5 * cheap for _, c in drawn[i:])), None)
         words.append(
             f"A draw of {BATCH} costs {drawn[0][1]:.2f} us from {drawn[0][0]:,.0f} rows and "
             f"{drawn[-1][1]:.2f} us from {drawn[-1][0]:,.0f}{_share(points, drawn[-1][0])}."
@@ -303,8 +307,8 @@ def run(bench: Bench, names: Sequence[str], limit_s: float, done: Callable[[Swee
     """One after the other, each within its time."""
     found = []
     for name in names:
-        bench.progress.begin(f"sweep {name}")
+        bench.begin(f"sweep {name}", SECONDS)
         found.append(SWEEPS[name](bench, limit_s))
-        bench.progress.end(1.0)
+        bench.progress.end(SECONDS)
         done(found[-1])
     return found
