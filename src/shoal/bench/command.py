@@ -79,7 +79,11 @@ def run(args: argparse.Namespace) -> int:
     env = None if args.mine is None else mine.load(args.mine)
     say = lambda text: print(text, file=sys.stderr)  # noqa: E731
     alone = env is not None or _SWEEP in args.suites
-    bench = Bench({} if alone and args.against is None else _peers(args, say), full=args.full)
+    bench = Bench(
+        {} if alone and args.against is None else _peers(args, say),
+        full=args.full,
+        repeats=200 if args.full else 24,
+    )
     began = time.monotonic()
     cases: list[Case] = []
     sweeps: list[Sweep] = []

@@ -91,6 +91,8 @@ class Bench:
     pythons: dict[str, str]
     full: bool = False
     progress: Progress = field(default_factory=lambda: Progress(1.0, enabled=False))
+    repeats: int = 24
+    """Disturbed rounds that may still be repeated in this run: on a machine that is never quiet it ends, too."""
     notes: list[str] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
     _open: dict[tuple[str, str], Interpreter | None] = field(default_factory=dict)
@@ -178,7 +180,7 @@ class Bench:
         more_is_better: bool = True,
     ) -> Case:
         """Rounds of these; `value` makes a number of the unit of what a call does and its seconds."""
-        watch = Watch(repeats=max(1, pace.bursts // 2))
+        watch = Watch(repeats=min(self.repeats, max(1, pace.bursts // 2)))
         rounds = 0
 
         def after_round() -> None:
@@ -189,6 +191,7 @@ class Bench:
 
         bursts = {rival.name: rival.burst for rival in rivals}
         times = interleave_bursts(bursts, pace.bursts, pace.burst_s, watch, after_round)
+        self.repeats -= watch.repeated
         rows = tuple(
             Row(
                 rival.name,

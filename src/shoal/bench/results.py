@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-__all__ = ["SCHEMA", "Case", "Point", "Row", "Sweep", "document", "of_value"]
+__all__ = ["SCHEMA", "Case", "Point", "Role", "Row", "Sweep", "document", "of_value"]
 
 SCHEMA = 1
 """Grows when a reader of the JSON would have to change."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from shoal.bench.measure import Bench, Pace, Planned, Rival
 from shoal.bench.pingpong import BARE, BOUND, SLEEP, PingPong
-from shoal.bench.results import Case
+from shoal.bench.results import Case, Role
 from shoal.bench.rivals.process import MAKERS
 from shoal.errors import BuildError
 
@@ -22,6 +22,9 @@ _WORKLOADS = {
     "Pixels": "84x84x4 bytes of observation",
     "Telling": 'infos of {"a": 1.0, "b": 2} each step',
 }
+
+
+_SIDES = {BOUND: "both sides in Python", BARE: "both sides in C", SLEEP: "both sides in C"}
 
 
 def plan(bench: Bench, envs: Sequence[int] | None = None) -> list[Planned]:
@@ -62,7 +65,7 @@ def _steps(bench: Bench, workload: str, num_envs: int, pace: Pace) -> Case:
             bare = options.get("num_workers", len(os.sched_getaffinity(0))), "caller_steps" in options
             if workload == "Still":
                 what = "forked workers over one mapping, nothing else"
-                title = name.replace("Shoal", "bare loop")
+                title = name.replace("Shoal", "bare")
                 roster.add(
                     "shoal", "bare loop", [workload], num_envs, *bare, name=title, role="limit", how=what
                 )
@@ -86,10 +89,10 @@ def _trips(bench: Bench, pace: Pace) -> Case:
     pingpong = None
     try:
         pingpong = PingPong()
-        roles = {BOUND: "shoal", BARE: "limit", SLEEP: "limit"}
-        names = {BOUND: "Shoal's gate, from Python", BARE: "futex in C, spinning first", SLEEP: "futex in C"}
+        roles: dict[str, Role] = {BOUND: "shoal", BARE: "limit", SLEEP: "limit"}
+        names = {BOUND: "Shoal's gate, from Python", BARE: "futex, spinning first", SLEEP: "futex alone"}
         for way, burst in pingpong.bursts(cores[0], cores[-1]).items():
-            rivals.append(Rival(names[way], roles[way], 1, burst, where))  # type: ignore[arg-type]
+            rivals.append(Rival(names[way], roles[way], 1, burst, f"{where}, {_SIDES[way]}"))
         rivals.sort(key=lambda rival: rival.role != "shoal")
         return bench.timed("process", title, "us", rivals, pace, lambda n, s: s * 1e6, more_is_better=False)
     except BuildError as error:

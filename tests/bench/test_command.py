@@ -1,0 +1,129 @@
+"""`shoal bench` as a user types it, with suites that cost nothing."""
+
+import json
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from shoal.bench import command, sweep
+from shoal.bench.compile import SOURCES, compiled
+from shoal.bench.measure import Bench, Pace, Planned, Rival
+from shoal.cli import main
+from shoal.errors import BuildError
+from tests.bench import found
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    """Suites that are already done; what each was asked for."""
+    asked = {}
+
+    def suite(name):
+        def plan(bench, **options):
+            asked[name] = options
+            return [Planned(f"{name} toys", 1.0, lambda: found.case(suite=name))]
+
+        return plan
+
+    monkeypatch.setattr(command, "SUITES", {name: suite(name) for name in command.SUITES})
+    monkeypatch.setattr(
+        sweep, "SWEEPS", {name: lambda bench, s, name=name: found.sweep(name) for name in sweep.SWEEPS}
+    )
+    return asked
+
+
+def test_alone_it_runs_every_suite(fake, capsys):
+    assert main(["bench"]) == 0
+    assert list(fake) == ["native", "process", "replay", "startup", "memory"]
+    out, err = capsys.readouterr()
+    assert out.startswith("shoal bench\nshoal ")
+    assert "native: Toys, num_envs=8" in out and "memory: Toys" in out
+    assert "left] native toys" in err
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_a_suite_is_given_its_numbers(fake):
+    assert main(["bench", "native", "replay", "--envs", "1", "8", "--quiet"]) == 0
+    assert fake == {"native": {"envs": [1, 8]}, "replay": {}}
+
+
+def test_results_are_written_as_json_and_drawn(fake, tmp_path, capsys):
+    target, plot = tmp_path / "a.json", tmp_path / "a.svg"
+    assert main(["bench", "native", "--json", str(target), "--plot", str(plot), "--quiet"]) == 0
+    written = json.loads(target.read_text())
+    assert written["command"] == "shoal bench native", "where results go is not a part of it"
+    assert [case["suite"] for case in written["cases"]] == ["native"]
+    assert {"cpu", "cores", "platform", "load"} == set(written["machine"])
+    ElementTree.parse(plot)
+    assert f"written: {target}" in capsys.readouterr().out
+
+
+def test_sweeps_are_chosen_and_drawn(fake, tmp_path, capsys):
+    plot = tmp_path / "a.png"
+    assert main(["bench", "sweep", "--only", "threads", "replay", "--plot", str(plot)]) == 0
+    out, err = capsys.readouterr()
+    assert "sweep threads: Toys in C" in out and "sweep replay" in out and "sweep envs" not in out
+    assert "-> Saturated from 16 on." in out and "left] sweep threads" in err
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nativ"], "unknown suite 'nativ'; suites are native, process, replay, startup, memory, and sweep"),
+        (["sweep", "native"], "sweep is a run of its own"),
+        (["sweep", "--only", "env"], "unknown sweep 'env'; sweeps are envs, bytes, threads, workers, replay"),
+        (["native", "--only", "envs"], "--only chooses sweeps"),
+        (["--plot", "a.pdf"], "--plot writes a .svg or a .png file, got 'a.pdf'"),
+        (["--json", "/no/such/place/a.json"], "there is no directory /no/such/place"),
+        (["--python", "envpool"], "--python wants NAME=PATH"),
+        (["--against", "envpol"], "unknown peer 'envpol'; peers are gymnasium"),
+        (["--install", "--against", "envpol"], "unknown peer 'envpol'"),
+        (["--mine", "make"], "--mine wants module:factory"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_is_measured(fake, arguments, message, capsys):
+    assert main(["bench", *arguments]) == 1
+    assert fake == {}
+    out, err = capsys.readouterr()
+    assert message in err and err.startswith("shoal bench: ") and out == ""
+
+
+def test_without_a_compiler_limits_are_missing_and_it_says_what_to_do(monkeypatch):
+    monkeypatch.setenv("CC", "no-such-compiler")
+    bench = Bench({})
+    assert bench.loops is None and bench.loops is None
+    assert len(bench.notes) == 1
+    assert bench.notes[0].startswith(
+        "without limits in C: limits are measured in C, and the compiler 'no-such-compiler'"
+    )
+    assert "apt install build-essential" in bench.notes[0]
+    with pytest.raises(BuildError, match="did not compile"):
+        monkeypatch.delenv("CC")
+        compiled(SOURCES / "busy.c")  # shoal/env.h is not on its path
+
+
+def test_a_case_counts_its_rounds_and_says_how_it_was_measured():
+    rivals = [Rival("Shoal", "shoal", 8, lambda calls: 0.5), Rival("loop", "limit", 8, lambda calls: 0.25)]
+    done = []
+    bench = Bench({})
+    planned = Planned(
+        "toys",
+        1,
+        lambda: bench.timed("native", "toys", "steps/s", rivals, Pace(3, None), lambda n, s: n / s, "none"),
+    )
+    (case,) = bench.go([planned], done.append)
+    assert done == [case]
+    assert case.shoal.turns == (16.0, 16.0, 16.0) and case.of_limit(case.shoal) == 0.5
+    assert case.parameters == "none; 3 bursts, one call each, in turns"
+
+
+def test_a_library_that_fails_is_noted_once_and_left_out():
+    bench = Bench({"no_such_library_here": "/no/such/python"})
+    with bench.roster("native") as roster:
+        roster.add("no_such_library_here", "A")
+        roster.add("no_such_library_here", "B")
+        roster.add("not_asked_for", "C")
+        assert roster.rivals == []
+    assert bench.notes == ["without A: /no/such/python: No such file or directory"]
+    bench.close()
