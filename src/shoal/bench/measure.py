@@ -92,7 +92,7 @@ class Bench:
     full: bool = False
     progress: Progress = field(default_factory=lambda: Progress(1.0, enabled=False))
     repeats: int = 24
-    """Disturbed rounds that may still be repeated in this run: on a machine that is never quiet it ends, too."""
+    """Disturbed rounds that may still be done again: on a machine that is never quiet a run ends, too."""
     notes: list[str] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
     _open: dict[tuple[str, str], Interpreter | None] = field(default_factory=dict)
