@@ -7,7 +7,7 @@ import pytest
 
 from shoal.bench import command, sweep
 from shoal.bench.compile import SOURCES, compiled
-from shoal.bench.measure import Bench, Pace, Planned, Rival
+from shoal.bench.measure import Bench, Gone, Pace, Planned, Rival
 from shoal.cli import main
 from shoal.errors import BuildError
 from tests.bench import found
@@ -127,3 +127,14 @@ def test_a_library_that_fails_is_noted_once_and_left_out():
         assert roster.rivals == []
     assert bench.notes == ["without A: /no/such/python: No such file or directory"]
     bench.close()
+
+
+def test_a_rival_that_fails_while_it_is_timed_is_noted_and_the_others_begin_again():
+    def fails(calls):
+        raise Gone("Peer", "it ended with status 1")
+
+    rivals = [Rival("Shoal", "shoal", 1, lambda calls: 1.0), Rival("Peer", "peer", 1, fails)]
+    bench = Bench({})
+    case = bench.timed("native", "toys", "s", rivals, Pace(2, None), lambda n, s: s)
+    assert [row.name for row in case.rows] == ["Shoal"] and len(case.shoal.turns) == 2
+    assert bench.notes == ["without Peer in 'toys': it ended with status 1"]

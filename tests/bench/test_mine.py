@@ -1,6 +1,5 @@
 """The user's own environment: how it is found, that every backend steps it, and what is advised."""
 
-import os
 import re
 
 import pytest
@@ -60,7 +59,7 @@ def test_every_backend_is_tried():
 
 
 def test_a_python_environment_is_stepped_in_all_of_them(monkeypatch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(mine, "cores", lambda: [0, 1])
     found = mine._case(Bench({}), toys_of_mine.make, 2, Pace(1, None))
     names = {row.name for row in found.rows}
     assert names == {
@@ -76,7 +75,7 @@ def test_a_python_environment_is_stepped_in_all_of_them(monkeypatch):
 
 
 def test_a_c_environment_is_stepped_on_threads_in_processes_and_from_c(monkeypatch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    monkeypatch.setattr(mine, "cores", lambda: [0])
     found = mine._case(Bench({}), "CartPole-v1", 3, Pace(1, None))
     assert {row.name for row in found.rows} == {"1 thread", "1 worker, processes", "its step, called from C"}
 
@@ -90,7 +89,7 @@ def rates(best, other, sync=None, limit=None):
 
 @pytest.fixture
 def two_cores(monkeypatch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(mine, "cores", lambda: [0, 1])
 
 
 def test_the_fewest_environments_near_the_best_are_advised(two_cores):

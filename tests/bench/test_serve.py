@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from shoal.bench import interpreter
 from shoal.bench.interpreter import Interpreter, PeerError
 from shoal.bench.serve import serve
 
@@ -46,8 +47,8 @@ def opened():
         return made[-1]
 
     yield make
-    for interpreter in made:
-        interpreter.close()
+    for one in made:
+        one.close()
 
 
 @pytest.mark.parametrize("group", ["native", "process", "replay"])
@@ -85,3 +86,18 @@ def test_a_python_that_is_not_there_is_named():
 def test_a_library_that_is_not_there_is_named():
     with pytest.raises(PeerError, match="No module named 'no_such_library_here'"):
         Interpreter(sys.executable, "no_such_library_here", "native")
+
+
+def test_a_peer_that_hangs_is_ended(tmp_path, monkeypatch):
+    (tmp_path / "sleepy_peer.py").write_text("import time\ntime.sleep(100)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(interpreter, "PATIENCE_S", 0.3)
+    with pytest.raises(PeerError, match=r"no answer in 0\.3 s; it was ended"):
+        Interpreter(sys.executable, "sleepy_peer", "native")
+
+
+def test_a_peer_that_dies_says_its_status(tmp_path, monkeypatch):
+    (tmp_path / "dying_peer.py").write_text("import os\nos._exit(7)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(PeerError, match="it ended with status 7"):
+        Interpreter(sys.executable, "dying_peer", "native")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import select
 import shutil
 import subprocess
 import tempfile
@@ -12,8 +13,10 @@ from typing import Any
 from shoal.bench.interleave import Burst
 from shoal.bench.load import pss_bytes
 
-__all__ = ["Interpreter", "PeerError"]
+__all__ = ["PATIENCE_S", "Interpreter", "PeerError"]
 
+PATIENCE_S = 180.0
+"""A peer that says nothing for so long hangs."""
 _SCRIPT = Path(__file__).with_name("serve.py")
 
 
@@ -77,6 +80,9 @@ class Interpreter:
         try:
             self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
+            if not select.select([self._process.stdout], [], [], PATIENCE_S)[0]:
+                self._process.kill()
+                raise PeerError(f"no answer in {PATIENCE_S:g} s; it was ended")
             line = self._process.stdout.readline()
         except BrokenPipeError:
             line = ""

@@ -13,12 +13,19 @@ from dataclasses import dataclass
 
 from shoal.bench.interleave import Burst
 
-__all__ = ["Others", "Patience", "Watch", "cpu_seconds", "pss_bytes", "watched"]
+__all__ = ["Others", "Patience", "Ticks", "Watch", "cores", "cpu_seconds", "pss_bytes", "watched"]
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 _GRAIN = 2  # ticks of doubt: counters are read one after the other, and a tick is 10 ms
+
+
+def cores() -> list[int]:
+    """Those this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
 
 
 @dataclass(frozen=True)

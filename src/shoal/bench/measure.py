@@ -16,7 +16,7 @@ from shoal.bench.progress import Progress
 from shoal.bench.results import Case, Role, Row
 from shoal.errors import BuildError
 
-__all__ = ["Bench", "Pace", "Planned", "Rival", "Roster"]
+__all__ = ["Bench", "Gone", "Pace", "Planned", "Rival", "Roster"]
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,20 @@ class Rival:
     amount: float
     burst: Burst
     parameters: str = ""
+
+
+class Gone(Exception):
+    """A rival failed while it was timed: its name, and why."""
+
+
+def _naming(name: str, burst: Burst) -> Burst:
+    def named(calls: int) -> float:
+        try:
+            return burst(calls)
+        except PeerError as error:
+            raise Gone(name, str(error)) from error
+
+    return named
 
 
 @dataclass(frozen=True)
@@ -76,7 +90,7 @@ class Roster:
             interpreter = self._bench.interpreter(library, self._group)
             if interpreter is not None:
                 amount, burst = interpreter.make(maker, *arguments)
-                self.rivals.append(Rival(name or maker, role, amount, burst, how))
+                self.rivals.append(Rival(name or maker, role, amount, _naming(name or maker, burst), how))
         except PeerError as error:
             self._bench.note(f"without {name or maker}: {error}")
 
@@ -179,7 +193,29 @@ class Bench:
         parameters: str = "",
         more_is_better: bool = True,
     ) -> Case:
-        """Rounds of these; `value` makes a number of the unit of what a call does and its seconds."""
+        """Rounds of these; `value` makes a number of the unit of what a call does and its seconds.
+
+        Who fails is noted, and the others begin again without it.
+        """
+        try:
+            return self._rounds(suite, title, unit, rivals, pace, value, parameters, more_is_better)
+        except Gone as gone:
+            name, why = gone.args
+            self.note(f"without {name} in {title!r}: {why}")
+            left = [rival for rival in rivals if rival.name != name]
+            return self.timed(suite, title, unit, left, pace, value, parameters, more_is_better)
+
+    def _rounds(
+        self,
+        suite: str,
+        title: str,
+        unit: str,
+        rivals: list[Rival],
+        pace: Pace,
+        value: Callable[[float, float], float],
+        parameters: str,
+        more_is_better: bool,
+    ) -> Case:
         watch = Watch(repeats=min(self.repeats, max(1, pace.bursts // 2)))
         rounds = 0
 

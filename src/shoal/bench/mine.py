@@ -17,6 +17,7 @@ import gymnasium
 import numpy as np
 
 from shoal.bench.interleave import Burst, undisturbed
+from shoal.bench.load import cores
 from shoal.bench.measure import Bench, Pace, Planned, Rival
 from shoal.bench.report import number
 from shoal.bench.results import Case
@@ -92,17 +93,17 @@ def library(env: str) -> Path:
     return bundled().get(env, Path(env).absolute())
 
 
-def ways(env: Any, cores: int) -> dict[str, Options]:
-    """Every backend, in the configurations that may be the best."""
-    counts = sorted({1, max(1, cores // 2), cores, 2 * cores})
+def ways(env: Any, count: int) -> dict[str, Options]:
+    """Every backend, in the configurations that may be the best on so many cores."""
+    counts = sorted({1, max(1, count // 2), count, 2 * count})
     processes: dict[str, Options] = {_plural(n, "worker"): {"num_workers": n} for n in counts}
-    beside = max(1, cores - 1)
+    beside = max(1, count - 1)
     processes[f"{_plural(beside, 'worker')} + caller"] = {"num_workers": beside, "caller_steps": True}
     if callable(env):
         return processes
-    threads: dict[str, Options] = {_plural(n, "thread"): {"num_threads": n} for n in counts if n <= cores}
-    apart = {"backend": "process", "num_workers": cores}
-    return {**threads, f"{_plural(cores, 'worker')}, processes": apart}
+    threads: dict[str, Options] = {_plural(n, "thread"): {"num_threads": n} for n in counts if n <= count}
+    apart = {"backend": "process", "num_workers": count}
+    return {**threads, f"{_plural(count, 'worker')}, processes": apart}
 
 
 def _plural(count: int, word: str) -> str:
@@ -120,10 +121,10 @@ def plan(bench: Bench, env: Any, envs: tuple[int, ...] | None = None) -> list[Pl
 
 
 def _case(bench: Bench, env: Any, num_envs: int, pace: Pace) -> Case:
-    cores = len(os.sched_getaffinity(0))
+    count = len(cores())
     rivals: list[Rival] = []
     with ExitStack() as opened:
-        for name, options in ways(env, cores).items():
+        for name, options in ways(env, count).items():
             if options.get("num_workers", 1) <= num_envs:
                 made: Any = opened.enter_context(make_vec(env, num_envs, session=None, **options))
                 rivals.append(Rival(name, "shoal", num_envs, _stepped(made), _words(options)))
@@ -133,7 +134,7 @@ def _case(bench: Bench, env: Any, num_envs: int, pace: Pace) -> Case:
             rivals.append(Rival("Gymnasium sync", "peer", num_envs, _stepped(sync), "no processes"))
             alone = opened.enter_context(_alone(env))
             rivals.append(
-                Rival("it alone, on every core", "limit", cores, alone, f"one in a loop, times {cores}")
+                Rival("it alone, on every core", "limit", count, alone, f"one in a loop, times {count}")
             )
         elif bench.loops is not None:
             opened.callback(bench.loops.release)
@@ -186,7 +187,7 @@ def _words(options: Options) -> str:
 
 def advise(text: str, env: Any, cases: dict[int, Case]) -> Advice:
     """The fewest environments within a tenth of the best rate, in the way that was best with them."""
-    options_of = ways(env, len(os.sched_getaffinity(0)))
+    options_of = ways(env, len(cores()))
     best = {
         n: max((r for r in case.rows if r.role == "shoal"), key=lambda r: r.median)
         for n, case in cases.items()
@@ -206,7 +207,7 @@ def advise(text: str, env: Any, cases: dict[int, Case]) -> Advice:
         reasons.append(f"{row.name}: {case.ratio(row, second):.2f} times the next best way ({second.name}).")
     share = case.of_limit(row)
     if share is not None and case.limit is not None:
-        cost = 1e6 * (len(os.sched_getaffinity(0)) if callable(env) else 1) / case.limit.median
+        cost = 1e6 * (len(cores()) if callable(env) else 1) / case.limit.median
         bound = "the cores could do" if callable(env) else "its step does when called from C, on one thread"
         reasons.append(f"A step of yours takes {cost:.3g} us alone; this is {share:.0%} of what {bound}.")
         if share < 0.3 and callable(env):

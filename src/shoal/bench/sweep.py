@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -13,6 +12,7 @@ import numpy as np
 
 from shoal.bench.compile import SOURCES
 from shoal.bench.interleave import Burst, undisturbed
+from shoal.bench.load import cores
 from shoal.bench.loops import VECTORISED
 from shoal.bench.measure import Bench, Pace, Rival
 from shoal.bench.report import number
@@ -92,8 +92,7 @@ def _share(points: Sequence[Point], at: float) -> str:
 def envs(bench: Bench, limit_s: float) -> Sweep:
     """Environments in C, by how many."""
     pace = Pace(9, 0.006) if bench.full else Pace(5, 0.004)
-    cores = os.cpu_count() or 1
-    every = f"Shoal, up to {cores} threads"
+    every = f"Shoal, up to {len(cores())} threads"
 
     def measure(size: float) -> Case:
         count = int(size)
@@ -117,7 +116,7 @@ def envs(bench: Bench, limit_s: float) -> Sweep:
         )
         words.insert(1, f"Best: {number(best[1])} steps/s at {best[0]:,.0f}{_share(points, best[0])}.")
     many = _values(points, every)
-    if many and one and cores > 1:
+    if many and one and len(cores()) > 1:
         pays = next((x for (x, a), (_, b) in zip(many, one, strict=True) if a > 1.2 * b), None)
         said = "no number here" if pays is None else f"{pays:,.0f} environments on"
         words.insert(2, f"More than one thread pays (by a fifth) from {said}.")
@@ -199,7 +198,7 @@ def threads(bench: Bench, limit_s: float) -> Sweep:
             )
 
     words: list[str] = []
-    points = grow(_powers(os.cpu_count() or 1), measure, lambda _: 1 << 20, limit_s, words.append, bench.done)
+    points = grow(_powers(len(cores())), measure, lambda _: 1 << 20, limit_s, words.append, bench.done)
     return _scaled(
         "threads", f"{count:,} environments of about 1 us", "num_threads", points, words, "bare pthreads"
     )
@@ -208,7 +207,7 @@ def threads(bench: Bench, limit_s: float) -> Sweep:
 def workers(bench: Bench, limit_s: float) -> Sweep:
     """Python environments of 50 us, by worker processes."""
     pace = Pace(9, 0.02) if bench.full else Pace(5, 0.02)
-    count, cores = 32, len(os.sched_getaffinity(0))
+    count = 32
 
     def measure(size: float) -> Case:
         number_of = int(size)
@@ -222,7 +221,12 @@ def workers(bench: Bench, limit_s: float) -> Sweep:
 
     words: list[str] = []
     points = grow(
-        _powers(min(2 * cores, count)), measure, lambda n: n * (64 << 20), limit_s, words.append, bench.done
+        _powers(min(2 * len(cores()), count)),
+        measure,
+        lambda n: n * (64 << 20),
+        limit_s,
+        words.append,
+        bench.done,
     )
     return _scaled(
         "workers", f"{count} Python environments of 50 us", "num_workers", points, words, "bare loop"

@@ -17,6 +17,7 @@ from typing import Any
 
 from shoal.bench.bare_process import BareProcesses, die_with_parent
 from shoal.bench.interleave import Burst
+from shoal.bench.load import cores
 from shoal.bench.rivals.native import random_actions
 from shoal.bench.toys import maker
 
@@ -240,7 +241,7 @@ def _bare_start() -> Start:
     """Forks one worker per core, which step their part once."""
 
     def start(makers: list[Callable[[], Any]], context: str | None) -> Any:
-        envs = BareProcesses(makers, min(len(makers), len(os.sched_getaffinity(0))), caller_steps=False)
+        envs = BareProcesses(makers, min(len(makers), len(cores())), caller_steps=False)
         envs.step(random_actions(len(makers))[0])
         return envs
 

@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from shoal.bench.interpreter import PeerError
+from shoal.bench.load import cores
 from shoal.bench.measure import Bench, Planned
 from shoal.bench.results import Case, Role, Row
 from shoal.bench.rivals.replay import rows_of
@@ -68,7 +69,7 @@ def _processes(bench: Bench, turns: int) -> Case:
     ]
     for library, maker in _PROCESSES.items():
         rows.append((maker, "peer", _added(bench, library, "process", turns, maker, workload, _ENVS), ""))
-    workers = len(os.sched_getaffinity(0))
+    workers = len(cores())
     bare = _added(bench, "shoal", "process", turns, "bare loop", workload, _ENVS, workers, False)
     rows.append(("bare loop", "limit", bare, "forked workers over one mapping"))
     title = f"{_ENVS} Python environments in processes, 84x84x4 bytes of observation"

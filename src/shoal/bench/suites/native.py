@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from functools import partial
 
 from shoal.bench.compile import FLAGS
 from shoal.bench.interleave import undisturbed
+from shoal.bench.load import cores
 from shoal.bench.loops import SCALAR, VECTORISED
 from shoal.bench.measure import Bench, Pace, Planned, Rival
 from shoal.bench.results import Case
@@ -40,9 +40,9 @@ def _cartpole(bench: Bench, num_envs: int, pace: Pace) -> Case:
     with bench.roster("native") as roster:
         ours = 'make_vec("CartPole-v1", num_threads={}), buffers="leased"'
         roster.add("shoal", "Shoal", num_envs, {"num_threads": 1}, role="shoal", how=ours.format(1))
-        cores = os.cpu_count() or 1
-        if cores > 1:
-            name = f"Shoal, up to {cores} threads"
+        count = len(cores())
+        if count > 1:
+            name = f"Shoal, up to {count} threads"
             roster.add("shoal", "Shoal", num_envs, {}, name=name, role="shoal", how=ours.format("None"))
         if bench.loops is not None:
             loops = bench.loops.cartpole(random_actions(num_envs))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from shoal.bench.load import cores
 from shoal.bench.measure import Bench, Pace, Planned, Rival
 from shoal.bench.pingpong import BARE, BOUND, SLEEP, PingPong
 from shoal.bench.results import Case, Role
@@ -49,9 +49,9 @@ def _title(workload: str, num_envs: int) -> str:
 
 def configurations() -> dict[str, dict[str, Any]]:
     """Ways to run Shoal, the default first."""
-    cores = len(os.sched_getaffinity(0))
-    found: dict[str, dict[str, Any]] = {f"Shoal, {cores} workers" if cores > 1 else "Shoal, 1 worker": {}}
-    caller = max(1, cores - 1)
+    count = len(cores())
+    found: dict[str, dict[str, Any]] = {f"Shoal, {count} workers" if count > 1 else "Shoal, 1 worker": {}}
+    caller = max(1, count - 1)
     words = f"Shoal, {caller} worker{'s' if caller > 1 else ''} + caller"
     return {**found, words: {"num_workers": caller, "caller_steps": True}}
 
@@ -62,7 +62,7 @@ def _steps(bench: Bench, workload: str, num_envs: int, pace: Pace) -> Case:
             words = ", ".join(f"{key}={value}" for key, value in options.items())
             how = f"ProcessVectorEnv({words})"
             roster.add("shoal", "Shoal", [workload], num_envs, options, name=name, role="shoal", how=how)
-            bare = options.get("num_workers", len(os.sched_getaffinity(0))), "caller_steps" in options
+            bare = options.get("num_workers", len(cores())), "caller_steps" in options
             if workload == "Still":
                 what = "forked workers over one mapping, nothing else"
                 title = name.replace("Shoal", "bare")
@@ -83,15 +83,15 @@ def _steps(bench: Bench, workload: str, num_envs: int, pace: Pace) -> Case:
 
 
 def _trips(bench: Bench, pace: Pace) -> Case:
-    title, cores = "A round trip between two processes", sorted(os.sched_getaffinity(0))
+    title, places = "A round trip between two processes", cores()
     rivals: list[Rival] = []
-    where = f"cores {cores[0]} and {cores[-1]}" if len(cores) > 1 else "one core for both"
+    where = f"cores {places[0]} and {places[-1]}" if len(places) > 1 else "one core for both"
     pingpong = None
     try:
         pingpong = PingPong()
         roles: dict[str, Role] = {BOUND: "shoal", BARE: "limit", SLEEP: "limit"}
         names = {BOUND: "Shoal's gate, from Python", BARE: "futex, spinning first", SLEEP: "futex alone"}
-        for way, burst in pingpong.bursts(cores[0], cores[-1]).items():
+        for way, burst in pingpong.bursts(places[0], places[-1]).items():
             rivals.append(Rival(names[way], roles[way], 1, burst, f"{where}, {_SIDES[way]}"))
         rivals.sort(key=lambda rival: rival.role != "shoal")
         return bench.timed("process", title, "us", rivals, pace, lambda n, s: s * 1e6, more_is_better=False)
