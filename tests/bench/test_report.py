@@ -11,7 +11,10 @@ def test_a_table_fits_into_80_columns_and_says_everything():
     long = Row(
         "a rival with a very long name indeed", "limit", (123456.0, 99999.0), "x" * 30 + " " + "y" * 60
     )
-    text = case_text(case(rows=(*case().rows, long), rounds_repeated=3, rounds_disturbed=2, lost_cores=0.71))
+    peer = Row("another one that is called something long", "peer", (3.0, 4.0))
+    text = case_text(
+        case(rows=(*case().rows, long, peer), rounds_repeated=3, rounds_disturbed=2, lost_cores=0.71)
+    )
     assert max(map(len, text.splitlines())) <= 80
     assert "native: Toys, num_envs=8" in text
     assert "Shoal: num_threads=1" in text and "each: 3 bursts" in text
