@@ -1,6 +1,8 @@
 """`shoal bench` as a user types it, with suites that cost nothing."""
 
+import importlib.util
 import json
+import sys
 import xml.etree.ElementTree as ElementTree
 
 import pytest
@@ -8,6 +10,7 @@ import pytest
 from shoal.bench import command, sweep
 from shoal.bench.compile import SOURCES, compiled
 from shoal.bench.measure import Bench, Gone, Pace, Planned, Rival
+from shoal.bench.suites import startup
 from shoal.cli import main
 from shoal.errors import BuildError
 from tests.bench import found
@@ -138,3 +141,21 @@ def test_a_rival_that_fails_while_it_is_timed_is_noted_and_the_others_begin_agai
     case = bench.timed("native", "toys", "s", rivals, Pace(2, None), lambda n, s: s)
     assert [row.name for row in case.rows] == ["Shoal"] and len(case.shoal.turns) == 2
     assert bench.notes == ["without Peer in 'toys': it ended with status 1"]
+
+
+def test_a_peer_without_a_part_in_these_suites_is_told_so(fake, capsys, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: True)
+    assert main(["bench", "native", "--against", "cpprb,gymnasium", "--quiet"]) == 0
+    said = capsys.readouterr().out
+    assert "cpprb has no part in native, but in replay, startup, memory" in said
+    assert "gymnasium has no part" not in said
+
+
+def test_an_import_that_fails_is_not_a_quick_one():
+    bench = Bench({"cpprb": sys.executable} if importlib.util.find_spec("cpprb") is None else {})
+    case = startup._imports(bench, Pace(1, None))
+    assert [row.name for row in case.rows] == ["Shoal", "NumPy and Gymnasium"]
+    if bench.pythons:
+        assert bench.notes == [
+            "without cpprb in 'Importing, in a new Python': ModuleNotFoundError: No module named 'cpprb'"
+        ]

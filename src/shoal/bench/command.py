@@ -117,6 +117,9 @@ def _suites(bench: Bench, args: argparse.Namespace) -> list[Case]:
     names = list(dict.fromkeys(args.suites)) or list(SUITES)
     options = {name: {"envs": args.envs} if name in _SIZED else {} for name in names}
     plans = {name: SUITES[name](bench, **options[name]) for name in names}
+    for name, peer in peers.PEERS.items():
+        if args.against and name in args.against.split(",") and not set(peer.suites) & set(names):
+            bench.note(f"{name} has no part in {', '.join(names)}, but in {', '.join(peer.suites)}")
     cases: list[Case] = []
     total = sum(planned.seconds for plan in plans.values() for planned in plan)
     with Progress(total, enabled=not args.quiet) as bench.progress:

@@ -16,7 +16,7 @@ from shoal.bench.progress import Progress
 from shoal.bench.results import Case, Role, Row
 from shoal.errors import BuildError
 
-__all__ = ["Bench", "Gone", "Pace", "Planned", "Rival", "Roster"]
+__all__ = ["Bench", "Gone", "Pace", "Planned", "Rival", "Roster", "naming"]
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,9 @@ class Gone(Exception):
     """A rival failed while it was timed: its name, and why."""
 
 
-def _naming(name: str, burst: Burst) -> Burst:
+def naming(name: str, burst: Burst) -> Burst:
+    """A burst that says whose it is when it fails."""
+
     def named(calls: int) -> float:
         try:
             return burst(calls)
@@ -90,7 +92,7 @@ class Roster:
             interpreter = self._bench.interpreter(library, self._group)
             if interpreter is not None:
                 amount, burst = interpreter.make(maker, *arguments)
-                self.rivals.append(Rival(name or maker, role, amount, _naming(name or maker, burst), how))
+                self.rivals.append(Rival(name or maker, role, amount, naming(name or maker, burst), how))
         except PeerError as error:
             self._bench.note(f"without {name or maker}: {error}")
 

@@ -7,7 +7,9 @@ import sys
 import time
 
 from shoal.bench.interleave import Burst
-from shoal.bench.measure import Bench, Pace, Planned, Rival
+from shoal.bench.interpreter import PeerError
+from shoal.bench.measure import Bench, Pace, Planned, Rival, naming
+from shoal.bench.peers import PEERS
 from shoal.bench.results import Case
 from shoal.bench.rivals.native import random_actions
 
@@ -43,7 +45,9 @@ def _importing(python: str, names: str) -> Burst:
     def burst(calls: int) -> float:
         start = time.perf_counter()
         for _ in range(calls):
-            subprocess.run([python, "-c", f"import {names}"], check=False, capture_output=True)
+            done = subprocess.run([python, "-c", f"import {names}"], capture_output=True, text=True)
+            if done.returncode != 0:  # else it would be quick
+                raise PeerError((done.stderr.strip().splitlines() or ["it said nothing"])[-1])
         return time.perf_counter() - start
 
     return burst
@@ -54,10 +58,10 @@ def _imports(bench: Bench, pace: Pace) -> Case:
     below = "numpy, gymnasium.vector"
     bare = _importing(sys.executable, below)
     rivals.append(Rival("NumPy and Gymnasium", "limit", 1, bare, f"python -c 'import {below}'"))
-    for library, python in bench.pythons.items():
-        if library != "gymnasium":
-            how = f"python -c 'import {library}'"
-            rivals.append(Rival(library, "peer", 1, _importing(python, library), how))
+    for name, peer in PEERS.items():
+        if peer.module in bench.pythons and name != "gymnasium":
+            burst = naming(name, _importing(bench.pythons[peer.module], peer.module))
+            rivals.append(Rival(name, "peer", 1, burst, f"python -c 'import {peer.module}'"))
     return _timed(bench, "Importing, in a new Python", rivals, pace, "the files are in the page cache")
 
 
