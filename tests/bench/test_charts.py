@@ -103,3 +103,14 @@ def test_a_png_shows_the_same(tmp_path):
 def test_other_endings_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"a \.svg or a \.png file, got .*a\.pdf"):
         drawing.write(tmp_path / "a.pdf", charts.bars([case()]))
+
+
+def test_a_footer_is_wrapped_into_the_picture():
+    text = " ".join(["word"] * 60)
+    for picture in (charts.bars([case()], text), charts.lines([sweep()], text)):
+        lines = [
+            shape for shape in picture.shapes if isinstance(shape, Text) and shape.text.startswith("word")
+        ]
+        assert len(lines) > 1
+        assert all(20 + len(line.text) * drawing.LETTER <= picture.width for line in lines)
+        assert max(line.y for line in lines) < picture.height

@@ -52,12 +52,16 @@ def test_a_suite_is_given_its_numbers(fake):
 
 def test_results_are_written_as_json_and_drawn(fake, tmp_path, capsys):
     target, plot = tmp_path / "a.json", tmp_path / "a.svg"
-    assert main(["bench", "native", "--json", str(target), "--plot", str(plot), "--quiet"]) == 0
+    python = ["--python", f"gymnasium={sys.executable}"]
+    assert main(["bench", "native", *python, "--json", str(target), f"--plot={plot}", "--quiet"]) == 0
     written = json.loads(target.read_text())
-    assert written["command"] == "shoal bench native", "where results go is not a part of it"
+    assert written["command"] == f"shoal bench native --python gymnasium={sys.executable}", (
+        "less where it goes"
+    )
     assert [case["suite"] for case in written["cases"]] == ["native"]
     assert {"cpu", "cores", "platform", "load"} == set(written["machine"])
-    ElementTree.parse(plot)
+    said = [text.text for text in ElementTree.parse(plot).iter() if text.tag.endswith("text")]
+    assert any(text.startswith("shoal bench native, ") for text in said), "a chart names no directories"
     assert f"written: {target}" in capsys.readouterr().out
 
 

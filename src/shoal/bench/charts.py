@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 
 from shoal.bench.drawing import LETTER, Box, Dot, Line, Picture, Shape, Text
@@ -48,6 +49,12 @@ class _Log:
         return [10.0**power for power in range(first, last + 1, step)]
 
 
+def _footer(text: str, y: float, width: float) -> list[Shape]:
+    """Lines of letters that fit."""
+    wrapped = textwrap.wrap(text, int((width - 40) / LETTER))
+    return [Text(20, y + 18 * i, line, _FAINT) for i, line in enumerate(wrapped)]
+
+
 # ---- Bars
 
 
@@ -64,8 +71,8 @@ def bars(cases: Sequence[Case], footer: str = "") -> Picture:
         if case.rows:
             drawn, y = _panel(case, y)
             shapes += drawn
-    shapes.append(Text(20, y, footer or "whiskers: quartiles", _FAINT))
-    return Picture(_WIDTH, y + 18, shapes, "shoal bench")
+    notes = _footer(footer or "whiskers: quartiles", y, _WIDTH)
+    return Picture(_WIDTH, y + 18 * len(notes), [*shapes, *notes], "shoal bench")
 
 
 def _panel(case: Case, y: float) -> tuple[list[Shape], float]:
@@ -119,10 +126,9 @@ def lines(sweeps: Sequence[Sweep], footer: str = "") -> Picture:
         shapes += _lines_panel(sweep, left, top)
     rows, columns = -(-len(drawn) // 2), min(2, len(drawn))
     bottom = 24 + rows * (_HEIGHT + 100)
-    shapes.append(
-        Text(20, bottom - 8, footer or "whiskers: quartiles; dashed line: saturated from there", _FAINT)
-    )
-    return Picture(20 + max(1, columns) * _PANEL, bottom + 14, shapes, "shoal bench sweep")
+    width = 20 + max(1, columns) * _PANEL
+    notes = _footer(f"{footer or 'whiskers: quartiles'}, dashed: saturated from there", bottom - 8, width)
+    return Picture(width, bottom - 4 + 18 * len(notes), [*shapes, *notes], "shoal bench sweep")
 
 
 def _lines_panel(sweep: Sweep, left: float, top: float) -> list[Shape]:

@@ -143,13 +143,14 @@ def _saying(bench: Bench) -> Callable[[Case], None]:
 # ---- What is said of the run itself
 
 
-def command_line(args: argparse.Namespace) -> str:
-    """What to type to do this again; where results go is not a part of it."""
+def command_line(args: argparse.Namespace, pythons: bool = True) -> str:
+    """What to type to do this again, less where results go; which Pythons, if `pythons`."""
+    left_out = ("--json", "--plot", *(() if pythons else ("--python",)))
     words, skip = ["shoal"], False
     for word in args.argv:
-        if not skip and not word.startswith(("--json", "--plot", "--quiet")):
+        if not skip and not word.startswith((*left_out, "--quiet")):
             words.append(word)
-        skip = not skip and word in ("--json", "--plot")
+        skip = not skip and word in left_out
     return shlex.join(words)
 
 
@@ -214,7 +215,8 @@ def _written(
         Path(args.json).write_text(json.dumps(found, indent=1) + "\n")
         print(f"written: {args.json}")
     if args.plot:
-        footer = f"{command_line(args)}; {machine()['cpu']}, {os.cpu_count()} cores; whiskers: quartiles"
+        command = command_line(args, pythons=False)
+        footer = f"{command}, {machine()['cpu']}, {os.cpu_count()} cores, whiskers: quartiles"
         picture = charts.lines(sweeps, footer) if sweeps else charts.bars(cases, footer)
         drawing.write(args.plot, picture)
         print(f"written: {args.plot}")

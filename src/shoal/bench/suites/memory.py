@@ -84,5 +84,5 @@ def _rows(bench: Bench, turns: int) -> Case:
     for library, maker in _BUFFERS.items():
         rows.append((maker, "peer", _added(bench, library, "replay", turns, maker, *what), ""))
     payload = sum(array.nbytes for array in rows_of(1, (4,), "float32").values()) * _ROWS / 1e6
-    rows.append(("the rows' bytes", "limit", (payload,), "arithmetic"))
+    rows.append(("bytes of the rows", "limit", (payload,), "arithmetic"))
     return _case(f"{_ROWS:,} rows of 4 floats in a replay buffer", rows, turns, "filled")

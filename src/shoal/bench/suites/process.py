@@ -20,7 +20,7 @@ PEERS = ("gymnasium", "stable_baselines3", "tianshou", "torchrl", "pufferlib")
 _WORKLOADS = {
     "Still": "environments that do nothing",
     "Pixels": "84x84x4 bytes of observation",
-    "Telling": 'infos of {"a": 1.0, "b": 2} each step',
+    "Telling": "infos of two numbers each step",
 }
 
 
@@ -90,7 +90,7 @@ def _trips(bench: Bench, pace: Pace) -> Case:
     try:
         pingpong = PingPong()
         roles: dict[str, Role] = {BOUND: "shoal", BARE: "limit", SLEEP: "limit"}
-        names = {BOUND: "Shoal's gate, from Python", BARE: "futex, spinning first", SLEEP: "futex alone"}
+        names = {BOUND: "Shoal, its gate", BARE: "futex, spinning first", SLEEP: "futex alone"}
         for way, burst in pingpong.bursts(places[0], places[-1]).items():
             rivals.append(Rival(names[way], roles[way], 1, burst, f"{where}, {_SIDES[way]}"))
         rivals.sort(key=lambda rival: rival.role != "shoal")
