@@ -73,6 +73,7 @@ def test_a_sweep_has_a_line_for_each_rival_and_a_mark_where_it_saturates(tmp_pat
     assert len([path for path in root.iter(f"{SVG}path") if path.get("stroke-dasharray")]) == 1
     assert len(list(root.iter(f"{SVG}circle"))) == 8
     assert {"Shoal", "C loop", "Toys in C", "env steps/s by num_envs"} <= set(texts(root))
+    assert {"1", "4", "16", "64"} <= set(texts(root)), "few points are named themselves"
 
 
 def test_labels_of_lines_do_not_lie_on_each_other():

@@ -80,3 +80,12 @@ def test_one_that_cannot_be_installed_does_not_stop_the_others(nothing_installed
     peers.install(["envpool", "cpprb"], said.append, run)
     assert "envpool could not be installed: ERROR: No matching distribution" in said
     assert set(peers.find(None, {}, lambda text: None)) == {"cpprb"}
+
+
+def test_what_a_library_leaves_where_it_is_imported_is_not_left_with_the_user(tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    (tmp_path / "untidy.py").write_text("open('left', 'w')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path / "here")
+    assert peers.imported(sys.executable, "untidy") is None
+    assert list((tmp_path / "here").iterdir()) == []

@@ -11,6 +11,7 @@ def test_the_knee_is_from_where_on_more_gives_less_than_a_tenth():
     assert knee([(1, 95), (4, 40), (16, 100), (64, 98)]) == 16, "a dip after it is not saturation"
     assert knee([(1, 10), (4, 40), (16, 100)]) is None, "still growing"
     assert knee([(1, 100), (2, 100)]) == 1
+    assert knee([(1, 100)]) is None, "one point does not saturate"
 
 
 def grown(**changes):

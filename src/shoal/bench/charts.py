@@ -147,7 +147,7 @@ def _lines_panel(sweep: Sweep, left: float, top: float) -> list[Shape]:
     for value in up.ticks(18):
         shapes.append(Line(((begin, up(value)), (end, up(value))), _GRID))
         shapes.append(Text(begin - 6, up(value), number(value), _FAINT, "end"))
-    for value in across.ticks(46):
+    for value in xs if len(xs) <= 6 else across.ticks(46):
         shapes.append(Line(((across(value), high), (across(value), low)), _GRID))
         shapes.append(Text(across(value), low + 12, number(value), _FAINT, "middle"))
     if sweep.saturates_at is not None:

@@ -188,7 +188,7 @@ def _footer(bench: Bench, others: Any, seconds: float) -> str:
     if found:
         lines += textwrap.wrap("measured: " + ", ".join(f"{name} {text}" for name, text in found.items()), 80)
     for note in bench.notes:
-        lines += textwrap.wrap(note.splitlines()[0], 80, subsequent_indent="  ")
+        lines += textwrap.wrap(note.splitlines()[0], 80, subsequent_indent="  ", break_on_hyphens=False)
     lines.append(f"{clock_text(seconds)} min, {others}, load {os.getloadavg()[0]:.1f} at the end")
     return "\n".join(lines)
 

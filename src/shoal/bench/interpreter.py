@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import select
 import shutil
 import subprocess
@@ -31,7 +32,7 @@ class Interpreter:
         self._directory = tempfile.mkdtemp(prefix="shoal-peer-")  # a library may leave files where it runs
         try:
             self._process = subprocess.Popen(
-                [python, str(_SCRIPT), group, library],
+                [os.path.abspath(python) if os.sep in python else python, str(_SCRIPT), group, library],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,

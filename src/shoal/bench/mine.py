@@ -142,7 +142,8 @@ def _case(bench: Bench, env: Any, num_envs: int, pace: Pace) -> Case:
             actions = [made.action_space.sample() for _ in range(16)]
             with suppress(ValueError):  # more than one field, or agent: the small host has no place for them
                 burst = bench.loops.plugin(library(env), np.ascontiguousarray(actions))
-                rivals.append(Rival("its step, called from C", "limit", num_envs, burst, "one thread"))
+                bare = Rival("its step, called from C", "limit", num_envs, undisturbed(burst), "one thread")
+                rivals.append(bare)
         title = f"your environment, num_envs={num_envs:,}"
         case = bench.timed("mine", title, "env steps/s", rivals, pace, lambda n, s: n / s, "random actions")
         return replace(
@@ -198,9 +199,10 @@ def advise(text: str, env: Any, cases: dict[int, Case]) -> Advice:
     options = options_of[row.name]
     what = text.partition(":")[2] if callable(env) else repr(text)
     call = f"shoal.make_vec({what}, num_envs={num_envs}, {_words(options)})"
-    reasons = [
-        f"{number(row.median)} env steps/s; fewer environments lose over a tenth of the best, {number(top)}."
-    ]
+    most = (
+        f"{number(row.median)} env steps/s; more environments gain less than a tenth (best: {number(top)})."
+    )
+    reasons = [most]
     others = [r for r in case.rows if r.role == "shoal" and r is not row]
     if others:
         second = max(others, key=lambda r: r.median)

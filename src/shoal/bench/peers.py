@@ -10,13 +10,14 @@ import importlib.util
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.errors import ShoalError
 
-__all__ = ["PEERS", "Peer", "environments", "find", "install"]
+__all__ = ["PEERS", "Peer", "environments", "find", "imported", "install"]
 
 
 @dataclass(frozen=True)
@@ -84,13 +85,24 @@ def find(
 
 def _checked(name: str, peer: Peer, python: str) -> str:
     try:
-        done = subprocess.run([python, "-c", f"import {peer.module}"], capture_output=True, text=True)
+        wrong = imported(python, peer.module)
     except OSError as error:
         raise ShoalError(f"--python {name}={python}: {error.strerror}") from None
-    if done.returncode != 0:
-        said = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        raise ShoalError(f"--python {name}={python} cannot import {peer.module}: {said}")
+    if wrong is not None:
+        raise ShoalError(f"--python {name}={python} cannot import {peer.module}: {wrong}")
     return python
+
+
+def imported(python: str, modules: str) -> str | None:
+    """Imports them in a new Python, in a directory of its own: some leave files where they run.
+
+    None, or what was wrong.
+    """
+    python = os.path.abspath(python) if os.sep in python else python
+    with tempfile.TemporaryDirectory(prefix="shoal-peer-") as directory:
+        command = [python, "-c", f"import {modules}"]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=directory)
+    return None if done.returncode == 0 else (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
 
 
 def install(

@@ -65,7 +65,9 @@ def _disturbance(case: Case) -> str:
 
 
 def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(text, _WIDTH, initial_indent="    ", subsequent_indent="      ")
+    return textwrap.wrap(
+        text, _WIDTH, initial_indent="    ", subsequent_indent="      ", break_on_hyphens=False
+    )
 
 
 def sweep_text(sweep: Sweep) -> str:

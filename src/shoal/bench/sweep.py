@@ -31,14 +31,17 @@ _PART = 0.9  # saturated: within a tenth of the best
 
 
 def knee(points: Sequence[tuple[float, float]], part: float = _PART) -> float | None:
-    """The first x from which on every value is at least that part of the best; None if only the last is."""
+    """The first x from which on every value is at least that part of the best; None if only the last is.
+
+    Of one point nothing can be said.
+    """
     best = max(value for _, value in points)
     from_there = None
     for x, value in reversed(points):
         if value < part * best:
             break
         from_there = x
-    return None if len(points) > 1 and from_there == points[-1][0] else from_there
+    return None if from_there == points[-1][0] else from_there
 
 
 def grow(

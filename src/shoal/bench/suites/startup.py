@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
 
 from shoal.bench.interleave import Burst
 from shoal.bench.interpreter import PeerError
 from shoal.bench.measure import Bench, Pace, Planned, Rival, naming
-from shoal.bench.peers import PEERS
+from shoal.bench.peers import PEERS, imported
 from shoal.bench.results import Case
 from shoal.bench.rivals.native import random_actions
 
@@ -45,9 +44,9 @@ def _importing(python: str, names: str) -> Burst:
     def burst(calls: int) -> float:
         start = time.perf_counter()
         for _ in range(calls):
-            done = subprocess.run([python, "-c", f"import {names}"], capture_output=True, text=True)
-            if done.returncode != 0:  # else it would be quick
-                raise PeerError((done.stderr.strip().splitlines() or ["it said nothing"])[-1])
+            wrong = imported(python, names)
+            if wrong is not None:  # else it would be quick
+                raise PeerError(wrong)
         return time.perf_counter() - start
 
     return burst
