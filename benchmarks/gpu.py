@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from interleave import interleave
 
 import shoal
 import shoal.torch
+from shoal.bench.interleave import interleave
 from shoal.torch import Prefetcher, pin, to_device
 
 PICTURE = 84 * 84 * 4

@@ -11,7 +11,6 @@ import argparse
 import json
 import os
 import platform
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -21,10 +20,7 @@ from itertools import cycle, islice
 from typing import Any
 
 import numpy as np
-from interleave import Burst, interleave_bursts, undisturbed
-from loops import FLAGS, Loops
 from numpy.typing import NDArray
-from peers import LIBRARIES, PEERS, Interpreter, PeerError, random_actions, stepping
 from standings import (
     FLOAT,
     FLOAT_LIVE,
@@ -44,8 +40,15 @@ from standings import (
 )
 
 import shoal
+from shoal.bench.compile import FLAGS
+from shoal.bench.interleave import Burst, interleave_bursts, undisturbed
+from shoal.bench.interpreter import Interpreter, PeerError
+from shoal.bench.loops import Loops
+from shoal.bench.rivals.native import MAKERS, random_actions, stepping
+from shoal.errors import BuildError
 from shoal.native.plugin import bundled
 
+LIBRARIES = tuple(library for library in MAKERS if library != "shoal")
 SIZES = (1, 8, 64, 1024, 8192)
 PIXELS, PIXEL_ENVS = "Pixels-v0", 1024
 
@@ -114,12 +117,13 @@ def loop_rivals(num_envs: int, actions: NDArray[Any], loops: Loops) -> Rivals:
 
 def peer_rivals(num_envs: int, interpreters: dict[str, Interpreter]) -> Rivals:
     rivals = {}
-    for peer in PEERS:
-        if peer.library in interpreters:
-            try:
-                rivals[peer.name] = interpreters[peer.library].make(peer.name, num_envs)
-            except PeerError as error:
-                print(f"without {peer.name} at {num_envs}: {error}", file=sys.stderr)
+    for library, interpreter in interpreters.items():
+        for name in MAKERS[library]:
+            if not name.endswith("start"):
+                try:
+                    rivals[name] = interpreter.make(name, num_envs)
+                except PeerError as error:
+                    print(f"without {name} at {num_envs}: {error}", file=sys.stderr)
     return rivals
 
 
@@ -190,7 +194,7 @@ def start_peers(args: argparse.Namespace, opened: ExitStack) -> dict[str, Interp
     interpreters = {}
     for library in args.peers:
         try:
-            interpreters[library] = Interpreter(getattr(args, f"python_{library}"), library)
+            interpreters[library] = Interpreter(getattr(args, f"python_{library}"), library, "native")
             opened.callback(interpreters[library].close)
         except PeerError as error:
             print(f"without {library}: {error}", file=sys.stderr)
@@ -200,8 +204,8 @@ def start_peers(args: argparse.Namespace, opened: ExitStack) -> dict[str, Interp
 def compile_loops() -> Loops | None:
     try:
         return Loops()
-    except (OSError, subprocess.CalledProcessError) as error:
-        print(f"without C loops: {getattr(error, 'stderr', None) or error}", file=sys.stderr)
+    except BuildError as error:
+        print(f"without C loops: {error}", file=sys.stderr)
         return None
 
 

@@ -11,7 +11,6 @@ import argparse
 import json
 import os
 import platform
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -21,23 +20,25 @@ from pathlib import Path
 from typing import Any
 
 import process_standings as standings
-from interleave import Burst, Timing, interleave_bursts
-from load import Patience, cpu_seconds, watched
-from peers import Interpreter, PeerError, random_actions
-from pingpong import BARE, SLEEP, PingPong, crowd
-from process_rivals import MAKERS
 from process_standings import ASYNC, BARE_OF, CONFIGURATIONS, SYNC, TWO
 from standings import Bar, Rate, Rates
-from toy_envs import maker
 
 import shoal
+from shoal.bench.interleave import Burst, Timing, interleave_bursts
+from shoal.bench.interpreter import Interpreter, PeerError
+from shoal.bench.load import Patience, cpu_seconds, watched
+from shoal.bench.pingpong import BARE, SLEEP, PingPong, crowd
+from shoal.bench.rivals.native import random_actions
+from shoal.bench.rivals.process import MAKERS
+from shoal.bench.toys import maker
+from shoal.errors import BuildError
 
 LIBRARIES = tuple(library for library in MAKERS if library != "shoal")
 SIZES = (8, 32)
 WORK_US = (1, 2, 5, 10, 20, 50, 100, 1000)
 STARTED, CONTEXTS = 32, ("fork", "forkserver", "spawn")
 DEFAULT = "default"
-SCRIPT = str(Path(__file__).with_name("process_rivals.py"))
+CORE = Path(__file__).resolve().parent.parent / "core"
 
 Rivals = dict[str, tuple[int, Burst]]  # name -> environment steps per call, and the burst
 
@@ -163,9 +164,9 @@ def work(run: Run) -> None:
 def gates(run: Run) -> None:
     """A round trip of the gate: with a core for each, with one for both, and in a crowd."""
     try:
-        pingpong = PingPong()
-    except (OSError, subprocess.CalledProcessError) as error:
-        print(f"without round trips: {getattr(error, 'stderr', None) or error}", file=sys.stderr)
+        pingpong = PingPong(CORE)
+    except (OSError, BuildError) as error:
+        print(f"without round trips: {error}", file=sys.stderr)
         return
     cores = sorted(os.sched_getaffinity(0))
     with ExitStack() as opened:
@@ -240,7 +241,7 @@ def first_start(calls: int) -> float:
     """In a process that has started no worker before."""
     total = 0.0
     for _ in range(calls):
-        interpreter = Interpreter(sys.executable, "shoal", SCRIPT)
+        interpreter = Interpreter(sys.executable, "shoal", "process")
         total += interpreter.make("Shoal start", STARTED, None)[1](1)
         interpreter.close()
     return total
@@ -315,7 +316,7 @@ def start_interpreters(args: argparse.Namespace, opened: ExitStack) -> dict[str,
         given = getattr(args, f"python_{library}", None) or args.python_peers
         try:
             python = sys.executable if library == "shoal" else given
-            interpreters[library] = Interpreter(python, library, SCRIPT)
+            interpreters[library] = Interpreter(python, library, "process")
             opened.callback(interpreters[library].close)
         except PeerError as error:
             print(f"without {library}: {error}", file=sys.stderr)

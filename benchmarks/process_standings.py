@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pingpong import BARE, GATE, GATE_YIELDS, SLEEP
 from standings import Bar, Rate, Rates
+
+from shoal.bench.pingpong import BARE, GATE, GATE_YIELDS, SLEEP
 
 TWO, ONE, CALLER = "Shoal, 2 workers", "Shoal, 1 worker", "Shoal, 1 worker + caller"
 CONFIGURATIONS = {

@@ -12,10 +12,10 @@ import gymnasium
 import gymnasium.vector.utils as theirs
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, Space, Text, Tuple
-from interleave import interleave
 
 import shoal
 import shoal.spaces as ours
+from shoal.bench.interleave import interleave
 
 CASES: dict[str, Space] = {
     "Box(4,) float32": Box(-1, 1, (4,)),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from interleave import Timing
-from loops import SCALAR, VECTORISED, VECTORISED_FLOAT
-from peers import PEERS
+from shoal.bench.interleave import Timing
+from shoal.bench.loops import SCALAR, VECTORISED, VECTORISED_FLOAT
+from shoal.bench.report import number
+from shoal.bench.rivals.native import MAKERS
 
 LEASED, LIVE, IN_PLACE = "Shoal leased", "Shoal live", "Shoal live, actions in place"
 FLOAT, FLOAT_LIVE, TWO = "Shoal leased, float", "Shoal live, float", "Shoal leased, 2 threads"
@@ -49,15 +50,8 @@ def print_rates(num_envs: int, rates: Rates) -> None:
     for name, rate in rates.items():
         if name != WRITE:
             facts = rate.facts()
-            span = f"[{_short(facts['low'])} .. {_short(facts['high'])}]"
-            print(f"  {name:28} {_short(facts['median']):>8} {span:22} {rate.over(rates[LEASED]):9.4f}")
-
-
-def _short(number: float) -> str:
-    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if number >= size:
-            return f"{number / size:.3g}{unit}" if number < 999.5 * size else f"{number / size:.0f}{unit}"
-    return f"{number:.3g}"
+            span = f"[{number(facts['low'])} .. {number(facts['high'])}]"
+            print(f"  {name:28} {number(facts['median']):>8} {span:22} {rate.over(rates[LEASED]):9.4f}")
 
 
 @dataclass(frozen=True)
@@ -121,7 +115,7 @@ class Bar:
         return f"{self.verdict:5} {self.text:70} {found:>12}   {sign} {self.limit:g}"
 
 
-_ENVPOOL = tuple(peer.name for peer in PEERS if peer.library == "envpool")
+_ENVPOOL = tuple(name for name in MAKERS["envpool"] if not name.endswith("start"))
 _BEST = {_ENVPOOL: "the best EnvPool"}
 _RATIOS = (
     # num_envs, ours, the best of theirs, at least

@@ -20,7 +20,7 @@ LAYERS = [
     {"vector", "replay"},
     {"learner", "dashboard"},
     {"cluster"},
-    {"adapters", "chaos", "check", "demo", "doctor", "reference", "torch", "viewer"},
+    {"adapters", "bench", "chaos", "check", "demo", "doctor", "reference", "torch", "viewer"},
     {"__init__"},
     {"cli"},
     {"__main__"},

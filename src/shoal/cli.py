@@ -49,6 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     check.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", type=_option)
     check.set_defaults(run=_check)
 
+    _add_bench(commands)
     _add_viewer(commands)
 
     chaos = commands.add_parser(
@@ -58,6 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     chaos.set_defaults(run=_chaos)
 
     args = parser.parse_args(argv)
+    args.argv = list(sys.argv[1:] if argv is None else argv)
     if args.command is None:
         parser.print_help(sys.stderr)
         return 2
@@ -108,6 +110,44 @@ def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     )
     demo.add_argument("--png", metavar="FILE", help="write the learning curve as a picture")
     demo.set_defaults(run=_demo)
+
+
+def _add_bench(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    bench = commands.add_parser("bench", help="measure Shoal, its peers and the limits of this machine")
+    bench.add_argument(
+        "suites",
+        nargs="*",
+        metavar="SUITE",
+        help="native, process, replay, startup, memory (default: these, quickly); or sweep: how cost grows",
+    )
+    bench.add_argument(
+        "--against",
+        metavar="PEERS",
+        help="of gymnasium,envpool,pufferlib,sb3,tianshou,torchrl,cpprb (default: those that are installed)",
+    )
+    bench.add_argument(
+        "--python", action="append", default=[], metavar="NAME=PATH", help="a Python that has this peer"
+    )
+    bench.add_argument(
+        "--install",
+        action="store_true",
+        help="put peers into virtual environments of their own, in the cache",
+    )
+    bench.add_argument("--envs", type=_positive, nargs="+", metavar="N", help="numbers of environments")
+    bench.add_argument("--full", action="store_true", help="longer turns and more cases: some minutes")
+    bench.add_argument(
+        "--mine", metavar="MODULE:FACTORY", help="measure your environment in every backend, and advise"
+    )
+    bench.add_argument(
+        "--only", nargs="+", metavar="SWEEP", help="of sweep: envs, bytes, threads, workers, replay"
+    )
+    bench.add_argument(
+        "--seconds", type=_seconds, default=60.0, help="of sweep: time for each (default: %(default)g)"
+    )
+    bench.add_argument("--json", metavar="FILE", help="write all numbers there")
+    bench.add_argument("--plot", metavar="FILE", help="draw them there: .svg or .png")
+    bench.add_argument("--quiet", action="store_true", help="no progress")
+    bench.set_defaults(run=_bench)
 
 
 def _add_viewer(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -244,6 +284,12 @@ def _check(args: argparse.Namespace) -> int:
 
 def _chaos(args: argparse.Namespace) -> int:
     from shoal.chaos import command
+
+    return command.run(args)
+
+
+def _bench(args: argparse.Namespace) -> int:
+    from shoal.bench import command
 
     return command.run(args)
 

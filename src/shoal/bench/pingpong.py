@@ -5,11 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-import shlex
-import shutil
 import signal
-import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,37 +13,34 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from bare_process import die_with_parent
-from interleave import Burst
 
 from shoal import _core
+from shoal.bench.bare_process import die_with_parent
+from shoal.bench.compile import SOURCES, compiled
+from shoal.bench.interleave import Burst
+
+__all__ = ["BARE", "BOUND", "GATE", "GATE_YIELDS", "SLEEP", "PingPong", "crowd"]
 
 GATE, GATE_YIELDS, BARE, SLEEP = "gate", "gate, told to yield", "bare spin, then sleep", "sleeping alone"
 BOUND = "gate, both sides in Python"
 _KINDS = {GATE: 0, GATE_YIELDS: 1, BARE: 2, SLEEP: 3}
-_FLAGS = ("-O2", "-std=c11", "-fPIC", "-shared")
-_HERE = Path(__file__).resolve().parent
 
 
 class PingPong:
-    """pingpong.c, compiled with the gate's own source, and a partner process for each way."""
+    """pingpong.c and a partner process for each way; with `core`, the gate's own source too, in C."""
 
-    def __init__(self) -> None:
-        core = _HERE.parent / "core"
-        compiler = shlex.split(os.environ.get("CC", "cc"))
-        directory = tempfile.mkdtemp(prefix="shoal-pingpong-")
-        try:
-            path = Path(directory) / "pingpong.so"
-            sources = [_HERE / "pingpong.c", core / "gate.c", core / "platform.c"]
-            command = [*compiler, *_FLAGS, f"-I{core}", *map(str, sources), "-o", str(path), "-lpthread"]
-            subprocess.run(command, check=True, capture_output=True, text=True)
-            self._library = ctypes.CDLL(str(path))
-        finally:
-            shutil.rmtree(directory)  # a loaded library needs its file no more
+    def __init__(self, core: Path | None = None) -> None:
+        gate = () if core is None else (core / "gate.c", core / "platform.c")
+        flags = ["-std=c11"] if core is None else ["-std=c11", "-DSHOAL_GATE", f"-I{core}"]
+        self._library = compiled(SOURCES / "pingpong.c", *gate, flags=flags)
         self._library.pingpong_create.restype = ctypes.c_void_p
         self._library.pingpong_child.restype = ctypes.c_int64
         self._closers: list[Callable[[], Any]] = []
-        self._made = {name: self._in_c(kind) for name, kind in _KINDS.items()}
+        self._made = {
+            name: self._in_c(kind)
+            for name, kind in _KINDS.items()
+            if core is not None or name in (BARE, SLEEP)
+        }
         self._made[BOUND] = self._bound()
 
     def bursts(self, mine: int, partners: int) -> dict[str, Burst]:

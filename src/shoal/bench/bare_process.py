@@ -19,6 +19,10 @@ from typing import Any
 
 import numpy as np
 
+from shoal.bench.load import cores
+
+__all__ = ["BareProcesses", "die_with_parent"]
+
 LOOKS, YIELD_NS, SLEEP_S = 200, 200_000, 50e-6
 LINE = 8  # words, so that each has a cache line of its own
 
@@ -44,7 +48,7 @@ class BareProcesses:
         self._turn = 0
         parts = num_workers + caller_steps
         edges = np.linspace(0, count, parts + 1).astype(int).tolist()
-        self._looks = LOOKS if parts + (not caller_steps) <= len(os.sched_getaffinity(0)) else 0
+        self._looks = LOOKS if parts + (not caller_steps) <= len(cores()) else 0
         self._workers = range(0, num_workers * LINE, LINE)
         self.pids = []
         for worker in range(num_workers):

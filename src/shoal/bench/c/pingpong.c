@@ -1,43 +1,69 @@
-/* Round trips between two processes over one mapping: Shoal's gate, bare spin-then-sleep, sleeping alone. */
+/* Round trips between two processes over one mapping: bare spin-then-sleep, sleeping alone, and, with
+ * SHOAL_GATE and the core's sources at hand, the gate. Linux: the limit is a futex. */
 // SPDX-License-Identifier: MIT
 #define _GNU_SOURCE
+#ifdef SHOAL_GATE
 #include "gate.h"
-
+#endif
+#include <linux/futex.h>
 #include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { GATE = 0, GATE_YIELDS = 1, SPIN = 2, SLEEP = 3 };
 enum { SPINS = 4096 };
 
 typedef struct line {
-    _Alignas(64) shoal_word number;
-    shoal_word asleep;
+    _Alignas(64) _Atomic uint32_t number;
+    _Atomic uint32_t asleep;
 } line;
 
 typedef struct table {
+#ifdef SHOAL_GATE
     shoal_gate gate;
     shoal_bell bell;
+#endif
     line there, back;
 } table;
 
 typedef struct pingpong {
     table *shared;
     pid_t child;
-    int kind, bell_fd, ring_fd;
+    int kind;
     uint32_t turn;
+#ifdef SHOAL_GATE
+    int bell_fd, ring_fd;
     shoal_patience patience;
+#endif
 } pingpong;
 
 /* -- bare: look `spins` times, then sleep ----------------------------------------------------------- */
 
+static void futex(_Atomic uint32_t *word, int operation, uint32_t value) {
+    const struct timespec slice = {0, 50000000}; /* the belt: a partner that died rings no more */
+    syscall(SYS_futex, word, operation, value, operation == FUTEX_WAIT ? &slice : NULL, NULL, 0);
+}
+
+static void relax(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
 static void put(line *to, uint32_t number) {
     atomic_store(&to->number, number);
     if (atomic_load(&to->asleep))
-        shoal_futex_wake(&to->number);
+        futex(&to->number, FUTEX_WAKE, 1);
 }
 
 /* May come back with what was seen already. */
@@ -46,11 +72,11 @@ static uint32_t get(line *from, uint32_t seen, int spins) {
     for (int i = 0; i < spins; i++) {
         if ((now = atomic_load_explicit(&from->number, memory_order_acquire)) != seen)
             return now;
-        shoal_relax();
+        relax();
     }
     atomic_store(&from->asleep, 1);
     if (atomic_load(&from->number) == seen)
-        shoal_futex_wait(&from->number, seen, SHOAL_GATE_SLICE_NS);
+        futex(&from->number, FUTEX_WAIT, seen);
     atomic_store_explicit(&from->asleep, 0, memory_order_relaxed);
     return atomic_load_explicit(&from->number, memory_order_acquire);
 }
@@ -58,6 +84,9 @@ static uint32_t get(line *from, uint32_t seen, int spins) {
 static int spins_of(const pingpong *p) { return p->kind == SPIN ? SPINS : 0; }
 
 /* -- the gate: as Gates.wait and Gate.wait of the binding do it --------------------------------------- */
+
+#ifdef SHOAL_GATE
+static bool is_gate(const pingpong *p) { return p->kind <= GATE_YIELDS; }
 
 static void gate_round(pingpong *p) {
     shoal_gate *gate = &p->shared->gate;
@@ -73,20 +102,45 @@ static void gate_round(pingpong *p) {
     }
 }
 
+static uint32_t gate_wait(pingpong *p, uint32_t seen) {
+    return shoal_gate_wait(&p->shared->gate, seen, &p->patience);
+}
+
+static void gate_finish(pingpong *p, uint32_t seen) {
+    shoal_gate_finish(&p->shared->gate, 1, 0, seen, &p->shared->bell, p->ring_fd);
+}
+
+static int gate_open(pingpong *p) {
+    p->patience = shoal_patience_new(p->kind == GATE_YIELDS, 0);
+    return shoal_bell_create(&p->bell_fd, &p->ring_fd);
+}
+
+static void gate_close(pingpong *p) {
+    close(p->bell_fd);
+    if (p->ring_fd != p->bell_fd)
+        close(p->ring_fd);
+}
+#else
+static bool is_gate(const pingpong *p) { return (void)p, false; }
+static void gate_round(pingpong *p) { (void)p; }
+static uint32_t gate_wait(pingpong *p, uint32_t seen) { return (void)p, seen; }
+static void gate_finish(pingpong *p, uint32_t seen) { (void)p, (void)seen; }
+static int gate_open(pingpong *p) { return p->kind <= GATE_YIELDS ? -1 : 0; }
+static void gate_close(pingpong *p) { (void)p; }
+#endif
+
 static void serve(pingpong *p, pid_t parent) {
-    table *shared = p->shared;
     for (uint32_t seen = 0;;) {
         uint32_t now = seen;
         while (now == seen && getppid() == parent)
-            now = p->kind <= GATE_YIELDS ? shoal_gate_wait(&shared->gate, seen, &p->patience)
-                                         : get(&shared->there, seen, spins_of(p));
+            now = is_gate(p) ? gate_wait(p, seen) : get(&p->shared->there, seen, spins_of(p));
         if (now == seen)
             _exit(0);
         seen = now;
-        if (p->kind <= GATE_YIELDS)
-            shoal_gate_finish(&shared->gate, 1, 0, seen, &shared->bell, p->ring_fd);
+        if (is_gate(p))
+            gate_finish(p, seen);
         else
-            put(&shared->back, seen);
+            put(&p->shared->back, seen);
     }
 }
 
@@ -95,11 +149,12 @@ static void serve(pingpong *p, pid_t parent) {
 void *pingpong_create(int kind) {
     pingpong *p = calloc(1, sizeof *p);
     void *shared = mmap(NULL, sizeof(table), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (p == NULL || shared == MAP_FAILED || shoal_bell_create(&p->bell_fd, &p->ring_fd) < 0)
+    if (p == NULL || shared == MAP_FAILED)
         return NULL;
     p->shared = shared;
     p->kind = kind;
-    p->patience = shoal_patience_new(kind == GATE_YIELDS, 0);
+    if (gate_open(p) < 0)
+        return NULL;
     const pid_t parent = getpid();
     p->child = fork();
     if (p->child == 0)
@@ -113,7 +168,7 @@ void pingpong_run(void *made, uint64_t rounds) {
     pingpong *p = made;
     for (uint64_t i = 0; i < rounds; i++) {
         const uint32_t before = p->turn++;
-        if (p->kind <= GATE_YIELDS) {
+        if (is_gate(p)) {
             gate_round(p);
         } else {
             put(&p->shared->there, p->turn);
@@ -128,8 +183,6 @@ void pingpong_free(void *made) {
     kill(p->child, SIGKILL);
     waitpid(p->child, NULL, 0);
     munmap(p->shared, sizeof(table));
-    close(p->bell_fd);
-    if (p->ring_fd != p->bell_fd)
-        close(p->ring_fd);
+    gate_close(p);
     free(p);
 }

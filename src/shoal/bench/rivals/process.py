@@ -1,6 +1,6 @@
-"""Who steps Python environments in processes: Shoal, the bare loop and the peers, as peers.py serves them.
+"""Who steps Python environments in processes: Shoal, the bare loop and the peers.
 
-A rival is made from a workload, [class of toy_envs.py, arguments], a number of environments and options. Its
+A rival is made from a workload, [class of toys.py, arguments], a number of environments and options. Its
 burst steps them with results held until the next step. The first third does not count: processes that slept
 are woken and find a core each.
 """
@@ -15,12 +15,16 @@ from contextlib import ExitStack
 from itertools import cycle, islice
 from typing import Any
 
-from bare_process import BareProcesses, die_with_parent
-from interleave import Burst
-from peers import random_actions, serve_stdin
-from toy_envs import maker
+from shoal.bench.bare_process import BareProcesses, die_with_parent
+from shoal.bench.interleave import Burst
+from shoal.bench.load import cores
+from shoal.bench.rivals.native import random_actions
+from shoal.bench.toys import maker
+
+__all__ = ["MAKERS", "Workload", "drop"]
 
 Workload = list[Any]
+"""The name of a class of toys.py, and its arguments."""
 opened = ExitStack()
 
 
@@ -186,49 +190,87 @@ def _pufferlib(num_workers: int) -> Callable[[Workload, int], tuple[int, Burst]]
 
 # ---- Starting
 
+Start = Callable[[list[Callable[[], Any]], "str | None"], Any]
 
-def shoal_start(num_envs: int, context: str | None) -> tuple[int, Burst]:
+
+def _starting(opener: Callable[[], Start]) -> Callable[[int, str | None], tuple[int, Burst]]:
+    """From nothing to the first observations; a context of None is the library's default."""
+
+    def make(num_envs: int, context: str | None) -> tuple[int, Burst]:
+        start_envs = opener()
+
+        def burst(calls: int) -> float:
+            total = 0.0
+            for _ in range(calls):
+                start = time.perf_counter()
+                envs = start_envs(workload_makers(["Still"], num_envs), context)
+                total += time.perf_counter() - start
+                envs.close()
+            return total
+
+        return num_envs, burst
+
+    return make
+
+
+def _shoal_start() -> Start:
     from shoal.vector import ProcessVectorEnv
 
-    return num_envs, _starting(ProcessVectorEnv, num_envs, context)
+    return lambda makers, context: _reset(ProcessVectorEnv(makers, context=context), seed=0)
 
 
-def gymnasium_start(num_envs: int, context: str | None) -> tuple[int, Burst]:
+def _gymnasium_start() -> Start:
     from gymnasium.vector import AsyncVectorEnv
 
-    return num_envs, _starting(AsyncVectorEnv, num_envs, context)
+    return lambda makers, context: _reset(AsyncVectorEnv(makers, context=context), seed=0)
 
 
-def _starting(kind: Callable[..., Any], num_envs: int, context: str | None) -> Burst:
-    def burst(calls: int) -> float:
-        total = 0.0
-        for _ in range(calls):
-            start = time.perf_counter()
-            envs = kind(workload_makers(["Still"], num_envs), context=context)
-            envs.reset(seed=0)
-            total += time.perf_counter() - start
-            envs.close()
-        return total
+def _sb3_start() -> Start:
+    from stable_baselines3.common.vec_env import SubprocVecEnv
 
-    return burst
+    return lambda makers, context: _reset(SubprocVecEnv(makers, start_method=context))
+
+
+def _tianshou_start() -> Start:
+    from tianshou.env import ShmemVectorEnv
+
+    return lambda makers, context: _reset(ShmemVectorEnv(makers))
+
+
+def _bare_start() -> Start:
+    """Forks one worker per core, which step their part once."""
+
+    def start(makers: list[Callable[[], Any]], context: str | None) -> Any:
+        envs = BareProcesses(makers, min(len(makers), len(cores())), caller_steps=False)
+        envs.step(random_actions(len(makers))[0])
+        return envs
+
+    return start
+
+
+def _reset(envs: Any, **seed: int) -> Any:
+    envs.reset(**seed)
+    return envs
 
 
 MAKERS: dict[str, dict[str, Callable[..., tuple[int, Burst]]]] = {
     "shoal": {
         "Shoal": shoal_process,
         "Shoal send/recv": shoal_send_recv,
-        "Shoal start": shoal_start,
+        "Shoal start": _starting(_shoal_start),
         "bare loop": bare,
+        "bare start": _starting(_bare_start),
     },
     "gymnasium": {
         "Gymnasium async": gymnasium_async,
         "Gymnasium sync": gymnasium_sync,
-        "Gymnasium start": gymnasium_start,
+        "Gymnasium start": _starting(_gymnasium_start),
     },
-    "stable_baselines3": {"SB3 subproc": sb3_subproc},
+    "stable_baselines3": {"SB3 subproc": sb3_subproc, "SB3 start": _starting(_sb3_start)},
     "tianshou": {
         "Tianshou shmem": _tianshou("ShmemVectorEnv"),
         "Tianshou subproc": _tianshou("SubprocVectorEnv"),
+        "Tianshou start": _starting(_tianshou_start),
     },
     "torchrl": {"TorchRL parallel": torchrl_parallel},
     "pufferlib": {"PufferLib, 1 worker": _pufferlib(1), "PufferLib, 2 workers": _pufferlib(2)},
@@ -241,10 +283,3 @@ def drop() -> None:
     global opened
     closing, opened = opened, ExitStack()
     closing.close()
-
-
-if __name__ == "__main__":
-    try:
-        serve_stdin({name: make for makers in MAKERS.values() for name, make in makers.items()}, drop)
-    finally:
-        drop()

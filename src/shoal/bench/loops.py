@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import ctypes
 import os
-import shlex
-import shutil
-import subprocess
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from interleave import Burst
 from numpy.typing import NDArray
 
-FLAGS = ("-O3", "-march=native", "-ffp-contract=off")
+from shoal.bench.compile import SOURCES, compiled
+from shoal.bench.interleave import Burst
+from shoal.native.build import include_directory
+
+__all__ = ["SCALAR", "VECTORISED", "VECTORISED_FLOAT", "Loops"]
+
 SCALAR, VECTORISED, VECTORISED_FLOAT = "C loop, scalar", "C loop, vectorised", "C loop, vectorised, float"
-_HERE = Path(__file__).resolve().parent
 _NAMES = {SCALAR: "loop_scalar", VECTORISED: "loop_double", VECTORISED_FLOAT: "loop_float"}
 
 
@@ -27,18 +26,8 @@ class Loops:
     """Both files as a library."""
 
     def __init__(self) -> None:
-        compiler = shlex.split(os.environ.get("CC", "cc"))
-        directory = tempfile.mkdtemp(prefix="shoal-loops-")
-        try:
-            path = Path(directory) / "loops.so"
-            sources = [str(_HERE / name) for name in ("loops.c", "host.c")]
-            include = f"-I{_HERE.parent / 'include'}"
-            command = [*compiler, *FLAGS, "-fPIC", "-shared", include, *sources, "-o", str(path)]
-            libraries = ["-lm", "-ldl", "-lpthread"]
-            subprocess.run([*command, *libraries], check=True, capture_output=True, text=True)
-            self._library = ctypes.CDLL(str(path))
-        finally:
-            shutil.rmtree(directory)  # a loaded library needs its file no more
+        sources = SOURCES / "loops.c", SOURCES / "host.c"
+        self._library = compiled(*sources, flags=[f"-I{include_directory()}"])
         self._kept: list[Any] = []
         self._made: list[tuple[Callable[..., None], int]] = []
         for name in ("loop_create", "host_create"):
@@ -69,6 +58,21 @@ class Loops:
         self._kept += [source, target]
         where = _address(target), _address(source)
         return self._burst(self._library.copy_run, *where, _u64(num_bytes), _u64(num_threads))
+
+    def start(self, actions: NDArray[np.int64]) -> Burst:
+        """From nothing to the first observations: memory, one step, and away."""
+        turns, num_envs = actions.shape
+        library = self._library
+
+        def burst(count: int) -> float:
+            start = time.perf_counter()
+            for _ in range(count):
+                made = ctypes.c_void_p(library.loop_create(_u64(num_envs), _address(actions), _u64(turns)))
+                library.loop_double(made, _u64(1))
+                library.loop_free(made)
+            return time.perf_counter() - start
+
+        return burst
 
     def release(self) -> None:
         """Frees what was made so far; its bursts must not be used again."""

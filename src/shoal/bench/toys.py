@@ -11,6 +11,8 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
+__all__ = ["Busy", "Pixels", "Sized", "Still", "Telling", "Varied", "maker"]
+
 Result = tuple[Any, float, bool, bool, dict[str, Any]]
 
 
@@ -20,7 +22,7 @@ class Still(gymnasium.Env[Any, Any]):
     def __init__(self) -> None:
         self.observation_space = Box(-1, 1, (4,), np.float32)
         self.action_space = Discrete(2)
-        self.observation = np.zeros(4, np.float32)
+        self.observation: Any = np.zeros(4, np.float32)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         return self.observation, {}
@@ -42,6 +44,21 @@ class Pixels(Still):
     def step(self, action: Any) -> Result:
         self.turn += 1
         return self.frames[self.turn & 7], 0.0, False, False, {}
+
+
+class Sized(Still):
+    """Observations of so many bytes, another one each step."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.observation_space = Box(0, 255, (size,), np.uint8)
+        self.frames = list(np.random.default_rng(0).integers(0, 256, (2, size), np.uint8))
+        self.turn = 0
+        self.observation = self.frames[0]
+
+    def step(self, action: Any) -> Result:
+        self.turn ^= 1
+        return self.frames[self.turn], 0.0, False, False, {}
 
 
 class Busy(Still):
@@ -83,4 +100,5 @@ class Telling(Still):
 
 def maker(name: str, *arguments: Any) -> Callable[[], gymnasium.Env[Any, Any]]:
     """A function that makes such an environment, for any process."""
-    return partial({c.__name__: c for c in (Still, Pixels, Busy, Varied, Telling)}[name], *arguments)
+    kinds: tuple[Callable[..., Still], ...] = (Still, Pixels, Sized, Busy, Varied, Telling)
+    return partial({kind.__name__: kind for kind in kinds}[name], *arguments)

@@ -1,0 +1,39 @@
+"""The C that limits are measured with, compiled for this very machine by the run."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from shoal.errors import BuildError
+
+__all__ = ["FLAGS", "SOURCES", "compiled"]
+
+FLAGS = ("-O3", "-march=native", "-ffp-contract=off")
+SOURCES = Path(__file__).with_name("c")
+
+
+def compiled(*sources: Path, flags: Sequence[str] = ()) -> ctypes.CDLL:
+    """These files as a library; BuildError says what is missing."""
+    program = shlex.split(os.environ.get("CC", "")) or ["cc"]
+    directory = tempfile.mkdtemp(prefix="shoal-bench-")
+    try:
+        path = Path(directory) / "limit.so"
+        command = [*program, *FLAGS, *flags, "-fPIC", "-shared", *map(str, sources), "-o", str(path)]
+        done = subprocess.run([*command, "-lm", "-ldl", "-lpthread"], capture_output=True, text=True)
+        if done.returncode != 0:
+            raise BuildError(f"{sources[0].name} did not compile:\n{done.stderr.strip()}")
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        raise BuildError(
+            f"limits are measured in C, and the compiler {program[0]!r} does not run ({error.strerror}); "
+            "install one (Debian: apt install build-essential), or set CC to yours"
+        ) from None
+    finally:
+        shutil.rmtree(directory)  # a loaded library needs its file no more

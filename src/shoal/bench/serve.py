@@ -1,0 +1,90 @@
+"""A Python that offers what rivals its library has: run by its path, told in lines what to make and to time.
+
+    shoal bench  -- {"make": "PufferLib C", "arguments": [8]} -->  python serve.py native pufferlib
+                 <-- {"made": 0, "steps": 8} ------------------
+                 -- {"burst": 0, "calls": 1000} -------------->
+                 <-- {"seconds": 0.0017} ----------------------
+
+So a peer may pin versions that nobody else can use, print, or crash, and it sleeps while others are timed.
+That Python needs no Shoal: the package is entered without its `__init__`, which loads the native core. The
+same happens in processes it spawns, since they run this file first.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import json
+import os
+import sys
+import types
+import warnings
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TextIO
+
+__all__ = ["Maker", "serve"]
+
+_BENCH = Path(__file__).resolve().parent
+if "shoal" not in sys.modules and sys.argv[2:] != ["shoal"]:
+    sys.modules["shoal"] = types.ModuleType("shoal")
+    sys.modules["shoal"].__path__ = [str(_BENCH.parent)]
+if __name__ != "shoal.bench.serve":  # a script's directory comes first, and has names that are not its own
+    sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != _BENCH]
+
+Burst = Callable[[int], float]
+Maker = Callable[..., "tuple[int, Burst]"]
+"""What is done per call (environment steps, rows), and the burst."""
+
+
+def serve(requests: Iterable[str], out: TextIO, makers: dict[str, Maker], drop: Callable[[], object]) -> None:
+    """Answers each line of `requests` with one; `drop` ends what was made."""
+    made: list[Burst] = []
+    for line in requests:
+        try:
+            answer = _answer(json.loads(line), made, makers, drop)
+        except Exception as error:
+            answer = {"error": f"{type(error).__name__}: {error}".partition("\n")[0]}
+        out.write(json.dumps(answer) + "\n")
+        out.flush()
+
+
+def _answer(
+    request: dict[str, Any], made: list[Burst], makers: dict[str, Maker], drop: Callable[[], object]
+) -> dict[str, Any]:
+    if "burst" in request:
+        return {"seconds": made[request["burst"]](request["calls"])}
+    if "make" in request:
+        steps, burst = makers[request["make"]](*request["arguments"])
+        made.append(burst)
+        return {"made": len(made) - 1, "steps": steps}
+    if "load" in request:
+        module = importlib.import_module(request["load"])
+        return {"version": _version(request["load"], module)}
+    made.clear()
+    drop()
+    return {}
+
+
+def _version(library: str, module: Any) -> str:
+    try:
+        return importlib.metadata.version(library)
+    except importlib.metadata.PackageNotFoundError:
+        return str(getattr(module, "__version__", "of unknown version"))
+
+
+def _main(group: str) -> None:
+    """The whole of a rival's process."""
+    warnings.simplefilter("ignore")
+    replies = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever a library prints is not an answer
+    rivals = importlib.import_module(f"shoal.bench.rivals.{group}")
+    makers = {name: make for library in rivals.MAKERS.values() for name, make in library.items()}
+    try:
+        serve(iter(sys.stdin.readline, ""), replies, makers, rivals.drop)
+    finally:
+        rivals.drop()
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1])

@@ -1,0 +1,91 @@
+"""Where peers are looked for, and how they are installed."""
+
+import subprocess
+import sys
+
+import pytest
+
+from shoal.bench import peers
+from shoal.errors import ShoalError
+
+
+@pytest.fixture
+def nothing_installed(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    return tmp_path / "shoal" / "peers"
+
+
+def test_installed_ones_take_part_and_others_are_named(nothing_installed, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name == "stable_baselines3" or None)
+    said = []
+    assert peers.find(None, {}, said.append) == {"stable_baselines3": sys.executable}
+    assert said == [
+        "not installed, left out: gymnasium, envpool, pufferlib, tianshou, torchrl, cpprb "
+        "(--install fetches them)"
+    ]
+
+
+def test_one_that_was_asked_for_must_be_there(nothing_installed):
+    with pytest.raises(
+        ShoalError,
+        match=r"not installed here: envpool, sb3\. Run with --install --against envpool,sb3, .*envpool=PATH",
+    ):
+        peers.find(["envpool", "sb3"], {}, print)
+
+
+def test_unknown_peers_are_refused_with_the_known_ones():
+    for against, pythons in ((["gymnasum"], {}), (None, {"gymnasum": sys.executable})):
+        with pytest.raises(
+            ShoalError, match="unknown peer 'gymnasum'; peers are gymnasium, envpool, pufferlib, sb3"
+        ):
+            peers.find(against, pythons, print)
+
+
+def test_a_named_python_is_tried(nothing_installed):
+    assert peers.find(["gymnasium"], {"gymnasium": sys.executable}, print) == {"gymnasium": sys.executable}
+    with pytest.raises(ShoalError, match="--python gymnasium=/no/python: No such file"):
+        peers.find(["gymnasium"], {"gymnasium": "/no/python"}, print)
+    with pytest.raises(ShoalError, match="cannot import pufferlib: ModuleNotFoundError"):
+        peers.find(["pufferlib"], {"pufferlib": sys.executable}, print)
+
+
+def test_installing_makes_an_environment_of_its_own_that_is_found_again(nothing_installed):
+    commands, said = [], []
+
+    def run(command, **_):
+        commands.append(command)
+        (nothing_installed / "cpprb").mkdir(exist_ok=True)
+
+    peers.install(["cpprb"], said.append, run)
+    home = nothing_installed / "cpprb"
+    assert commands[0] == [sys.executable, "-m", "venv", str(home)]
+    assert commands[1][0] == str(home / "bin" / "python") and commands[1][-2:] == ["install", "cpprb"]
+    assert peers.find(["cpprb"], {}, print) == {"cpprb": str(home / "bin" / "python")}
+    peers.install(["cpprb"], said.append, run)
+    assert len(commands) == 2 and said[-1].startswith("cpprb is installed in")
+
+
+def test_one_that_cannot_be_installed_does_not_stop_the_others(nothing_installed):
+    said = []
+
+    def run(command, **_):
+        name = "envpool" if "envpool" in command[-1] + command[0] else "cpprb"
+        (nothing_installed / name).mkdir(exist_ok=True)
+        if "install" in command and name == "envpool":
+            raise subprocess.CalledProcessError(
+                1, command, stderr="noise\nERROR: No matching distribution\nmore"
+            )
+
+    peers.install(["envpool", "cpprb"], said.append, run)
+    assert "envpool could not be installed: ERROR: No matching distribution" in said
+    assert set(peers.find(None, {}, lambda text: None)) == {"cpprb"}
+
+
+def test_what_a_library_leaves_where_it_is_imported_is_not_left_with_the_user(tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    (tmp_path / "untidy.py").write_text("open('left', 'w')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path / "here")
+    assert peers.imported(sys.executable, "untidy") is None
+    assert list((tmp_path / "here").iterdir()) == []
