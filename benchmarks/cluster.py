@@ -22,10 +22,10 @@ from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
-from shoal.bench.load import watched
 
 import shoal
 from shoal.bench.interleave import interleave_bursts
+from shoal.bench.load import watched
 from shoal.cluster import ActorPolicy, Fleet, SimulatedCluster
 from shoal.learner.model import Categorical, Model
 
