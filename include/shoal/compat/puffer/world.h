@@ -1,0 +1,358 @@
+/* A world: one plug-in instance over environments that allocated themselves, and the plug-in table. Included
+ * last by each of the three contracts, which say before how such an environment is made, bound and stepped:
+ *
+ *   settings (text)  --describe-->  agents and fields
+ *   init             --make------>  Env structs of their own making
+ *                    --bind------>  pointers into the buffers, in the instance, for their life
+ *   step             actions in, step, observations, rewards and ends out
+ *
+ *   | puffer_world | guard | observations | guard | actions | guard | rewards | guard | ends | guard | mask | ...
+ */
+// SPDX-License-Identifier: MIT
+#ifndef SHOAL_PUFFER_WORLD_H
+#define SHOAL_PUFFER_WORLD_H
+
+#include <shoal/env.h>
+#include <shoal/ext/state.h>
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#define PUFFER_POISON(at, bytes) ASAN_POISON_MEMORY_REGION(at, bytes)
+#define PUFFER_UNPOISON(at, bytes) ASAN_UNPOISON_MEMORY_REGION(at, bytes)
+#else
+#define PUFFER_POISON(at, bytes) ((void)(at), (void)(bytes))
+#define PUFFER_UNPOISON(at, bytes) ((void)(at), (void)(bytes))
+#endif
+
+enum { PUFFER_GUARD = 64, PUFFER_PATTERN = 0xA5, PUFFER_LOGS = 64, PUFFER_TRIAL = 1 << 16 };
+
+struct puffer_world {
+    Env *envs; /* of their own making; `count` of them in a row */
+    int count;
+    uint8_t is_fresh;   /* they reset themselves, and were not stepped since */
+    uint8_t is_stepped; /* since they were made */
+    uint8_t wants_seed; /* they drew numbers, or asked for the seed, when they were made */
+    uint8_t tells;      /* the log is wanted */
+    uint32_t agents;
+    uint32_t num_actions;
+    puffer_options *options; /* theirs too: they may keep pointers into it */
+    puffer_random random;
+    shoal_rng left; /* the host's generator as it was left: another one is a new seed */
+    puffer_buffers buffers;
+    PUFFER_VECTOR vector;    /* what the contract says of many environments, for the few of this world */
+    double log[PUFFER_LOGS]; /* the last that was told */
+};
+
+/* The contract's part. */
+static const char *puffer_make(puffer_world *world, const puffer_settings *s, int seed);
+static void puffer_bind(puffer_world *world, const puffer_settings *s, Env *env, int row);
+static void puffer_unmake(puffer_world *world);
+static int puffer_agents(const puffer_settings *s, Env *env);
+static const char *puffer_spaces(puffer_settings *s);
+
+#define PUFFER_END_T __typeof__(PUFFER_END((Env *)0))
+#define PUFFER_ACTION_T __typeof__(PUFFER_ACTION((Env *)0))
+
+static uint64_t puffer_rounded(uint64_t bytes) { return (bytes + 63) & ~(uint64_t)63; }
+
+/* Lays the buffers out behind `at` with `guard` bytes after each; returns where they end. */
+static char *puffer_lay(puffer_buffers *buffers, const puffer_settings *s, char *at, uint64_t guard) {
+    const uint64_t agents = (uint64_t)s->agents;
+    const uint64_t bytes[] = {agents * s->observation_bytes, agents * s->num_actions * sizeof(PUFFER_ACTION_T),
+                              agents * sizeof(float), agents * sizeof(PUFFER_END_T), agents * s->mask_bytes};
+    void **const starts[] = {&buffers->observations, &buffers->actions, &buffers->rewards, &buffers->ends,
+                             &buffers->mask};
+    for (int i = 0; i < 5; i++) {
+        at += guard;
+        *starts[i] = at;
+        at += puffer_rounded(bytes[i]);
+    }
+    return at + guard;
+}
+
+/* Calls `visit` with every guard of a world, from the end of a buffer to the start of the next. */
+static int puffer_guards(const puffer_buffers *buffers, const puffer_settings *s, uint64_t guard,
+                         int (*visit)(unsigned char *begin, unsigned char *end)) {
+    const uint64_t agents = (uint64_t)s->agents;
+    char *const ends[] = {(char *)buffers->observations + agents * s->observation_bytes,
+                          (char *)buffers->actions + agents * s->num_actions * sizeof(PUFFER_ACTION_T),
+                          (char *)buffers->rewards + agents * sizeof(float),
+                          (char *)buffers->ends + agents * sizeof(PUFFER_END_T),
+                          (char *)buffers->mask + agents * s->mask_bytes};
+    char *const nexts[] = {buffers->actions, buffers->rewards, buffers->ends, buffers->mask,
+                           (char *)buffers->mask + puffer_rounded(agents * s->mask_bytes) + guard};
+    int sound = visit((unsigned char *)buffers->observations - guard, buffers->observations);
+    for (int i = 0; i < 5; i++)
+        sound &= visit((unsigned char *)ends[i], (unsigned char *)nexts[i]);
+    return sound;
+}
+
+static int puffer_guard_fill(unsigned char *begin, unsigned char *end) {
+    memset(begin, PUFFER_PATTERN, (size_t)(end - begin));
+    return 1;
+}
+
+static int puffer_guard_check(unsigned char *begin, unsigned char *end) {
+    while (begin < end && *begin == PUFFER_PATTERN)
+        begin++;
+    return begin == end;
+}
+
+static int puffer_guard_poison(unsigned char *begin, unsigned char *end) {
+    PUFFER_POISON(begin, (size_t)(end - begin));
+    return 1;
+}
+
+static int puffer_guard_unpoison(unsigned char *begin, unsigned char *end) {
+    PUFFER_UNPOISON(begin, (size_t)(end - begin));
+    return 1;
+}
+
+/* ---- Made and unmade ---- */
+
+/* Makes the environments of a world and gives them their buffers; a message if they do not want to be. */
+static const char *puffer_populate(puffer_world *world, const puffer_settings *s, uint64_t seed) {
+    jmp_buf escape;
+    puffer_message[0] = puffer_missing[0] = '\0';
+    world->random = (puffer_random){.state = seed};
+    puffer_drawing = &world->random;
+    const char *refusal = puffer_message;
+    if (setjmp(escape) == 0) {
+        puffer_escape = &escape;
+        refusal = puffer_make(world, s, (int)(puffer_mixed(seed) >> 34));
+        int agents = 0;
+        for (int i = 0; refusal == NULL && i < world->count; i++) {
+            puffer_bind(world, s, &world->envs[i], agents);
+            agents += puffer_agents(s, &world->envs[i]);
+        }
+        if (refusal == NULL && s->agents != 0 && agents != s->agents) {
+            snprintf(puffer_message, sizeof puffer_message,
+                     "it has %d agents where there are buffers for %d; say agents=%d", agents, s->agents, agents);
+            refusal = puffer_message;
+        }
+    }
+    puffer_escape = NULL;
+    puffer_drawing = NULL;
+    world->wants_seed |= world->random.draws != 0;
+    world->is_fresh = world->is_stepped = 0;
+    return refusal;
+}
+
+static void puffer_depopulate(puffer_world *world) {
+    puffer_drawing = &world->random;
+    if (world->envs != NULL)
+        puffer_unmake(world);
+    puffer_drawing = NULL;
+    puffer_options_free(world->options);
+    world->envs = NULL;
+    world->options = NULL;
+    world->count = 0;
+}
+
+/* A world on the heap with wide guards is reset and stepped: whoever writes beyond its rows is refused. */
+static const char *puffer_try(const puffer_settings *s) {
+    puffer_buffers none = {0};
+    const uint64_t size = (uint64_t)(puffer_lay(&none, s, NULL, 0) - (char *)NULL);
+    const uint64_t guard = puffer_rounded(size * 4 + PUFFER_TRIAL);
+    char *memory = calloc(1, size + 6 * guard);
+    puffer_world *world = calloc(1, sizeof *world);
+    if (memory == NULL || world == NULL) {
+        free(memory);
+        free(world);
+        return "out of memory";
+    }
+    puffer_lay(&world->buffers, s, memory, guard);
+    puffer_guards(&world->buffers, s, guard, puffer_guard_fill);
+    const char *refusal = puffer_populate(world, s, 0);
+    if (refusal == NULL) {
+        jmp_buf escape;
+        puffer_drawing = &world->random;
+        if (setjmp(escape) == 0) {
+            puffer_escape = &escape;
+            for (int i = 0; i < world->count; i++)
+                PUFFER_RESET(&world->envs[i]);
+            for (int t = 0; t < 4; t++)
+                for (int i = 0; i < world->count; i++)
+                    PUFFER_STEP(&world->envs[i]);
+        } else {
+            refusal = puffer_message;
+        }
+        puffer_escape = NULL;
+        puffer_drawing = NULL;
+    }
+    if (refusal == NULL && !puffer_guards(&world->buffers, s, guard, puffer_guard_check)) {
+        snprintf(puffer_message, sizeof puffer_message,
+                 "it wrote beyond the rows of its %d agents (observations of %llu bytes); are the spaces and the "
+                 "number of agents right?",
+                 s->agents, (unsigned long long)s->observation_bytes);
+        refusal = puffer_message;
+    }
+    if (refusal == NULL)
+        puffer_depopulate(world);
+    free(memory);
+    free(world);
+    return refusal;
+}
+
+static const char *puffer_init(shoal_envs *envs, uint64_t env) {
+    puffer_settings settings, *s = &settings;
+    const char *refusal = puffer_settings_read(s, envs->options[0].s);
+    if (refusal == NULL)
+        refusal = puffer_spaces(s);
+    if (refusal == NULL && env == 0)
+        refusal = puffer_try(s);
+    puffer_world *world = SHOAL_INSTANCE(puffer_world, envs, env);
+    if (refusal == NULL) {
+        world->agents = (uint32_t)s->agents;
+        world->num_actions = (uint32_t)s->num_actions;
+        world->tells = (uint8_t)s->tells;
+        puffer_lay(&world->buffers, s, (char *)world + puffer_rounded(sizeof *world), PUFFER_GUARD);
+        refusal = puffer_populate(world, s, shoal_random64(&envs->rng[env]));
+        world->left = envs->rng[env];
+    }
+    if (refusal == NULL)
+        puffer_guards(&world->buffers, s, PUFFER_GUARD, puffer_guard_poison);
+    puffer_settings_free(s);
+    return refusal;
+}
+
+static void puffer_close(shoal_envs *envs, uint64_t env) {
+    puffer_settings s;
+    puffer_world *world = SHOAL_INSTANCE(puffer_world, envs, env);
+    if (puffer_settings_read(&s, envs->options[0].s) == NULL && puffer_spaces(&s) == NULL)
+        puffer_guards(&world->buffers, &s, PUFFER_GUARD, puffer_guard_unpoison);
+    puffer_settings_free(&s);
+    puffer_depopulate(world);
+}
+
+/* ---- Stepped ---- */
+
+#include <shoal/compat/puffer/seen.h>
+
+static void puffer_show(puffer_world *world, shoal_envs *envs, uint64_t row) {
+    void *to = SHOAL_OBSERVATION(void, envs, 0, row);
+    const uint64_t bytes = world->agents * envs->observation_bytes[0];
+#ifdef PUFFER_WIDENS
+    puffer_widen(to, world->buffers.observations, bytes / sizeof(float));
+#else
+    memcpy(to, world->buffers.observations, bytes);
+#endif
+#ifdef MY_ACTION_MASK
+    memcpy(SHOAL_OBSERVATION(void, envs, 1, row), world->buffers.mask, world->agents * envs->observation_bytes[1]);
+#endif
+}
+
+static void puffer_act(puffer_world *world, const shoal_envs *envs, uint64_t row) {
+    PUFFER_ACTION_T *to = world->buffers.actions;
+    const uint64_t count = (uint64_t)world->agents * world->num_actions;
+    if (envs->action_bytes[0] == world->num_actions * sizeof(float)) { /* numbers; discrete ones have 8 bytes */
+        const float *from = SHOAL_ACTION(float, envs, 0, row);
+        for (uint64_t i = 0; i < count; i++)
+            to[i] = (PUFFER_ACTION_T)from[i];
+    } else {
+        const int64_t *from = SHOAL_ACTION(int64_t, envs, 0, row);
+        for (uint64_t i = 0; i < count; i++)
+            to[i] = (PUFFER_ACTION_T)from[i];
+    }
+}
+
+static void puffer_reset_one(puffer_world *world, shoal_envs *envs, uint64_t env) {
+    shoal_rng *rng = &envs->rng[env];
+    const int is_seeded = memcmp(&world->left, rng, sizeof *rng) != 0;
+    if (is_seeded) {
+        const uint64_t seed = shoal_random64(rng);
+        if (world->is_stepped || world->wants_seed) {
+            puffer_settings s;
+            puffer_depopulate(world);
+            const char *refusal = puffer_settings_read(&s, envs->options[0].s);
+            s.agents = (int)world->agents;
+            if (refusal == NULL)
+                refusal = puffer_populate(world, &s, seed);
+            puffer_settings_free(&s);
+            if (refusal != NULL)
+                puffer_stop("%s", refusal);
+        }
+        world->random = (puffer_random){.state = seed};
+        for (int i = 0; i < world->count; i++)
+            PUFFER_SEED(&world->envs[i], (unsigned)(puffer_mixed(seed + (uint64_t)i) >> 33));
+        world->left = *rng;
+    }
+    if (is_seeded || !world->is_fresh) {
+        puffer_drawing = &world->random;
+        for (int i = 0; i < world->count; i++)
+            PUFFER_RESET(&world->envs[i]);
+        puffer_drawing = NULL;
+    }
+    world->is_fresh = 0;
+    puffer_show(world, envs, env * world->agents);
+}
+
+static void puffer_step_one(puffer_world *world, shoal_envs *envs, uint64_t env) {
+    const uint64_t agents = world->agents, row = env * agents;
+    float *rewards = world->buffers.rewards;
+    PUFFER_END_T *ends = world->buffers.ends;
+    puffer_act(world, envs, row);
+    memset(rewards, 0, agents * sizeof *rewards);
+    memset(ends, 0, agents * sizeof *ends);
+    puffer_drawing = &world->random;
+    PUFFER_STEP_ALL(world);
+    puffer_drawing = NULL;
+    world->is_stepped = 1;
+    uint64_t ended = 0;
+    for (uint64_t i = 0; i < agents; i++) {
+        envs->rewards[row + i] = rewards[i];
+        ended += envs->terminated[row + i] = ends[i] != 0;
+    }
+    world->is_fresh = ended == agents;
+    puffer_show(world, envs, row);
+    if (world->tells)
+        puffer_tell(world);
+}
+
+SHOAL_BATCH(puffer_world, puffer_reset_one, puffer_step_one)
+
+/* ---- The table ---- */
+
+static const char *puffer_describe(const shoal_value *options, shoal_spec *spec) {
+    puffer_settings settings, *s = &settings;
+    const char *refusal = puffer_settings_read(s, options[0].s);
+    if (refusal == NULL)
+        refusal = puffer_spaces(s);
+    if (refusal == NULL) {
+        puffer_buffers none = {0};
+        spec->agents = (uint32_t)s->agents;
+        spec->instance_bytes = puffer_rounded(sizeof(puffer_world)) +
+                               (uint64_t)(puffer_lay(&none, s, NULL, PUFFER_GUARD) - (char *)NULL);
+        spec->add_observation(spec->host, &s->observation);
+        if (s->mask_bytes != 0)
+            spec->add_observation(spec->host, &s->mask);
+        spec->add_action(spec->host, &s->action);
+    }
+    puffer_settings_free(s);
+    return refusal;
+}
+
+#ifndef SHOAL_PUFFER_SETTINGS
+#define SHOAL_PUFFER_SETTINGS ""
+#endif
+#ifndef SHOAL_PUFFER_NAME
+#define SHOAL_PUFFER_NAME "puffer"
+#endif
+
+static const shoal_option puffer_table_options[] = {
+    {"settings", "spaces and options, as shoal.make_vec(\"puffer:PATH\") resolves them", SHOAL_OPTION_STRING, 0,
+     {.s = SHOAL_PUFFER_SETTINGS}}};
+
+const shoal_entry_v1 shoal_entry = {SHOAL_ABI_MAJOR,
+                                    SHOAL_ABI_MINOR,
+                                    "puffer/" SHOAL_PUFFER_NAME,
+                                    puffer_table_options,
+                                    1,
+                                    puffer_describe,
+                                    puffer_init,
+                                    puffer_world_reset,
+                                    puffer_world_step,
+                                    puffer_close,
+                                    puffer_extension};
+
+#endif
