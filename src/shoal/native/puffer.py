@@ -70,9 +70,8 @@ def prepare(
 ) -> Prepared:
     """Builds the environment in a folder and resolves its options."""
     source = find_source(path)
-    settings = _settings(source, options, log)
     library = build_puffer(source, compiler=compiler, flags=flags)
-    return Prepared(library, settings, writable_globals(library))
+    return Prepared(library, _settings(source, options, log), writable_globals(library))
 
 
 def find_source(path: str | Path) -> Source:

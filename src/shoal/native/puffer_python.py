@@ -56,6 +56,8 @@ def declared(file: Path, options: Mapping[str, Any]) -> Declared:
         made_by.__init__(made, **given)
     except _Recorded:
         pass
+    except FileNotFoundError as error:
+        raise BuildError(f"{file} misses an asset: {error}") from error
     except Exception as error:
         raise BuildError(
             f"the constructor in {file} cannot be followed: {type(error).__name__}: {error}. Give "

@@ -159,6 +159,7 @@ static int puffer_agents(const puffer_settings *s, Env *env) {
 
 static void puffer_unmake(puffer_world *world) {
     c_close(world->envs);
+    puffer_closing = NULL;
     free(world->envs);
 }
 

@@ -34,7 +34,8 @@ static _Thread_local puffer_random *puffer_drawing;
 static _Thread_local jmp_buf *puffer_escape;
 static _Thread_local char puffer_message[1024];
 static _Thread_local char puffer_missing[512]; /* the last file that was not there */
-static char puffer_root[1024];                 /* where its assets lie */
+static _Thread_local const void *puffer_closing; /* what is being closed, which some then free themselves */
+static char puffer_root[1024];                   /* where its assets lie */
 
 static inline uint64_t puffer_mixed(uint64_t x) {
     x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
@@ -77,6 +78,11 @@ __attribute__((noreturn)) static PUFFER_UNUSED void puffer_abort(void) {
     puffer_stop("the environment called abort()");
 }
 
+static PUFFER_UNUSED void puffer_free(void *at) {
+    if (at != puffer_closing)
+        free(at);
+}
+
 /* A relative path as it is, else below the directory of its assets. */
 static PUFFER_UNUSED FILE *puffer_fopen(const char *path, const char *mode) {
     FILE *file = fopen(path, mode);
@@ -117,6 +123,7 @@ __attribute__((noreturn)) void __assert_fail(const char *what, const char *file,
 #define srandom(seed) puffer_srand((unsigned)(seed))
 #define exit(status) puffer_exit(status)
 #define abort() puffer_abort()
+#define free(at) puffer_free((void *)(at))
 #define fopen(path, mode) puffer_fopen(path, mode)
 #define printf(...) fprintf(stderr, __VA_ARGS__)
 #define vprintf(format, arguments) vfprintf(stderr, format, arguments)

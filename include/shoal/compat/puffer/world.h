@@ -140,9 +140,11 @@ static const char *puffer_populate(puffer_world *world, const puffer_settings *s
 
 static void puffer_depopulate(puffer_world *world) {
     puffer_drawing = &world->random;
+    puffer_closing = world->envs;
     if (world->envs != NULL)
         puffer_unmake(world);
     puffer_drawing = NULL;
+    puffer_closing = NULL;
     puffer_options_free(world->options);
     world->envs = NULL;
     world->options = NULL;
