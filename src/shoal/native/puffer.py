@@ -97,6 +97,11 @@ def _contract(folder: Path, name: str) -> tuple[str, Path]:
     for file in [binding, *headers]:
         text = file.read_text(errors="replace") if file.is_file() else ""
         if re.search(r'#\s*include\s*"[^"]*env_binding\.h"', text):
+            if re.search(r"\bDict\s*\*", text) or "OBS_TYPE" in text:
+                raise BuildError(
+                    f"{file} is of a dialect between PufferLib 3.0 and 4.0 (env_binding.h with a Dict); take the "
+                    "environment from 3.0, or from 4.0, where it includes vecenv.h"
+                )
             return "3.0", file
         if re.search(r'#\s*include\s*"[^"]*vecenv\.h"', text):
             return "4.0", file
@@ -148,7 +153,9 @@ def build_puffer(
     file = source.file
     if source.contract == "3.0":
         file = _overlay(source, compat / "env_binding.h")
-    elif source.contract == "5.0":
+    else:
+        own += _facts(source)
+    if source.contract == "5.0":
         own += [f'-DSHOAL_PUFFER_SOURCE="{source.file.name}"', f"-I{source.folder}"]
         file = compat / "pufferenv.c"
     try:
@@ -156,6 +163,25 @@ def build_puffer(
     except BuildError as error:
         _explain(source, error)
         raise
+
+
+def _facts(source: Source) -> list[str]:
+    """What C cannot ask of C: whether a struct has a member, in which order two things are said."""
+    texts = [one.read_text(errors="replace") for one in sorted(source.folder.glob("*.[ch]"))]
+    own = source.file.read_text(errors="replace")
+    flags = []
+    if any(re.search(r"\b(unsigned|uint32_t|int|long)\s+(int\s+)?rng\s*;", text) for text in texts):
+        flags.append("-DPUFFER_HAS_RNG")
+    if source.contract == "5.0":
+        late = re.search(r"\bobs_t\s*;", own)
+        include = re.search(r'#\s*include\s*"[^"]*pufferenv\.h"', own)
+        if late is None or (include is not None and late.start() > include.start()):
+            flags.append("-DPUFFER_OBS_LATE")
+        if any("action_mask" in text for text in texts):
+            flags.append("-DPUFFER_SHOWS_MASK")
+        if re.search(r"typedef\s+(bf16|uint16_t|unsigned short)\s+obs_t", own):
+            flags.append("-DPUFFER_WIDENS")
+    return flags
 
 
 def _overlay(source: Source, header: Path) -> Path:

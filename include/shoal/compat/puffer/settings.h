@@ -23,6 +23,7 @@ typedef struct puffer_word {
 
 typedef struct puffer_settings {
     char *memory;
+    const char *text; /* as it was given */
     int agents;   /* 0: not said */
     int tells;    /* the log is wanted */
     int has_spaces;
@@ -38,6 +39,8 @@ typedef struct puffer_settings {
 
 typedef struct puffer_buffers {
     void *observations, *actions, *rewards, *ends, *mask;
+    char *stops[5], *end; /* where the bytes of each end, and the last guard */
+    uint64_t guard;
 } puffer_buffers;
 
 typedef struct puffer_world puffer_world;
@@ -125,6 +128,7 @@ static const char *puffer_read_action(puffer_settings *s, char *text) {
 
 static const char *puffer_settings_read(puffer_settings *s, const char *text) {
     memset(s, 0, sizeof *s);
+    s->text = text;
     s->memory = strdup(text);
     if (s->memory == NULL)
         return "out of memory";

@@ -55,35 +55,29 @@ static const char *puffer_spaces(puffer_settings *s);
 
 static uint64_t puffer_rounded(uint64_t bytes) { return (bytes + 63) & ~(uint64_t)63; }
 
-/* Lays the buffers out behind `at` with `guard` bytes after each; returns where they end. */
+/* Lays the buffers out behind `at` with `guard` bytes before, between and after; returns where they end. */
 static char *puffer_lay(puffer_buffers *buffers, const puffer_settings *s, char *at, uint64_t guard) {
     const uint64_t agents = (uint64_t)s->agents;
     const uint64_t bytes[] = {agents * s->observation_bytes, agents * s->num_actions * sizeof(PUFFER_ACTION_T),
                               agents * sizeof(float), agents * sizeof(PUFFER_END_T), agents * s->mask_bytes};
     void **const starts[] = {&buffers->observations, &buffers->actions, &buffers->rewards, &buffers->ends,
                              &buffers->mask};
+    buffers->guard = guard;
     for (int i = 0; i < 5; i++) {
         at += guard;
         *starts[i] = at;
+        buffers->stops[i] = at + bytes[i];
         at += puffer_rounded(bytes[i]);
     }
-    return at + guard;
+    return buffers->end = at + guard;
 }
 
 /* Calls `visit` with every guard of a world, from the end of a buffer to the start of the next. */
-static int puffer_guards(const puffer_buffers *buffers, const puffer_settings *s, uint64_t guard,
-                         int (*visit)(unsigned char *begin, unsigned char *end)) {
-    const uint64_t agents = (uint64_t)s->agents;
-    char *const ends[] = {(char *)buffers->observations + agents * s->observation_bytes,
-                          (char *)buffers->actions + agents * s->num_actions * sizeof(PUFFER_ACTION_T),
-                          (char *)buffers->rewards + agents * sizeof(float),
-                          (char *)buffers->ends + agents * sizeof(PUFFER_END_T),
-                          (char *)buffers->mask + agents * s->mask_bytes};
-    char *const nexts[] = {buffers->actions, buffers->rewards, buffers->ends, buffers->mask,
-                           (char *)buffers->mask + puffer_rounded(agents * s->mask_bytes) + guard};
-    int sound = visit((unsigned char *)buffers->observations - guard, buffers->observations);
+static int puffer_guards(const puffer_buffers *buffers, int (*visit)(unsigned char *begin, unsigned char *end)) {
+    char *const nexts[] = {buffers->actions, buffers->rewards, buffers->ends, buffers->mask, buffers->end};
+    int sound = visit((unsigned char *)buffers->observations - buffers->guard, buffers->observations);
     for (int i = 0; i < 5; i++)
-        sound &= visit((unsigned char *)ends[i], (unsigned char *)nexts[i]);
+        sound &= visit((unsigned char *)buffers->stops[i], (unsigned char *)nexts[i]);
     return sound;
 }
 
@@ -164,7 +158,7 @@ static const char *puffer_try(const puffer_settings *s) {
         return "out of memory";
     }
     puffer_lay(&world->buffers, s, memory, guard);
-    puffer_guards(&world->buffers, s, guard, puffer_guard_fill);
+    puffer_guards(&world->buffers, puffer_guard_fill);
     const char *refusal = puffer_populate(world, s, 0);
     if (refusal == NULL) {
         jmp_buf escape;
@@ -174,15 +168,14 @@ static const char *puffer_try(const puffer_settings *s) {
             for (int i = 0; i < world->count; i++)
                 PUFFER_RESET(&world->envs[i]);
             for (int t = 0; t < 4; t++)
-                for (int i = 0; i < world->count; i++)
-                    PUFFER_STEP(&world->envs[i]);
+                PUFFER_STEP_ALL(world);
         } else {
             refusal = puffer_message;
         }
         puffer_escape = NULL;
         puffer_drawing = NULL;
     }
-    if (refusal == NULL && !puffer_guards(&world->buffers, s, guard, puffer_guard_check)) {
+    if (refusal == NULL && !puffer_guards(&world->buffers, puffer_guard_check)) {
         snprintf(puffer_message, sizeof puffer_message,
                  "it wrote beyond the rows of its %d agents (observations of %llu bytes); are the spaces and the "
                  "number of agents right?",
@@ -209,21 +202,19 @@ static const char *puffer_init(shoal_envs *envs, uint64_t env) {
         world->num_actions = (uint32_t)s->num_actions;
         world->tells = (uint8_t)s->tells;
         puffer_lay(&world->buffers, s, (char *)world + puffer_rounded(sizeof *world), PUFFER_GUARD);
+        memset(world->buffers.mask, 1, (size_t)s->agents * s->mask_bytes); /* until it says otherwise */
         refusal = puffer_populate(world, s, shoal_random64(&envs->rng[env]));
         world->left = envs->rng[env];
     }
     if (refusal == NULL)
-        puffer_guards(&world->buffers, s, PUFFER_GUARD, puffer_guard_poison);
+        puffer_guards(&world->buffers, puffer_guard_poison);
     puffer_settings_free(s);
     return refusal;
 }
 
 static void puffer_close(shoal_envs *envs, uint64_t env) {
-    puffer_settings s;
     puffer_world *world = SHOAL_INSTANCE(puffer_world, envs, env);
-    if (puffer_settings_read(&s, envs->options[0].s) == NULL && puffer_spaces(&s) == NULL)
-        puffer_guards(&world->buffers, &s, PUFFER_GUARD, puffer_guard_unpoison);
-    puffer_settings_free(&s);
+    puffer_guards(&world->buffers, puffer_guard_unpoison);
     puffer_depopulate(world);
 }
 
@@ -239,7 +230,7 @@ static void puffer_show(puffer_world *world, shoal_envs *envs, uint64_t row) {
 #else
     memcpy(to, world->buffers.observations, bytes);
 #endif
-#ifdef MY_ACTION_MASK
+#ifdef PUFFER_SHOWS_MASK
     memcpy(SHOAL_OBSERVATION(void, envs, 1, row), world->buffers.mask, world->agents * envs->observation_bytes[1]);
 #endif
 }
@@ -326,8 +317,9 @@ static const char *puffer_describe(const shoal_value *options, shoal_spec *spec)
         spec->instance_bytes = puffer_rounded(sizeof(puffer_world)) +
                                (uint64_t)(puffer_lay(&none, s, NULL, PUFFER_GUARD) - (char *)NULL);
         spec->add_observation(spec->host, &s->observation);
-        if (s->mask_bytes != 0)
-            spec->add_observation(spec->host, &s->mask);
+#ifdef PUFFER_SHOWS_MASK
+        spec->add_observation(spec->host, &s->mask);
+#endif
         spec->add_action(spec->host, &s->action);
     }
     puffer_settings_free(s);
