@@ -1,7 +1,7 @@
 """Runs every PufferLib environment below a folder and prints a table: make test-puffer SRC=../PufferLib
 
-Each runs in a process of its own: 100,000 steps with random actions, then twice the same seed for the same bytes.
-`--asan` builds the environments with AddressSanitizer and stops at its first report.
+Each runs in a process of its own: 100,000 steps with random actions, then twice the same seed for the same
+bytes. `--asan` builds the environments with AddressSanitizer and stops at its first report.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Any
 
 # Worlds that are large by default, smaller: a step of theirs takes milliseconds.
 OPTIONS: dict[str, dict[str, Any]] = {
-    "nmmo3": {"width": [64], "height": [64], "num_players": 16, "num_enemies": 32, "num_resources": 32,
-              "num_weapons": 16, "num_gems": 8},
+    "nmmo3": {"width": [128], "height": [128], "num_players": 64, "num_enemies": 128, "num_resources": 128,
+              "num_weapons": 64, "num_gems": 32},
     "convert": {"num_agents": 64},
     "school": {"num_agents": 64},
     "snake": {"num_snakes": 16, "width": 64, "height": 64, "num_food": 64},
@@ -119,7 +119,15 @@ def row(path: Path, steps: int, asan: bool, limit_s: float, scratch: Path) -> tu
     if facts.get("shared"):
         note = f"{facts['shared']} globals, one thread" + (f"; {note}" if note else "")
     speed = f"{steps / facts['seconds'] / 1000:.0f}k" if facts.get("seconds") else "-"
-    cells = [path.name, facts.get("contract", "?"), *marks, str(facts.get("agents", "-")), speed, state, note[:160]]
+    cells = [
+        path.name,
+        facts.get("contract", "?"),
+        *marks,
+        str(facts.get("agents", "-")),
+        speed,
+        state,
+        note[:160],
+    ]
     return bool(facts.get("runs")), "| " + " | ".join(cells) + " |"
 
 

@@ -148,9 +148,7 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
 
 
 @contextmanager
-def _compiled(
-    command: list[str], source: Path, library: Path, libraries: Sequence[str]
-) -> Iterator[Path]:
+def _compiled(command: list[str], source: Path, library: Path, libraries: Sequence[str]) -> Iterator[Path]:
     """The new library, complete, under a name of its own beside where it belongs."""
     try:
         # A directory of our own: nobody can put another file where the compiler writes.

@@ -7,8 +7,6 @@ The headers in include/shoal/compat/puffer stand where PufferLib's own would be 
 
 from __future__ import annotations
 
-import ast
-import configparser
 import hashlib
 import os
 import re
@@ -17,21 +15,14 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from inspect import Parameter
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
-
-import numpy as np
-from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
 
 from shoal.errors import BuildError
 from shoal.native.build import build, cache_directory, include_directory
-from shoal.native.puffer_python import declared, own_options
+from shoal.native.puffer_options import settings
 
 __all__ = ["Prepared", "Source", "build_puffer", "find_source", "prepare", "writable_globals"]
-
-_Value = int | float | str
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +62,7 @@ def prepare(
     """Builds the environment in a folder and resolves its options."""
     source = find_source(path)
     library = build_puffer(source, compiler=compiler, flags=flags)
-    return Prepared(library, _settings(source, options, log), writable_globals(library))
+    return Prepared(library, settings(source, options, log), writable_globals(library))
 
 
 def find_source(path: str | Path) -> Source:
@@ -99,8 +90,8 @@ def _contract(folder: Path, name: str) -> tuple[str, Path]:
         if re.search(r'#\s*include\s*"[^"]*env_binding\.h"', text):
             if re.search(r"\bDict\s*\*", text) or "OBS_TYPE" in text:
                 raise BuildError(
-                    f"{file} is of a dialect between PufferLib 3.0 and 4.0 (env_binding.h with a Dict); take the "
-                    "environment from 3.0, or from 4.0, where it includes vecenv.h"
+                    f"{file} is of a dialect between PufferLib 3.0 and 4.0 (env_binding.h with a Dict); take "
+                    "the environment from 3.0, or from 4.0, where it includes vecenv.h"
                 )
             return "3.0", file
         if re.search(r'#\s*include\s*"[^"]*vecenv\.h"', text):
@@ -132,7 +123,7 @@ def build_puffer(
     """Compiles an environment; its default options are in the library."""
     compat = include_directory() / "shoal" / "compat" / "puffer"
     try:
-        defaults = _settings(source, {}, False)
+        defaults = settings(source, {}, False)
     except BuildError:
         defaults = ""  # they must be given, then
     raylib, libraries = _raylib(source, compat)
@@ -229,8 +220,7 @@ def _explain(source: Source, error: BuildError) -> None:
         raise BuildError(
             f"{source.name} needs {header}, which is not here: install {library} and name its headers and "
             f'library in CC, such as CC="cc -I/path/include -L/path/lib -l{library}"\n{error}',
-            command=error.command,
-            compiler_output=error.compiler_output,
+            **{name: fact for name, fact in vars(error).items() if not name.startswith("_")},
         ) from error
 
 
@@ -247,118 +237,3 @@ def writable_globals(library: Path) -> list[str]:
         if section in (".data", ".bss") and size and kind and not own:
             found.append(re.sub(r"\.\d+$", "", name))
     return sorted(set(found))
-
-
-# ---- Options
-
-
-def _settings(source: Source, options: Mapping[str, Any], log: bool) -> str:
-    """Everything that C is told, as one line (settings.h says how it is read)."""
-    given = dict(options)
-    observations = given.pop("observation_space", None)
-    actions = given.pop("action_space", None)
-    agents = given.pop("agents", None)
-    configured = _configured(source.config)
-    words = [f"root={quote(str(source.root))}"]
-    if log:
-        words.append("log=1")
-    if source.contract == "3.0":
-        if source.python is not None and observations is None:
-            known = own_options(source.python)
-            _refuse_unknown(source, given, known)
-            fallback = {name: value for name, value in configured.items() if name in known}
-            said = declared(source.python, {**fallback, **given})
-            observations, actions = said.observation_space, actions or said.action_space
-            agents = said.agents if agents is None else agents
-            arguments, shared = said.arguments, said.shared
-            if said.state is not None:
-                words.append(f"state={quote(said.state)}")
-        else:
-            arguments, shared = _numbers(source, given), {}
-        if observations is None or actions is None:
-            raise BuildError(
-                f"{source.folder} has no {source.name}.py that says its spaces; give observation_space= and "
-                "action_space= (and agents=)"
-            )
-        words += [f"obs={_observation(observations)}", f"act={_action(actions)}"]
-        words += [f"h.{quote(name)}={quote(str(value))}" for name, value in shared.items()]
-    else:
-        if observations is not None or actions is not None:
-            raise TypeError("observation_space and action_space are for contract 3.0; here C says them")
-        names = set(configured) | set(re.findall(r'"(\w+)"', source.file.read_text(errors="replace")))
-        _refuse_unknown(source, given, {name: configured.get(name) for name in names})
-        arguments = _numbers(source, {**configured, **given})
-    if agents is not None:
-        words.append(f"agents={int(agents)}")
-    for name, value in arguments.items():
-        kind = "s" if isinstance(value, str) else "f" if isinstance(value, float) else "i"
-        words.append(f"{kind}.{quote(name)}={quote(str(value))}")
-    return " ".join(words)
-
-
-def _configured(config: Path | None) -> dict[str, Any]:
-    """The section [env] of its .ini."""
-    if config is None:
-        return {}
-    parser = configparser.ConfigParser(interpolation=None, inline_comment_prefixes=("#", ";"), strict=False)
-    try:
-        parser.read(config)
-    except configparser.Error as error:
-        raise BuildError(f"{config} cannot be read: {error}") from error
-    section = dict(parser["env"]) if parser.has_section("env") else {}
-    section.pop("num_envs", None)
-    return {name: _literal(text) for name, text in section.items()}
-
-
-def _literal(text: str) -> Any:
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
-
-
-def _numbers(source: Source, options: Mapping[str, Any]) -> dict[str, _Value]:
-    numbers: dict[str, _Value] = {}
-    for name, value in options.items():
-        if isinstance(value, (bool, int, np.integer, np.bool_)):
-            numbers[name] = int(value)
-        elif isinstance(value, (float, np.floating)):
-            numbers[name] = float(value)
-        elif isinstance(value, str):
-            numbers[name] = value
-        elif isinstance(value, (list, tuple)) and all(isinstance(one, (int, float)) for one in value):
-            numbers[name] = ",".join(str(one) for one in value)
-        else:
-            raise TypeError(
-                f"{source.name}: option {name!r} must be a number, a string or a list of numbers, got {value!r}"
-            )
-    return numbers
-
-
-def _refuse_unknown(source: Source, given: Mapping[str, Any], known: Mapping[str, Any]) -> None:
-    unknown = sorted(set(given) - set(known))
-    if unknown:
-        has = [name for name in sorted(known) if known[name] is not Parameter.empty or True]
-        raise TypeError(f"{source.name} has no option {', '.join(map(repr, unknown))}; it has {has}")
-
-
-def _observation(space: Space[Any]) -> str:
-    if not isinstance(space, Box) or space.dtype is None or not space.shape:
-        raise BuildError(f"an observation space must be a Box with a shape, got {space}")
-    kind = np.dtype(space.dtype)
-    shape = "x".join(str(size) for size in space.shape)
-    low, high = float(np.min(space.low)), float(np.max(space.high))
-    return f"{kind.kind}{kind.itemsize}:{shape}:{low!r}:{high!r}"
-
-
-def _action(space: Space[Any]) -> str:
-    if isinstance(space, Discrete):
-        return f"discrete:{int(space.n)}"
-    if isinstance(space, MultiDiscrete):
-        return "multi:" + ",".join(str(int(size)) for size in np.ravel(space.nvec))
-    if isinstance(space, Box):
-        low, high = float(np.min(space.low)), float(np.max(space.high))
-        return f"box:{int(np.prod(space.shape, dtype=int))}:{low!r}:{high!r}"
-    raise BuildError(f"an action space must be Discrete, MultiDiscrete or Box, got {space}")

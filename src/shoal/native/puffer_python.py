@@ -1,8 +1,8 @@
 """Spaces and arguments of a PufferLib 3.0 environment, from the constructor in the Python file beside it.
 
 A binding of that contract does not say what an observation or an action is: the class in NAME.py does, and
-hands the binding its options. The file is parsed, imports of pufferlib are stood in for, and the constructor is
-run for one environment against a binding that only writes down what it is called with.
+hands the binding its options. The file is parsed, imports of pufferlib are stood in for, and the constructor
+is run for one environment against a binding that only writes down what it is called with.
 """
 
 from __future__ import annotations
@@ -72,9 +72,7 @@ def declared(file: Path, options: Mapping[str, Any]) -> Declared:
     plain, state = _plain(arguments, binding, file)
     shared, _ = _plain(binding.shared_with or {}, binding, file)
     agents = int(getattr(made, "num_agents", rows))
-    return Declared(
-        made.single_observation_space, made.single_action_space, agents, plain, shared, state
-    )
+    return Declared(made.single_observation_space, made.single_action_space, agents, plain, shared, state)
 
 
 def own_options(file: Path) -> dict[str, Any]:
@@ -154,9 +152,7 @@ def _constructor(file: Path, binding: _Binding) -> Any:
                 names[alias.asname or alias.name.split(".")[0]] = meant
         else:
             body.append(node)
-    speaking = [
-        node.name for node in body if isinstance(node, ast.ClassDef) and _speaks_of_binding(node)
-    ]
+    speaking = [node.name for node in body if isinstance(node, ast.ClassDef) and _speaks_of_binding(node)]
     if not speaking:
         raise BuildError(
             f"no class in {file} has a constructor that calls the binding; give observation_space= and "

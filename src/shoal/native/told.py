@@ -1,4 +1,4 @@
-"""The log that PufferLib's environments keep, as arrays: float64 numbers in each instance, told when episodes end."""
+"""The log that PufferLib's environments keep, as arrays: numbers in each instance, told when episodes end."""
 
 from __future__ import annotations
 
@@ -28,18 +28,14 @@ class Told:
         return {name: np.where(done, table[:, i], 0.0) for i, name in enumerate(self._names)}
 
 
-def told(
-    info: PluginInfo, raw: Sequence[Any], parts: Sequence[tuple[NDArray[np.uint8], int]]
-) -> Told | None:
+def told(info: PluginInfo, raw: Sequence[Any], parts: Sequence[tuple[NDArray[np.uint8], int]]) -> Told | None:
     """For the exported fields of one environment and (memory, worlds) of each part; None: it keeps no log."""
     fields = [(name, offset) for name, *_, offset, _ in raw if name.startswith(_PREFIX)]
     if not fields:
         return None
     first = fields[0][1] % info.instance_bytes
     tables = [
-        np.ndarray(
-            (worlds, len(fields)), np.float64, memory.reshape(-1), first, (info.instance_bytes, 8)
-        )
+        np.ndarray((worlds, len(fields)), np.float64, memory.reshape(-1), first, (info.instance_bytes, 8))
         for memory, worlds in parts
     ]
     return Told([name.removeprefix(_PREFIX) for name, _ in fields], tables, info.agents)

@@ -54,9 +54,9 @@ def make_vec(
     """Makes `num_envs` environments that step together.
 
     `env` is the id of a bundled environment ("CartPole-v1"), a C file (compiled on the way), a compiled
-    plug-in, "puffer:" and the folder of a PufferLib environment, any other Gymnasium id, or a function that makes an environment; further keywords are options of
-    the environment. Environments in C run on threads of this process unless `backend="process"`,
-    environments in Python in worker processes.
+    plug-in, "puffer:" and the folder of a PufferLib environment, any other Gymnasium id, or a function that
+    makes an environment; further keywords are options of the environment. Environments in C run on threads of
+    this process unless `backend="process"`, environments in Python in worker processes.
 
     >>> import shoal
     >>> envs = shoal.make_vec("CartPole-v1", num_envs=8)

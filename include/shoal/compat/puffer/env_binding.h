@@ -1,5 +1,6 @@
 /* Contract 3.0: a binding.c that says #define Env, includes this, and defines my_init and my_log over Python
- * objects. Spaces and the number of agents are in the Python file beside it, so they come with the settings. */
+ * objects. Spaces and the number of agents are in the Python file beside it, so they come with the settings.
+ */
 // SPDX-License-Identifier: MIT
 #ifndef SHOAL_PUFFER_ENV_BINDING_H
 #define SHOAL_PUFFER_ENV_BINDING_H
@@ -63,13 +64,16 @@ static PUFFER_UNUSED int assign_to_dict(PyObject *dict, const char *key, float v
 #define PUFFER_STEP c_step
 #define PUFFER_STEP_ALL(world) c_step((world)->envs)
 #define PUFFER_SEED(env, seed) ((void)(env), (void)(seed))
-#define PUFFER_OBSERVATION_BYTES _Generic(((Env *)0)->observations, void *: 0, default: sizeof *((Env *)0)->observations)
+#define PUFFER_OBSERVATION_BYTES                                                                             \
+    _Generic(((Env *)0)->observations, void *: 0, default: sizeof *((Env *)0)->observations)
 
 typedef PyObject puffer_options;
 #define puffer_options_free puffer_object_free
 static int puffer_options_count(const puffer_options *options) { return (int)options->count; }
 static const char *puffer_options_name(const puffer_options *options, int i) { return options->keys[i]; }
-static double puffer_options_number(const puffer_options *options, int i) { return options->items[i]->number; }
+static double puffer_options_number(const puffer_options *options, int i) {
+    return options->items[i]->number;
+}
 
 static puffer_options *puffer_log(Log *log) {
     puffer_options *out = PyDict_New();
@@ -96,27 +100,27 @@ static puffer_options *puffer_arguments(const puffer_settings *s, int shared) {
 #ifdef MY_SHARED
 /* What all environments share: made once for each choice of arguments, and kept as the binding keeps it. */
 static PyObject *puffer_shared(const puffer_settings *s) {
-    static struct puffer_kept {
+    static struct puffer_shared_once {
         char *arguments;
         PyObject *made;
-        struct puffer_kept *next;
-    } *kept;
+        struct puffer_shared_once *next;
+    } *puffer_kept;
     char arguments[4096] = "";
     for (int i = 0; i < s->num_words; i++)
         if (s->words[i].kind == 'h') {
             const size_t used = strlen(arguments);
             snprintf(arguments + used, sizeof arguments - used, "%s=%s ", s->words[i].name, s->words[i].text);
         }
-    for (struct puffer_kept *one = kept; one != NULL; one = one->next)
+    for (struct puffer_shared_once *one = puffer_kept; one != NULL; one = one->next)
         if (strcmp(one->arguments, arguments) == 0)
             return one->made;
-    struct puffer_kept *one = (struct puffer_kept *)calloc(1, sizeof *one);
+    struct puffer_shared_once *one = (struct puffer_shared_once *)calloc(1, sizeof *one);
     if (one == NULL)
         puffer_stop("out of memory");
     one->made = my_shared(NULL, PyTuple_New(0), puffer_arguments(s, 1));
     one->arguments = strdup(arguments);
-    one->next = kept;
-    return (kept = one)->made;
+    one->next = puffer_kept;
+    return (puffer_kept = one)->made;
 }
 #endif
 
@@ -166,14 +170,16 @@ static void puffer_unmake(puffer_world *world) {
 static const char *puffer_spaces(puffer_settings *s) {
     const uint64_t bytes = PUFFER_OBSERVATION_BYTES;
     if (!s->has_spaces || s->observation_bytes == 0)
-        return "a binding of contract 3.0 does not say its spaces; make it with shoal.make_vec(\"puffer:PATH\")";
+        return "a binding of contract 3.0 does not say its spaces; make it with "
+               "shoal.make_vec(\"puffer:PATH\")";
     if (s->agents == 0)
         s->agents = 1;
     if (bytes != 0 && bytes * 8 != s->observation.dtype.bits) {
-        snprintf(puffer_message, sizeof puffer_message,
-                 "its observation space has a dtype of %u bits where the C struct writes %llu; is it the dtype of "
-                 "the C struct?",
-                 s->observation.dtype.bits, (unsigned long long)bytes * 8);
+        snprintf(
+            puffer_message, sizeof puffer_message,
+            "its observation space has a dtype of %u bits where the C struct writes %llu; is it the dtype of "
+            "the C struct?",
+            s->observation.dtype.bits, (unsigned long long)bytes * 8);
         return puffer_message;
     }
     return NULL;

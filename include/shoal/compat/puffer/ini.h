@@ -64,7 +64,8 @@ static PUFFER_UNUSED double dict_get(Dict *dict, const char *key) {
 static PUFFER_UNUSED const char *dict_get_str(Dict *dict, const char *key) {
     const DictItem *item = dict_find(dict, key);
     if (item == NULL || item->str == NULL)
-        puffer_stop("it wants a string for the option %s: give it, %s=\"...\", or add it to its .ini", key, key);
+        puffer_stop("it wants a string for the option %s: give it, %s=\"...\", or add it to its .ini", key,
+                    key);
     return item->str;
 }
 
@@ -108,7 +109,8 @@ static PUFFER_UNUSED void dict_copy(Dict *to, Dict *from) {
     memset(to, 0, sizeof *to);
     for (int i = 0; i < from->size; i++) {
         const DictItem *item = &from->items[i];
-        DictItem *copy = item->str != NULL ? puffer_ini_set(to, item->key, item->str) : dict_item(to, item->key);
+        DictItem *copy =
+            item->str != NULL ? puffer_ini_set(to, item->key, item->str) : dict_item(to, item->key);
         copy->value = item->value;
     }
 }

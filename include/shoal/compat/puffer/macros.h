@@ -1,19 +1,20 @@
-/* What contracts 4.0 and 5.0 have in common: spaces from macros, agents counted by the environments themselves. */
+/* What contracts 4.0 and 5.0 have in common: spaces from macros, agents counted by the environments
+ * themselves. */
 // SPDX-License-Identifier: MIT
 #ifndef SHOAL_PUFFER_MACROS_H
 #define SHOAL_PUFFER_MACROS_H
 
-#define PUFFER_DTYPE(T)                                                                                              \
-    _Generic((T)0,                                                                                                   \
-        float: (shoal_dtype)SHOAL_FLOAT32,                                                                           \
-        double: (shoal_dtype)SHOAL_FLOAT64,                                                                          \
-        unsigned char: (shoal_dtype)SHOAL_UINT8,                                                                     \
-        signed char: (shoal_dtype)SHOAL_INT8,                                                                        \
-        char: (shoal_dtype)SHOAL_INT8,                                                                               \
-        bool: (shoal_dtype)SHOAL_UINT8,                                                                              \
-        unsigned short: (shoal_dtype)SHOAL_FLOAT32, /* bfloat16, which is widened */                                 \
-        int: (shoal_dtype)SHOAL_INT32,                                                                               \
-        long: (shoal_dtype)SHOAL_INT64,                                                                              \
+#define PUFFER_DTYPE(T)                                                                                      \
+    _Generic((T)0,                                                                                           \
+        float: (shoal_dtype)SHOAL_FLOAT32,                                                                   \
+        double: (shoal_dtype)SHOAL_FLOAT64,                                                                  \
+        unsigned char: (shoal_dtype)SHOAL_UINT8,                                                             \
+        signed char: (shoal_dtype)SHOAL_INT8,                                                                \
+        char: (shoal_dtype)SHOAL_INT8,                                                                       \
+        bool: (shoal_dtype)SHOAL_UINT8,                                                                      \
+        unsigned short: (shoal_dtype)SHOAL_FLOAT32, /* bfloat16, which is widened */                         \
+        int: (shoal_dtype)SHOAL_INT32,                                                                       \
+        long: (shoal_dtype)SHOAL_INT64,                                                                      \
         long long: (shoal_dtype)SHOAL_INT64)
 
 static const int puffer_action_sizes[] = ACT_SIZES;

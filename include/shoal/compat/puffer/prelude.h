@@ -1,7 +1,7 @@
 /* Included before every file of such an environment: what it takes from the C library belongs to the process,
  * and there are many environments in one. Random numbers become a stream of the environment's own; exit() and
- * a failed assert() while it is made become an error of the host, later an abort with a message; what it prints
- * goes to stderr; files are also looked for where its assets lie. */
+ * a failed assert() while it is made become an error of the host, later an abort with a message; what it
+ * prints goes to stderr; files are also looked for where its assets lie. */
 // SPDX-License-Identifier: MIT
 #ifndef SHOAL_PUFFER_PRELUDE_H
 #define SHOAL_PUFFER_PRELUDE_H
@@ -33,7 +33,7 @@ typedef struct puffer_random {
 static _Thread_local puffer_random *puffer_drawing;
 static _Thread_local jmp_buf *puffer_escape;
 static _Thread_local char puffer_message[1024];
-static _Thread_local char puffer_missing[512]; /* the last file that was not there */
+static _Thread_local char puffer_missing[512];   /* the last file that was not there */
 static _Thread_local const void *puffer_closing; /* what is being closed, which some then free themselves */
 static char puffer_root[1024];                   /* where its assets lie */
 
@@ -56,7 +56,7 @@ static PUFFER_UNUSED void puffer_srand(unsigned seed) {
 }
 
 __attribute__((format(printf, 1, 2), noreturn)) static PUFFER_UNUSED void puffer_stop(const char *format,
-                                                                                     ...) {
+                                                                                      ...) {
     va_list arguments;
     va_start(arguments, format);
     int length = vsnprintf(puffer_message, sizeof puffer_message, format, arguments);

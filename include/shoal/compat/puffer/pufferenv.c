@@ -1,4 +1,5 @@
-/* A plug-in of contract 5.0: the environment's own file, named by SHOAL_PUFFER_SOURCE, and behind it the table. */
+/* A plug-in of contract 5.0: the environment's own file, named by SHOAL_PUFFER_SOURCE, and behind it the
+ * table. */
 // SPDX-License-Identifier: MIT
 #include <shoal/compat/puffer/prelude.h>
 
@@ -12,8 +13,8 @@
 #define PUFFER_END(env) ((float)0)
 #define PUFFER_VECTOR int
 #define PUFFER_RESET puf_reset
-#define PUFFER_STEP_ALL(world)                                                                                       \
-    for (int number = 0; number < (world)->count; number++)                                                          \
+#define PUFFER_STEP_ALL(world)                                                                               \
+    for (int number = 0; number < (world)->count; number++)                                                  \
     puf_step(&(world)->envs[number])
 #ifdef PUFFER_HAS_RNG
 #define PUFFER_SEED(env, seed) ((env)->rng = (seed))

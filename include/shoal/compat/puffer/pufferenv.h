@@ -1,5 +1,5 @@
-/* Contract 5.0: an environment's header says obs_t, OBS_SIZE, NUM_ATNS and ACT_SIZES, includes this, and defines
- * struct Log, struct Env with its agents, and the puf_ functions. pufferenv.c makes it a plug-in. */
+/* Contract 5.0: an environment's header says obs_t, OBS_SIZE, NUM_ATNS and ACT_SIZES, includes this, and
+ * defines struct Log, struct Env with its agents, and the puf_ functions. pufferenv.c makes it a plug-in. */
 // SPDX-License-Identifier: MIT
 #ifndef SHOAL_PUFFER_PUFFERENV_H
 #define SHOAL_PUFFER_PUFFERENV_H

@@ -1,6 +1,6 @@
-/* The few Python objects that a binding of contract 3.0 names: numbers, strings, dicts, lists and handles, enough
- * to hand it its options and what its environments share. There is no interpreter behind them; nothing is counted,
- * and what the environment makes of them lives as long as the process. */
+/* The few Python objects that a binding of contract 3.0 names: numbers, strings, dicts, lists and handles,
+ * enough to hand it its options and what its environments share. There is no interpreter behind them; nothing
+ * is counted, and what the environment makes of them lives as long as the process. */
 // SPDX-License-Identifier: MIT
 #ifndef SHOAL_PUFFER_PYTHON_H
 #define SHOAL_PUFFER_PYTHON_H
@@ -35,9 +35,10 @@ typedef struct PyMethodDef {
 
 enum { METH_VARARGS = 1, METH_KEYWORDS = 2, METH_NOARGS = 4, METH_O = 8 };
 
-static PyTypeObject PyLong_Type = {"int"}, PyFloat_Type = {"float"}, PyUnicode_Type = {"str"}, PyDict_Type = {"dict"},
-                    PyList_Type = {"list"}, PyTuple_Type = {"tuple"}, PyArray_Type = {"numpy.ndarray"},
-                    puffer_none_type = {"None"}, puffer_error_type = {"exception"};
+static PyTypeObject PyLong_Type = {"int"}, PyFloat_Type = {"float"}, PyUnicode_Type = {"str"},
+                    PyDict_Type = {"dict"}, PyList_Type = {"list"}, PyTuple_Type = {"tuple"},
+                    PyArray_Type = {"numpy.ndarray"}, puffer_none_type = {"None"},
+                    puffer_error_type = {"exception"};
 static PyObject puffer_none = {1, &puffer_none_type, 0, NULL, NULL, 0, NULL, NULL};
 static PyObject puffer_error = {1, &puffer_error_type, 0, NULL, NULL, 0, NULL, NULL};
 static _Thread_local char puffer_python_error[512];
@@ -124,13 +125,21 @@ static PUFFER_UNUSED PyObject *PyUnicode_FromString(const char *text) {
     return object;
 }
 
-static PUFFER_UNUSED void *PyLong_AsVoidPtr(const PyObject *object) { return object == NULL ? NULL : object->pointer; }
-static PUFFER_UNUSED long PyLong_AsLong(const PyObject *object) { return object == NULL ? -1 : (long)object->number; }
-static PUFFER_UNUSED double PyFloat_AsDouble(const PyObject *object) { return object == NULL ? -1 : object->number; }
+static PUFFER_UNUSED void *PyLong_AsVoidPtr(const PyObject *object) {
+    return object == NULL ? NULL : object->pointer;
+}
+static PUFFER_UNUSED long PyLong_AsLong(const PyObject *object) {
+    return object == NULL ? -1 : (long)object->number;
+}
+static PUFFER_UNUSED double PyFloat_AsDouble(const PyObject *object) {
+    return object == NULL ? -1 : object->number;
+}
 static PUFFER_UNUSED const char *PyUnicode_AsUTF8(const PyObject *object) {
     return object == NULL ? NULL : object->text;
 }
-static PUFFER_UNUSED int PyObject_IsTrue(const PyObject *object) { return object != NULL && object->number != 0; }
+static PUFFER_UNUSED int PyObject_IsTrue(const PyObject *object) {
+    return object != NULL && object->number != 0;
+}
 
 static PUFFER_UNUSED PyObject *PyDict_New(void) { return puffer_object(&PyDict_Type, 0); }
 static PUFFER_UNUSED PyObject *PyList_New(Py_ssize_t count) { return puffer_object(&PyList_Type, count); }

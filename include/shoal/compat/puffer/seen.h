@@ -30,7 +30,8 @@ static void puffer_tell(puffer_world *world) {
     const double episodes = puffer_gather(world, &mean);
     puffer_options *out = puffer_log(&mean);
     for (int i = 0; i < PUFFER_LOGS && i < puffer_options_count(out); i++)
-        world->log[i] = strcmp(puffer_options_name(out, i), "n") == 0 ? episodes : puffer_options_number(out, i);
+        world->log[i] =
+            strcmp(puffer_options_name(out, i), "n") == 0 ? episodes : puffer_options_number(out, i);
     puffer_options_free(out);
 }
 
@@ -38,14 +39,15 @@ static void puffer_tell(puffer_world *world) {
 enum { PUFFER_FIELDS = 1024 };
 
 static const char *puffer_dtype(const char *name, shoal_dtype *out) {
-    static const char *const names[] = {"int",   "uint",    "float", NULL};
+    static const char *const names[] = {"int", "uint", "float", NULL};
     *out = (shoal_dtype){SHOAL_CODE_BOOL, 8, 1};
     if (strcmp(name, "bool") == 0)
         return NULL;
     for (uint8_t code = 0; names[code] != NULL; code++) {
         const size_t length = strlen(names[code]);
-        if (strncmp(name, names[code], length) == 0 && name[length] >= '1' && name[length] <= '9') {
-            *out = (shoal_dtype){code, (uint8_t)atoi(name + length), 1};
+        const int bits = strncmp(name, names[code], length) == 0 ? atoi(name + length) : 0;
+        if (bits == 8 || bits == 16 || bits == 32 || bits == 64) {
+            *out = (shoal_dtype){code, (uint8_t)bits, 1};
             return NULL;
         }
     }
@@ -65,7 +67,8 @@ static void puffer_add_state(puffer_world *world, int number, void *host,
         return;
     const int count = my_state(&world->envs[number], fields, PUFFER_FIELDS);
     if (count < 0 || count > PUFFER_FIELDS) {
-        snprintf(text, sizeof text, "(my_state has %d fields where there is room for %d)", count, PUFFER_FIELDS);
+        snprintf(text, sizeof text, "(my_state has %d fields where there is room for %d)", count,
+                 PUFFER_FIELDS);
         puffer_refuse_state(host, add, text);
     }
     for (int i = 0; i < count && count <= PUFFER_FIELDS; i++) {
@@ -78,7 +81,8 @@ static void puffer_add_state(puffer_world *world, int number, void *host,
             puffer_refuse_state(host, add, text);
             break;
         }
-        snprintf(text, sizeof text, world->count == 1 ? "%.0d%s" : "%d/%s", world->count == 1 ? 0 : number, name);
+        snprintf(text, sizeof text, world->count == 1 ? "%.0d%s" : "%d/%s", world->count == 1 ? 0 : number,
+                 name);
         field.name = text;
         field.flags = fields[i].flags & PUFF_STATE_ZERO_COPY ? SHOAL_STATE_STABLE : 0;
         for (int d = 0; d < fields[i].ndim; d++)

@@ -1,5 +1,5 @@
-/* The settings of a world, as shoal/native/puffer.py writes them: words separated by spaces, each NAME=VALUE with
- * other bytes as %XX.
+/* The settings of a world, as shoal/native/puffer.py writes them: words separated by spaces, each NAME=VALUE
+ * with other bytes as %XX.
  *
  *   agents=4  obs=f4:7x7:0:1  act=discrete:5 | multi:5,3 | box:2:-1:1  root=/where/assets/lie  log=1
  *   i.NAME=3  f.NAME=0.5  s.NAME=text     options of the environment: an int, a float, a string
@@ -24,10 +24,10 @@ typedef struct puffer_word {
 typedef struct puffer_settings {
     char *memory;
     const char *text; /* as it was given */
-    int agents;   /* 0: not said */
-    int tells;    /* the log is wanted */
+    int agents;       /* 0: not said */
+    int tells;        /* the log is wanted */
     int has_spaces;
-    const char *state; /* may be NULL */
+    const char *state;          /* may be NULL */
     uint64_t observation_bytes; /* of one agent's row as the environment writes it */
     uint64_t mask_bytes;
     uint64_t num_actions;
@@ -74,7 +74,8 @@ static const char *puffer_read_observation(puffer_settings *s, char *text) {
                                  : code == 'i' ? SHOAL_CODE_INT
                                                : SHOAL_CODE_UINT,
                                  (uint8_t)(8 * bytes), 1};
-    if (strchr("fiu", code) == NULL || (bytes != 1 && bytes != 2 && bytes != 4 && bytes != 8) || text[2] != ':')
+    if (strchr("fiu", code) == NULL || (bytes != 1 && bytes != 2 && bytes != 4 && bytes != 8) ||
+        text[2] != ':')
         return "settings: obs must be such as f4:7x7:0:1";
     uint64_t elements = 1;
     char *at = text + 3;
@@ -155,7 +156,8 @@ static const char *puffer_settings_read(puffer_settings *s, const char *text) {
         else if (word[0] != '\0' && word[1] == '.' && s->num_words < PUFFER_WORDS)
             s->words[s->num_words++] = (puffer_word){word[0], word + 2, value, strtod(value, NULL)};
         else
-            refusal = "settings: an unknown word, or too many; they are written by shoal.make_vec(\"puffer:PATH\")";
+            refusal =
+                "settings: an unknown word, or too many; they are written by shoal.make_vec(\"puffer:PATH\")";
         if (refusal != NULL)
             return refusal;
     }

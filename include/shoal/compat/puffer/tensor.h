@@ -6,10 +6,10 @@
 #include <stdint.h>
 
 #define PUF_MAX_DIMS 8
-#define PUFFER_TENSOR(Name, type)                                                                                    \
-    typedef struct Name {                                                                                            \
-        type *data;                                                                                                  \
-        int64_t shape[PUF_MAX_DIMS];                                                                                 \
+#define PUFFER_TENSOR(Name, type)                                                                            \
+    typedef struct Name {                                                                                    \
+        type *data;                                                                                          \
+        int64_t shape[PUF_MAX_DIMS];                                                                         \
     } Name
 
 PUFFER_TENSOR(FloatTensor, float);

@@ -1,5 +1,6 @@
-/* Contract 4.0: a binding.c that says OBS_SIZE, NUM_ATNS, ACT_SIZES, OBS_TENSOR_T and Env, includes this, and defines
- * my_init and my_log over a Dict; with MY_VEC_INIT it makes several environments at once, which are then one world. */
+/* Contract 4.0: a binding.c that says OBS_SIZE, NUM_ATNS, ACT_SIZES, OBS_TENSOR_T and Env, includes this, and
+ * defines my_init and my_log over a Dict; with MY_VEC_INIT it makes several environments at once, which are
+ * then one world. */
 // SPDX-License-Identifier: MIT
 #ifndef SHOAL_PUFFER_VECENV_H
 #define SHOAL_PUFFER_VECENV_H
@@ -9,7 +10,8 @@
 #include <shoal/compat/puffer/tensor.h>
 
 #if defined(OBS_TYPE) && !defined(OBS_TENSOR_T)
-#error "OBS_TYPE is a dialect from before PufferLib 4.0: say #define OBS_TENSOR_T FloatTensor (or ByteTensor, IntTensor)"
+#error                                                                                                       \
+    "OBS_TYPE is a dialect from before PufferLib 4.0: say #define OBS_TENSOR_T FloatTensor (or ByteTensor, IntTensor)"
 #endif
 #if !defined(OBS_SIZE) || !defined(NUM_ATNS) || !defined(ACT_SIZES) || !defined(OBS_TENSOR_T)
 #error "define OBS_SIZE, NUM_ATNS, ACT_SIZES and OBS_TENSOR_T before vecenv.h is included"
@@ -78,7 +80,8 @@ static PUFFER_UNUSED size_t obs_element_size(void) { return sizeof *((OBS_TENSOR
 
 void my_init(Env *env, Dict *kwargs);
 void my_log(Log *log, Dict *out);
-Env *my_vec_init(int *num_envs, int *buffer_env_starts, int *buffer_env_counts, Dict *vec_kwargs, Dict *env_kwargs);
+Env *my_vec_init(int *num_envs, int *buffer_env_starts, int *buffer_env_counts, Dict *vec_kwargs,
+                 Dict *env_kwargs);
 void my_vec_close(Env *envs);
 void my_setup_perm(StaticVec *vec, Env *env, int slot);
 void *my_shared(void *env, Dict *kwargs);
@@ -102,8 +105,8 @@ void MY_VEC_STEP(StaticVec *vec);
 #ifdef MY_VEC_STEP
 #define PUFFER_STEP_ALL(world) MY_VEC_STEP(&(world)->vector)
 #else
-#define PUFFER_STEP_ALL(world)                                                                                       \
-    for (int number = 0; number < (world)->count; number++)                                                          \
+#define PUFFER_STEP_ALL(world)                                                                               \
+    for (int number = 0; number < (world)->count; number++)                                                  \
     c_step(&(world)->envs[number])
 #endif
 #ifdef PUFFER_HAS_RNG

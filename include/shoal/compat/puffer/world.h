@@ -6,7 +6,8 @@
  *                    --bind------>  pointers into the buffers, in the instance, for their life
  *   step             actions in, step, observations, rewards and ends out
  *
- *   | puffer_world | guard | observations | guard | actions | guard | rewards | guard | ends | guard | mask | ...
+ *   | puffer_world | guard | observations | guard | actions | guard | rewards | guard | ends | guard | mask |
+ * ...
  */
 // SPDX-License-Identifier: MIT
 #ifndef SHOAL_PUFFER_WORLD_H
@@ -58,8 +59,9 @@ static uint64_t puffer_rounded(uint64_t bytes) { return (bytes + 63) & ~(uint64_
 /* Lays the buffers out behind `at` with `guard` bytes before, between and after; returns where they end. */
 static char *puffer_lay(puffer_buffers *buffers, const puffer_settings *s, char *at, uint64_t guard) {
     const uint64_t agents = (uint64_t)s->agents;
-    const uint64_t bytes[] = {agents * s->observation_bytes, agents * s->num_actions * sizeof(PUFFER_ACTION_T),
-                              agents * sizeof(float), agents * sizeof(PUFFER_END_T), agents * s->mask_bytes};
+    const uint64_t bytes[] = {agents * s->observation_bytes,
+                              agents * s->num_actions * sizeof(PUFFER_ACTION_T), agents * sizeof(float),
+                              agents * sizeof(PUFFER_END_T), agents * s->mask_bytes};
     void **const starts[] = {&buffers->observations, &buffers->actions, &buffers->rewards, &buffers->ends,
                              &buffers->mask};
     buffers->guard = guard;
@@ -73,7 +75,8 @@ static char *puffer_lay(puffer_buffers *buffers, const puffer_settings *s, char 
 }
 
 /* Calls `visit` with every guard of a world, from the end of a buffer to the start of the next. */
-static int puffer_guards(const puffer_buffers *buffers, int (*visit)(unsigned char *begin, unsigned char *end)) {
+static int puffer_guards(const puffer_buffers *buffers,
+                         int (*visit)(unsigned char *begin, unsigned char *end)) {
     char *const nexts[] = {buffers->actions, buffers->rewards, buffers->ends, buffers->mask, buffers->end};
     int sound = visit((unsigned char *)buffers->observations - buffers->guard, buffers->observations);
     for (int i = 0; i < 5; i++)
@@ -104,32 +107,61 @@ static int puffer_guard_unpoison(unsigned char *begin, unsigned char *end) {
 
 /* ---- Made and unmade ---- */
 
-/* Makes the environments of a world and gives them their buffers; a message if they do not want to be. */
-static const char *puffer_populate(puffer_world *world, const puffer_settings *s, uint64_t seed) {
+typedef struct puffer_call {
+    puffer_world *world;
+    const puffer_settings *s;
+    uint64_t seed;
+    const char *refusal;
+} puffer_call;
+
+/* Calls environments; true if they wanted out (exit, assert), and why is in puffer_message. */
+static int puffer_escapes(void (*call)(puffer_call *), puffer_call *with) {
     jmp_buf escape;
-    puffer_message[0] = puffer_missing[0] = '\0';
-    world->random = (puffer_random){.state = seed};
-    puffer_drawing = &world->random;
-    const char *refusal = puffer_message;
-    if (setjmp(escape) == 0) {
-        puffer_escape = &escape;
-        refusal = puffer_make(world, s, (int)(puffer_mixed(seed) >> 34));
-        int agents = 0;
-        for (int i = 0; refusal == NULL && i < world->count; i++) {
-            puffer_bind(world, s, &world->envs[i], agents);
-            agents += puffer_agents(s, &world->envs[i]);
-        }
-        if (refusal == NULL && s->agents != 0 && agents != s->agents) {
-            snprintf(puffer_message, sizeof puffer_message,
-                     "it has %d agents where there are buffers for %d; say agents=%d", agents, s->agents, agents);
-            refusal = puffer_message;
-        }
+    if (setjmp(escape) != 0) {
+        puffer_escape = NULL;
+        puffer_drawing = NULL;
+        return 1;
     }
+    puffer_escape = &escape;
+    puffer_drawing = &with->world->random;
+    call(with);
     puffer_escape = NULL;
     puffer_drawing = NULL;
+    return 0;
+}
+
+static void puffer_call_make(puffer_call *call) {
+    puffer_world *world = call->world;
+    const puffer_settings *s = call->s;
+    call->refusal = puffer_make(world, s, (int)(puffer_mixed(call->seed) >> 34));
+    int agents = 0;
+    for (int i = 0; call->refusal == NULL && i < world->count; i++) {
+        puffer_bind(world, s, &world->envs[i], agents);
+        agents += puffer_agents(s, &world->envs[i]);
+    }
+    if (call->refusal == NULL && s->agents != 0 && agents != s->agents)
+        puffer_stop("it has %d agents where there are buffers for %d; say agents=%d", agents, s->agents,
+                    agents);
+}
+
+static void puffer_call_first_steps(puffer_call *call) {
+    puffer_world *world = call->world;
+    for (int i = 0; i < world->count; i++)
+        PUFFER_RESET(&world->envs[i]);
+    for (int t = 0; t < 4; t++)
+        PUFFER_STEP_ALL(world);
+}
+
+/* Makes the environments of a world and gives them their buffers; a message if they do not want to be. */
+static const char *puffer_populate(puffer_world *world, const puffer_settings *s, uint64_t seed) {
+    puffer_message[0] = puffer_missing[0] = '\0';
+    world->random = (puffer_random){.state = seed};
+    puffer_call call = {world, s, seed, NULL};
+    if (puffer_escapes(puffer_call_make, &call))
+        return puffer_message;
     world->wants_seed |= world->random.draws != 0;
     world->is_fresh = world->is_stepped = 0;
-    return refusal;
+    return call.refusal;
 }
 
 static void puffer_depopulate(puffer_world *world) {
@@ -160,26 +192,15 @@ static const char *puffer_try(const puffer_settings *s) {
     puffer_lay(&world->buffers, s, memory, guard);
     puffer_guards(&world->buffers, puffer_guard_fill);
     const char *refusal = puffer_populate(world, s, 0);
-    if (refusal == NULL) {
-        jmp_buf escape;
-        puffer_drawing = &world->random;
-        if (setjmp(escape) == 0) {
-            puffer_escape = &escape;
-            for (int i = 0; i < world->count; i++)
-                PUFFER_RESET(&world->envs[i]);
-            for (int t = 0; t < 4; t++)
-                PUFFER_STEP_ALL(world);
-        } else {
-            refusal = puffer_message;
-        }
-        puffer_escape = NULL;
-        puffer_drawing = NULL;
-    }
+    puffer_call call = {world, s, 0, NULL};
+    if (refusal == NULL && puffer_escapes(puffer_call_first_steps, &call))
+        refusal = puffer_message;
     if (refusal == NULL && !puffer_guards(&world->buffers, puffer_guard_check)) {
-        snprintf(puffer_message, sizeof puffer_message,
-                 "it wrote beyond the rows of its %d agents (observations of %llu bytes); are the spaces and the "
-                 "number of agents right?",
-                 s->agents, (unsigned long long)s->observation_bytes);
+        snprintf(
+            puffer_message, sizeof puffer_message,
+            "it wrote beyond the rows of its %d agents (observations of %llu bytes); are the spaces and the "
+            "number of agents right?",
+            s->agents, (unsigned long long)s->observation_bytes);
         refusal = puffer_message;
     }
     if (refusal == NULL)
@@ -231,14 +252,16 @@ static void puffer_show(puffer_world *world, shoal_envs *envs, uint64_t row) {
     memcpy(to, world->buffers.observations, bytes);
 #endif
 #ifdef PUFFER_SHOWS_MASK
-    memcpy(SHOAL_OBSERVATION(void, envs, 1, row), world->buffers.mask, world->agents * envs->observation_bytes[1]);
+    memcpy(SHOAL_OBSERVATION(void, envs, 1, row), world->buffers.mask,
+           world->agents * envs->observation_bytes[1]);
 #endif
 }
 
 static void puffer_act(puffer_world *world, const shoal_envs *envs, uint64_t row) {
     PUFFER_ACTION_T *to = world->buffers.actions;
     const uint64_t count = (uint64_t)world->agents * world->num_actions;
-    if (envs->action_bytes[0] == world->num_actions * sizeof(float)) { /* numbers; discrete ones have 8 bytes */
+    if (envs->action_bytes[0] ==
+        world->num_actions * sizeof(float)) { /* numbers; discrete ones have 8 bytes */
         const float *from = SHOAL_ACTION(float, envs, 0, row);
         for (uint64_t i = 0; i < count; i++)
             to[i] = (PUFFER_ACTION_T)from[i];
@@ -259,6 +282,8 @@ static void puffer_reset_one(puffer_world *world, shoal_envs *envs, uint64_t env
             puffer_depopulate(world);
             const char *refusal = puffer_settings_read(&s, envs->options[0].s);
             s.agents = (int)world->agents;
+            if (refusal == NULL)
+                refusal = puffer_spaces(&s);
             if (refusal == NULL)
                 refusal = puffer_populate(world, &s, seed);
             puffer_settings_free(&s);
@@ -334,19 +359,15 @@ static const char *puffer_describe(const shoal_value *options, shoal_spec *spec)
 #endif
 
 static const shoal_option puffer_table_options[] = {
-    {"settings", "spaces and options, as shoal.make_vec(\"puffer:PATH\") resolves them", SHOAL_OPTION_STRING, 0,
+    {"settings",
+     "spaces and options, as shoal.make_vec(\"puffer:PATH\") resolves them",
+     SHOAL_OPTION_STRING,
+     0,
      {.s = SHOAL_PUFFER_SETTINGS}}};
 
-const shoal_entry_v1 shoal_entry = {SHOAL_ABI_MAJOR,
-                                    SHOAL_ABI_MINOR,
-                                    "puffer/" SHOAL_PUFFER_NAME,
-                                    puffer_table_options,
-                                    1,
-                                    puffer_describe,
-                                    puffer_init,
-                                    puffer_world_reset,
-                                    puffer_world_step,
-                                    puffer_close,
-                                    puffer_extension};
+const shoal_entry_v1 shoal_entry = {
+    SHOAL_ABI_MAJOR, SHOAL_ABI_MINOR, "puffer/" SHOAL_PUFFER_NAME, puffer_table_options, 1,
+    puffer_describe, puffer_init,     puffer_world_reset,          puffer_world_step,    puffer_close,
+    puffer_extension};
 
 #endif

@@ -1,5 +1,5 @@
-/* A walk along a line against contract 3.0: like PufferLib's environments it changes single cells of the observation
- * it wrote before, resets itself, and has every trap behind the option `trap`. */
+/* A walk along a line against contract 3.0: like PufferLib's environments it changes single cells of the
+ * observation it wrote before, resets itself, and has every trap behind the option `trap`. */
 // SPDX-License-Identifier: MIT
 #include <assert.h>
 #include <stdio.h>

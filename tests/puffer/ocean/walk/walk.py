@@ -7,7 +7,9 @@ FIRST = 1
 
 
 class Walk(pufferlib.PufferEnv):
-    def __init__(self, num_envs=4, render_mode=None, size=7, bonus=0.0, trap=0, title="none", buf=None, seed=0):
+    def __init__(
+        self, num_envs=4, render_mode=None, size=7, bonus=0.0, trap=0, title="none", buf=None, seed=0
+    ):
         if size < 3:
             raise pufferlib.APIUsageError("size must be at least 3")
         self.single_observation_space = gymnasium.spaces.Box(low=0, high=FIRST, shape=(size,), dtype=np.uint8)

@@ -1,5 +1,5 @@
-/* raylib's functions that draw, load, play or ask: nothing is drawn, nobody presses a key, time stands still. Macros,
- * so that one line does for any signature. Included by raylib.h. */
+/* raylib's functions that draw, load, play or ask: nothing is drawn, nobody presses a key, time stands still.
+ * Macros, so that one line does for any signature. Included by raylib.h. */
 // SPDX-License-Identifier: MIT
 
 /* clang-format off */

@@ -1,6 +1,7 @@
-/* raylib for environments that nobody looks at: its types and constants, and drawing that draws nothing, since
- * they are stepped on machines without a screen. Used where there is no raylib; collisions, colours and random
- * numbers, which a step may ask for, are computed. Written from raylib's documented interface (5.5). */
+/* raylib for environments that nobody looks at: its types and constants, and drawing that draws nothing,
+ * since they are stepped on machines without a screen. Used where there is no raylib; collisions, colours and
+ * random numbers, which a step may ask for, are computed. Written from raylib's documented interface (5.5).
+ */
 // SPDX-License-Identifier: MIT
 #ifndef RAYLIB_H
 #define RAYLIB_H
@@ -203,7 +204,8 @@ static PUFFER_UNUSED Color ColorFromHSV(float hue, float saturation, float value
 }
 
 static PUFFER_UNUSED Color ColorBrightness(Color color, float factor) {
-    return ColorLerp(color, factor < 0 ? (Color){0, 0, 0, color.a} : (Color){255, 255, 255, color.a}, fabsf(factor));
+    return ColorLerp(color, factor < 0 ? (Color){0, 0, 0, color.a} : (Color){255, 255, 255, color.a},
+                     fabsf(factor));
 }
 
 static PUFFER_UNUSED Color GetColor(unsigned int rgba) {
@@ -254,7 +256,8 @@ static PUFFER_UNUSED bool CheckCollisionBoxes(BoundingBox a, BoundingBox b) {
 
 static PUFFER_UNUSED Vector2 GetSplinePointBezierQuad(Vector2 a, Vector2 b, Vector2 c, float t) {
     const float s = 1 - t;
-    return (Vector2){s * s * a.x + 2 * s * t * b.x + t * t * c.x, s * s * a.y + 2 * s * t * b.y + t * t * c.y};
+    return (Vector2){s * s * a.x + 2 * s * t * b.x + t * t * c.x,
+                     s * s * a.y + 2 * s * t * b.y + t * t * c.y};
 }
 
 #endif

@@ -1,4 +1,5 @@
-/* raymath: arithmetic of vectors, quaternions and matrices, which steps use; from raylib's documented interface. */
+/* raymath: arithmetic of vectors, quaternions and matrices, which steps use; from raylib's documented
+ * interface. */
 // SPDX-License-Identifier: MIT
 #ifndef RAYMATH_H
 #define RAYMATH_H
