@@ -130,7 +130,7 @@ def build_puffer(
     own = [
         "-std=gnu11",
         "-w",  # not ours to change
-        "-fno-strict-aliasing",
+        "-fwrapv",  # as Python, and so PufferLib, compiles
         "-include",
         str(compat / "prelude.h"),
         f"-I{compat}",

@@ -19,7 +19,7 @@ from shoal.native.puffer_python import declared, own_options
 if TYPE_CHECKING:
     from shoal.native.puffer import Source
 
-__all__ = ["settings"]
+__all__ = ["configured", "settings"]
 
 _Value = int | float | str
 
@@ -30,7 +30,7 @@ def settings(source: Source, options: Mapping[str, Any], log: bool) -> str:
     observations = given.pop("observation_space", None)
     actions = given.pop("action_space", None)
     agents = given.pop("agents", None)
-    configured = _configured(source.config)
+    from_ini = configured(source.config)
     words = [f"root={quote(str(source.root))}"]
     if log:
         words.append("log=1")
@@ -38,7 +38,7 @@ def settings(source: Source, options: Mapping[str, Any], log: bool) -> str:
         if source.python is not None and observations is None:
             known = own_options(source.python)
             _refuse_unknown(source, given, known)
-            fallback = {name: value for name, value in configured.items() if name in known}
+            fallback = {name: value for name, value in from_ini.items() if name in known}
             said = declared(source.python, {**fallback, **given})
             observations, actions = said.observation_space, actions or said.action_space
             agents = said.agents if agents is None else agents
@@ -57,9 +57,9 @@ def settings(source: Source, options: Mapping[str, Any], log: bool) -> str:
     else:
         if observations is not None or actions is not None:
             raise TypeError("observation_space and action_space are for contract 3.0; here C says them")
-        names = set(configured) | set(re.findall(r'"(\w+)"', source.file.read_text(errors="replace")))
-        _refuse_unknown(source, given, {name: configured.get(name) for name in names})
-        arguments = _numbers(source, {**configured, **given})
+        names = set(from_ini) | set(re.findall(r'"(\w+)"', source.file.read_text(errors="replace")))
+        _refuse_unknown(source, given, {name: from_ini.get(name) for name in names})
+        arguments = _numbers(source, {**from_ini, **given})
     if agents is not None:
         words.append(f"agents={int(agents)}")
     for name, value in arguments.items():
@@ -68,7 +68,7 @@ def settings(source: Source, options: Mapping[str, Any], log: bool) -> str:
     return " ".join(words)
 
 
-def _configured(config: Path | None) -> dict[str, Any]:
+def configured(config: Path | None) -> dict[str, Any]:
     """The section [env] of its .ini."""
     if config is None:
         return {}

@@ -35,7 +35,7 @@ static PUFFER_UNUSED VecEnv *unpack_vecenv(PyObject *args) {
     return (VecEnv *)PyLong_AsVoidPtr(PyTuple_GetItem(args, 0));
 }
 
-static _Thread_local int puffer_asked_for_seed;
+static int puffer_asked_for_seed;
 
 static PUFFER_UNUSED double unpack(PyObject *kwargs, const char *key) {
     const PyObject *value = PyDict_GetItemString(kwargs, key);
@@ -130,12 +130,13 @@ static const char *puffer_make(puffer_world *world, const puffer_settings *s, in
     world->options = puffer_arguments(s, 0);
     PyDict_SetItemString(world->options, "seed", PyLong_FromLong(seed));
 #ifdef MY_SHARED
+    const uint64_t before = world->random.state;
     PyObject *shared = PyErr_Occurred() == NULL ? puffer_shared(s) : NULL;
     if (s->state != NULL && shared != NULL) { /* a copy: it is freed with the options */
         PyObject *handle = PyLong_FromVoidPtr(shared->pointer);
         PyDict_SetItemString(world->options, s->state, handle);
     }
-    world->random.draws = 0;
+    world->random.state = before; /* what is shared is not of this world */
 #endif
     world->envs = (Env *)calloc(1, sizeof(Env));
     if (world->envs == NULL)

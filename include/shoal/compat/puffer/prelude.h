@@ -24,18 +24,20 @@
 
 #define PUFFER_UNUSED __attribute__((unused))
 
-/* What the calling thread is doing: whose numbers rand() draws, and where a stop leads while one is made. */
+/* Whose numbers rand() draws. */
 typedef struct puffer_random {
     uint64_t state;
-    uint64_t draws;
 } puffer_random;
 
-static _Thread_local puffer_random *puffer_drawing;
-static _Thread_local jmp_buf *puffer_escape;
-static _Thread_local char puffer_message[1024];
-static _Thread_local char puffer_missing[512];   /* the last file that was not there */
-static _Thread_local const void *puffer_closing; /* what is being closed, which some then free themselves */
-static char puffer_root[1024];                   /* where its assets lie */
+/* Few bytes for each thread, so that a library loaded late has them at a fixed place and a step finds them at
+ * once. */
+#define PUFFER_THREAD static _Thread_local __attribute__((tls_model("initial-exec")))
+PUFFER_THREAD puffer_random *puffer_drawing;
+PUFFER_THREAD jmp_buf *puffer_escape;
+PUFFER_THREAD const void *puffer_closing; /* what is being closed, which some then free themselves */
+static char puffer_message[1024];         /* why the last one stopped */
+static char puffer_missing[512];          /* the last file that was not there */
+static char puffer_root[1024];            /* where its assets lie */
 
 static inline uint64_t puffer_mixed(uint64_t x) {
     x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
@@ -44,9 +46,8 @@ static inline uint64_t puffer_mixed(uint64_t x) {
 }
 
 static PUFFER_UNUSED int puffer_rand(void) {
-    static _Thread_local puffer_random nobody;
-    puffer_random *random = puffer_drawing == NULL ? &nobody : puffer_drawing;
-    random->draws++;
+    static puffer_random puffer_nobody;
+    puffer_random *random = puffer_drawing == NULL ? &puffer_nobody : puffer_drawing;
     return (int)(puffer_mixed(random->state += 0x9e3779b97f4a7c15u) >> 33);
 }
 

@@ -89,7 +89,7 @@ static void puffer_bind(puffer_world *world, const puffer_settings *s, Env *env,
         agent->actions = (float *)b->actions + at * NUM_ATNS;
         agent->rewards = (float *)b->rewards + at;
         agent->terminals = (float *)b->ends + at;
-        agent->action_mask = s->mask_bytes == 0 ? NULL : (unsigned char *)b->mask + at * s->mask_bytes;
+        agent->action_mask = s->mask_bytes == 0 ? NULL : (unsigned char *)world->mask + at * s->mask_bytes;
     }
 }
 

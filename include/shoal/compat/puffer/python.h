@@ -41,7 +41,7 @@ static PyTypeObject PyLong_Type = {"int"}, PyFloat_Type = {"float"}, PyUnicode_T
                     puffer_error_type = {"exception"};
 static PyObject puffer_none = {1, &puffer_none_type, 0, NULL, NULL, 0, NULL, NULL};
 static PyObject puffer_error = {1, &puffer_error_type, 0, NULL, NULL, 0, NULL, NULL};
-static _Thread_local char puffer_python_error[512];
+static char puffer_python_error[512];
 
 #define Py_None (&puffer_none)
 #define Py_True PyLong_FromLong(1)

@@ -38,10 +38,13 @@ typedef struct puffer_settings {
 } puffer_settings;
 
 typedef struct puffer_buffers {
-    void *observations, *actions, *rewards, *ends, *mask;
-    char *stops[5], *end; /* where the bytes of each end, and the last guard */
-    uint64_t guard;
+    void *observations, *actions, *rewards, *ends;
 } puffer_buffers;
+
+typedef struct puffer_guarded {
+    char *starts[5], *stops[5], *end; /* where the bytes of each buffer end, and where the last guard does */
+    uint64_t guard;
+} puffer_guarded;
 
 typedef struct puffer_world puffer_world;
 

@@ -178,7 +178,7 @@ static const char *puffer_make(puffer_world *world, const puffer_settings *s, in
                                 .actions = (float *)world->buffers.actions,
                                 .rewards = (float *)world->buffers.rewards,
                                 .terminals = (float *)world->buffers.ends,
-                                .action_mask = (unsigned char *)world->buffers.mask,
+                                .action_mask = (unsigned char *)world->mask,
                                 .action_mask_size = (int)s->mask_bytes,
                                 .obs_size = OBS_SIZE,
                                 .num_atns = NUM_ATNS};

@@ -20,28 +20,34 @@
 #include <sanitizer/asan_interface.h>
 #define PUFFER_POISON(at, bytes) ASAN_POISON_MEMORY_REGION(at, bytes)
 #define PUFFER_UNPOISON(at, bytes) ASAN_UNPOISON_MEMORY_REGION(at, bytes)
+enum { PUFFER_GUARD = 64 };
 #else
 #define PUFFER_POISON(at, bytes) ((void)(at), (void)(bytes))
 #define PUFFER_UNPOISON(at, bytes) ((void)(at), (void)(bytes))
+enum { PUFFER_GUARD = 0 }; /* close together: a step of a small world is as long as its cache misses */
 #endif
 
-enum { PUFFER_GUARD = 64, PUFFER_PATTERN = 0xA5, PUFFER_LOGS = 64, PUFFER_TRIAL = 1 << 16 };
+enum { PUFFER_TOGETHER = 16, PUFFER_PATTERN = 0xA5, PUFFER_LOGS = 64, PUFFER_TRIAL = 1 << 16 };
 
 struct puffer_world {
+    /* A cache line of what every step needs. */
     Env *envs; /* of their own making; `count` of them in a row */
+    puffer_random random;
+    puffer_buffers buffers;
+    uint32_t agents;
+    uint32_t num_actions;
     int count;
     uint8_t is_fresh;   /* they reset themselves, and were not stepped since */
     uint8_t is_stepped; /* since they were made */
     uint8_t wants_seed; /* they drew numbers, or asked for the seed, when they were made */
     uint8_t tells;      /* the log is wanted */
-    uint32_t agents;
-    uint32_t num_actions;
+
+    void *mask;
+    shoal_rng left;          /* the host's generator as it was left: another one is a new seed */
     puffer_options *options; /* theirs too: they may keep pointers into it */
-    puffer_random random;
-    shoal_rng left; /* the host's generator as it was left: another one is a new seed */
-    puffer_buffers buffers;
-    PUFFER_VECTOR vector;    /* what the contract says of many environments, for the few of this world */
-    double log[PUFFER_LOGS]; /* the last that was told */
+    puffer_guarded guarded;
+    PUFFER_VECTOR vector; /* what the contract says of many environments, for the few of this world */
+    double log[];         /* the last that was told, if it is told */
 };
 
 /* The contract's part. */
@@ -54,33 +60,46 @@ static const char *puffer_spaces(puffer_settings *s);
 #define PUFFER_END_T __typeof__(PUFFER_END((Env *)0))
 #define PUFFER_ACTION_T __typeof__(PUFFER_ACTION((Env *)0))
 
-static uint64_t puffer_rounded(uint64_t bytes) { return (bytes + 63) & ~(uint64_t)63; }
+static uint64_t puffer_rounded(uint64_t bytes) { return (bytes + 15) & ~(uint64_t)15; }
+
+static uint64_t puffer_head_bytes(int tells) { /* whole cache lines */
+    return (sizeof(puffer_world) + (tells ? PUFFER_LOGS * sizeof(double) : 0) + 63) & ~(uint64_t)63;
+}
 
 /* Lays the buffers out behind `at` with `guard` bytes before, between and after; returns where they end. */
-static char *puffer_lay(puffer_buffers *buffers, const puffer_settings *s, char *at, uint64_t guard) {
+static char *puffer_lay(puffer_guarded *guarded, const puffer_settings *s, char *at, uint64_t guard) {
     const uint64_t agents = (uint64_t)s->agents;
-    const uint64_t bytes[] = {agents * s->observation_bytes,
-                              agents * s->num_actions * sizeof(PUFFER_ACTION_T), agents * sizeof(float),
-                              agents * sizeof(PUFFER_END_T), agents * s->mask_bytes};
-    void **const starts[] = {&buffers->observations, &buffers->actions, &buffers->rewards, &buffers->ends,
-                             &buffers->mask};
-    buffers->guard = guard;
+    const uint64_t bytes[] = {agents * s->num_actions * sizeof(PUFFER_ACTION_T), agents * sizeof(float),
+                              agents * sizeof(PUFFER_END_T), agents * s->mask_bytes,
+                              agents * s->observation_bytes};
+    guarded->guard = guard;
     for (int i = 0; i < 5; i++) {
         at += guard;
-        *starts[i] = at;
-        buffers->stops[i] = at + bytes[i];
+        guarded->starts[i] = at;
+        guarded->stops[i] = at + bytes[i];
         at += puffer_rounded(bytes[i]);
     }
-    return buffers->end = at + guard;
+    return guarded->end = at + guard;
+}
+
+static void puffer_lay_out(puffer_world *world, const puffer_settings *s, char *at, uint64_t guard) {
+    puffer_lay(&world->guarded, s, at, guard);
+    char *const *starts = world->guarded.starts;
+    world->buffers = (puffer_buffers){
+        .actions = starts[0], .rewards = starts[1], .ends = starts[2], .observations = starts[4]};
+    world->mask = starts[3];
+    world->agents = (uint32_t)s->agents;
+    world->num_actions = (uint32_t)s->num_actions;
 }
 
 /* Calls `visit` with every guard of a world, from the end of a buffer to the start of the next. */
-static int puffer_guards(const puffer_buffers *buffers,
-                         int (*visit)(unsigned char *begin, unsigned char *end)) {
-    char *const nexts[] = {buffers->actions, buffers->rewards, buffers->ends, buffers->mask, buffers->end};
-    int sound = visit((unsigned char *)buffers->observations - buffers->guard, buffers->observations);
+static int puffer_guards(const puffer_world *world, int (*visit)(unsigned char *begin, unsigned char *end)) {
+    const puffer_guarded *guarded = &world->guarded;
+    int sound =
+        visit((unsigned char *)guarded->starts[0] - guarded->guard, (unsigned char *)guarded->starts[0]);
     for (int i = 0; i < 5; i++)
-        sound &= visit((unsigned char *)buffers->stops[i], (unsigned char *)nexts[i]);
+        sound &= visit((unsigned char *)guarded->stops[i],
+                       (unsigned char *)(i < 4 ? guarded->starts[i + 1] : guarded->end));
     return sound;
 }
 
@@ -159,7 +178,7 @@ static const char *puffer_populate(puffer_world *world, const puffer_settings *s
     puffer_call call = {world, s, seed, NULL};
     if (puffer_escapes(puffer_call_make, &call))
         return puffer_message;
-    world->wants_seed |= world->random.draws != 0;
+    world->wants_seed |= world->random.state != seed;
     world->is_fresh = world->is_stepped = 0;
     return call.refusal;
 }
@@ -179,8 +198,8 @@ static void puffer_depopulate(puffer_world *world) {
 
 /* A world on the heap with wide guards is reset and stepped: whoever writes beyond its rows is refused. */
 static const char *puffer_try(const puffer_settings *s) {
-    puffer_buffers none = {0};
-    const uint64_t size = (uint64_t)(puffer_lay(&none, s, NULL, 0) - (char *)NULL);
+    puffer_guarded unused;
+    const uint64_t size = (uint64_t)(puffer_lay(&unused, s, NULL, 0) - (char *)NULL);
     const uint64_t guard = puffer_rounded(size * 4 + PUFFER_TRIAL);
     char *memory = calloc(1, size + 6 * guard);
     puffer_world *world = calloc(1, sizeof *world);
@@ -189,13 +208,13 @@ static const char *puffer_try(const puffer_settings *s) {
         free(world);
         return "out of memory";
     }
-    puffer_lay(&world->buffers, s, memory, guard);
-    puffer_guards(&world->buffers, puffer_guard_fill);
+    puffer_lay_out(world, s, memory, guard);
+    puffer_guards(world, puffer_guard_fill);
     const char *refusal = puffer_populate(world, s, 0);
     puffer_call call = {world, s, 0, NULL};
     if (refusal == NULL && puffer_escapes(puffer_call_first_steps, &call))
         refusal = puffer_message;
-    if (refusal == NULL && !puffer_guards(&world->buffers, puffer_guard_check)) {
+    if (refusal == NULL && !puffer_guards(world, puffer_guard_check)) {
         snprintf(
             puffer_message, sizeof puffer_message,
             "it wrote beyond the rows of its %d agents (observations of %llu bytes); are the spaces and the "
@@ -219,23 +238,21 @@ static const char *puffer_init(shoal_envs *envs, uint64_t env) {
         refusal = puffer_try(s);
     puffer_world *world = SHOAL_INSTANCE(puffer_world, envs, env);
     if (refusal == NULL) {
-        world->agents = (uint32_t)s->agents;
-        world->num_actions = (uint32_t)s->num_actions;
         world->tells = (uint8_t)s->tells;
-        puffer_lay(&world->buffers, s, (char *)world + puffer_rounded(sizeof *world), PUFFER_GUARD);
-        memset(world->buffers.mask, 1, (size_t)s->agents * s->mask_bytes); /* until it says otherwise */
+        puffer_lay_out(world, s, (char *)world + puffer_head_bytes(s->tells), PUFFER_GUARD);
+        memset(world->mask, 1, (size_t)s->agents * s->mask_bytes); /* until it says otherwise */
         refusal = puffer_populate(world, s, shoal_random64(&envs->rng[env]));
         world->left = envs->rng[env];
     }
     if (refusal == NULL)
-        puffer_guards(&world->buffers, puffer_guard_poison);
+        puffer_guards(world, puffer_guard_poison);
     puffer_settings_free(s);
     return refusal;
 }
 
 static void puffer_close(shoal_envs *envs, uint64_t env) {
     puffer_world *world = SHOAL_INSTANCE(puffer_world, envs, env);
-    puffer_guards(&world->buffers, puffer_guard_unpoison);
+    puffer_guards(world, puffer_guard_unpoison);
     puffer_depopulate(world);
 }
 
@@ -243,17 +260,28 @@ static void puffer_close(shoal_envs *envs, uint64_t env) {
 
 #include <shoal/compat/puffer/seen.h>
 
+/* memcpy for rows, which are short: no call, and no look at what the processor likes best. */
+static inline void puffer_copy(char *to, const char *from, uint64_t bytes) {
+    if (bytes >= 1024 || bytes < 16) {
+        memcpy(to, from, bytes);
+        return;
+    }
+    uint64_t at = 0;
+    for (; at + 16 <= bytes; at += 16)
+        memcpy(to + at, from + at, 16);
+    memcpy(to + bytes - 16, from + bytes - 16, 16);
+}
+
 static void puffer_show(puffer_world *world, shoal_envs *envs, uint64_t row) {
     void *to = SHOAL_OBSERVATION(void, envs, 0, row);
     const uint64_t bytes = world->agents * envs->observation_bytes[0];
 #ifdef PUFFER_WIDENS
     puffer_widen(to, world->buffers.observations, bytes / sizeof(float));
 #else
-    memcpy(to, world->buffers.observations, bytes);
+    puffer_copy(to, world->buffers.observations, bytes);
 #endif
 #ifdef PUFFER_SHOWS_MASK
-    memcpy(SHOAL_OBSERVATION(void, envs, 1, row), world->buffers.mask,
-           world->agents * envs->observation_bytes[1]);
+    memcpy(SHOAL_OBSERVATION(void, envs, 1, row), world->mask, world->agents * envs->observation_bytes[1]);
 #endif
 }
 
@@ -302,32 +330,70 @@ static void puffer_reset_one(puffer_world *world, shoal_envs *envs, uint64_t env
         puffer_drawing = NULL;
     }
     world->is_fresh = 0;
-    puffer_show(world, envs, env * world->agents);
 }
 
-static void puffer_step_one(puffer_world *world, shoal_envs *envs, uint64_t env) {
-    const uint64_t agents = world->agents, row = env * agents;
+static void puffer_step_one(puffer_world *world, const shoal_envs *envs, uint64_t env) {
+    const uint64_t agents = world->agents;
     float *rewards = world->buffers.rewards;
     PUFFER_END_T *ends = world->buffers.ends;
-    puffer_act(world, envs, row);
-    memset(rewards, 0, agents * sizeof *rewards);
-    memset(ends, 0, agents * sizeof *ends);
+    puffer_act(world, envs, env * agents);
+    rewards[0] = 0;
+    ends[0] = 0;
+    if (agents > 1) { /* for one, two calls of memset would take as long as the rest */
+        memset(rewards, 0, agents * sizeof *rewards);
+        memset(ends, 0, agents * sizeof *ends);
+    }
     puffer_drawing = &world->random;
     PUFFER_STEP_ALL(world);
-    puffer_drawing = NULL;
     world->is_stepped = 1;
+}
+
+/* What a step left in the buffers. */
+static void puffer_collect(puffer_world *world, shoal_envs *envs, uint64_t env) {
+    const uint64_t agents = world->agents, row = env * agents;
+    const float *rewards = world->buffers.rewards;
+    const PUFFER_END_T *ends = world->buffers.ends;
     uint64_t ended = 0;
     for (uint64_t i = 0; i < agents; i++) {
         envs->rewards[row + i] = rewards[i];
         ended += envs->terminated[row + i] = ends[i] != 0;
     }
     world->is_fresh = ended == agents;
-    puffer_show(world, envs, row);
     if (world->tells)
         puffer_tell(world);
 }
 
-SHOAL_BATCH(puffer_world, puffer_reset_one, puffer_step_one)
+static void puffer_world_reset(shoal_envs *envs, uint64_t begin, uint64_t end) {
+    for (uint64_t env = begin; env < end; env++) {
+        puffer_world *world = SHOAL_INSTANCE(puffer_world, envs, env);
+        puffer_reset_one(world, envs, env);
+        puffer_show(world, envs, env * world->agents);
+    }
+}
+
+/* Some are stepped, then what they wrote is taken: to read at once what was just written, in other pieces,
+ * would make the processor wait for each. */
+static void puffer_world_step(shoal_envs *envs, uint64_t begin, uint64_t end) {
+    for (uint64_t first = begin; first < end; first += PUFFER_TOGETHER) {
+        const uint64_t last = first + PUFFER_TOGETHER < end ? first + PUFFER_TOGETHER : end;
+        for (uint64_t env = first; env < last; env++) {
+            puffer_world *world = SHOAL_INSTANCE(puffer_world, envs, env);
+            if (env + 2 < end) /* their structs lie anywhere: the next one is on its way meanwhile */
+                __builtin_prefetch(SHOAL_INSTANCE(puffer_world, envs, env + 2)->envs);
+            if (envs->reset[env])
+                puffer_reset_one(world, envs, env);
+            else
+                puffer_step_one(world, envs, env);
+        }
+        for (uint64_t env = first; env < last; env++) {
+            puffer_world *world = SHOAL_INSTANCE(puffer_world, envs, env);
+            puffer_show(world, envs, env * world->agents);
+            if (!envs->reset[env])
+                puffer_collect(world, envs, env);
+        }
+    }
+    puffer_drawing = NULL;
+}
 
 /* ---- The table ---- */
 
@@ -337,10 +403,10 @@ static const char *puffer_describe(const shoal_value *options, shoal_spec *spec)
     if (refusal == NULL)
         refusal = puffer_spaces(s);
     if (refusal == NULL) {
-        puffer_buffers none = {0};
+        puffer_guarded unused;
+        char *const end = puffer_lay(&unused, s, (char *)NULL + puffer_head_bytes(s->tells), PUFFER_GUARD);
         spec->agents = (uint32_t)s->agents;
-        spec->instance_bytes = puffer_rounded(sizeof(puffer_world)) +
-                               (uint64_t)(puffer_lay(&none, s, NULL, PUFFER_GUARD) - (char *)NULL);
+        spec->instance_bytes = ((uint64_t)(end - (char *)NULL) + 63) & ~(uint64_t)63;
         spec->add_observation(spec->host, &s->observation);
 #ifdef PUFFER_SHOWS_MASK
         spec->add_observation(spec->host, &s->mask);

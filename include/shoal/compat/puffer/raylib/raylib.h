@@ -166,12 +166,12 @@ typedef enum { CAMERA_PERSPECTIVE, CAMERA_ORTHOGRAPHIC } CameraProjection;
 /* ---- What a step may ask for ---- */
 
 static PUFFER_UNUSED const char *TextFormat(const char *format, ...) {
-    static _Thread_local char text[1024];
+    static char puffer_text[1024];
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
+    vsnprintf(puffer_text, sizeof puffer_text, format, arguments);
     va_end(arguments);
-    return text;
+    return puffer_text;
 }
 
 static PUFFER_UNUSED void SetRandomSeed(unsigned int seed) { puffer_srand(seed); }
