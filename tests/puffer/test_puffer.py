@@ -103,6 +103,13 @@ def test_next_step_shows_the_new_episode_twice(make):
     assert (again == observation).all() and reward[0] == 0 and not ended[0]
 
 
+def test_one_that_resets_a_step_later_sees_what_it_said(make):
+    envs = make("walk", 1, trap=11)
+    envs.reset(seed=2)
+    ends = [envs.step(np.ones(1, int))[2][0] for _ in range(60)]
+    assert 3 < sum(ends) < 20 and not any(a and b for a, b in zip(ends, ends[1:], strict=False))
+
+
 def test_same_step_has_the_new_observation_as_final(make):
     envs = make("walk", 1, autoreset_mode="SameStep")
     envs.reset(seed=2)
@@ -353,6 +360,10 @@ def test_globals_mean_one_thread(make):
 
 def test_threads_give_the_bytes_of_one(make):
     assert trace(make("walk", 300, num_threads=2), 1) == trace(make("walk", 300, num_threads=1), 1)
+
+
+def test_a_seed_from_the_clock_is_ignored(make):
+    assert trace(make("walk", 3, trap=12), 1) == trace(make("walk", 3, trap=12), 1)
 
 
 def test_unknown_options_are_named(make):

@@ -51,8 +51,9 @@ static PUFFER_UNUSED int puffer_rand(void) {
     return (int)(puffer_mixed(random->state += 0x9e3779b97f4a7c15u) >> 33);
 }
 
-static PUFFER_UNUSED void puffer_srand(unsigned seed) {
-    if (puffer_drawing != NULL)
+/* A seed taken from the clock is none: seeds are the host's. */
+static PUFFER_UNUSED void puffer_srand(const char *expression, unsigned seed) {
+    if (puffer_drawing != NULL && strstr(expression, "time") == NULL && strstr(expression, "ts.") == NULL)
         puffer_drawing->state = seed;
 }
 
@@ -119,9 +120,9 @@ __attribute__((noreturn)) void __assert_fail(const char *what, const char *file,
 #endif
 
 #define rand() puffer_rand()
-#define srand(seed) puffer_srand((unsigned)(seed))
+#define srand(seed) puffer_srand(#seed, (unsigned)(seed))
 #define random() ((long)puffer_rand())
-#define srandom(seed) puffer_srand((unsigned)(seed))
+#define srandom(seed) puffer_srand(#seed, (unsigned)(seed))
 #define exit(status) puffer_exit(status)
 #define abort() puffer_abort()
 #define free(at) puffer_free((void *)(at))

@@ -13,6 +13,7 @@
 #define PUFFER_END(env) ((float)0)
 #define PUFFER_VECTOR int
 #define PUFFER_RESET puf_reset
+#define PUFFER_CLEARS /* rewards and ends before a step; with 3.0 some look at what they said last */
 #define PUFFER_STEP_ALL(world)                                                                               \
     for (int number = 0; number < (world)->count; number++)                                                  \
     puf_step(&(world)->envs[number])

@@ -99,6 +99,7 @@ void MY_VEC_STEP(StaticVec *vec);
 #define PUFFER_END(env) (*(env)->terminals)
 #define PUFFER_VECTOR StaticVec
 #define PUFFER_RESET c_reset
+#define PUFFER_CLEARS /* rewards and ends before a step; with 3.0 some look at what they said last */
 #ifdef MY_ACTION_MASK
 #define PUFFER_SHOWS_MASK
 #endif

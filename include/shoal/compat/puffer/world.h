@@ -334,15 +334,17 @@ static void puffer_reset_one(puffer_world *world, shoal_envs *envs, uint64_t env
 
 static void puffer_step_one(puffer_world *world, const shoal_envs *envs, uint64_t env) {
     const uint64_t agents = world->agents;
-    float *rewards = world->buffers.rewards;
-    PUFFER_END_T *ends = world->buffers.ends;
+    PUFFER_UNUSED float *rewards = world->buffers.rewards;
+    PUFFER_UNUSED PUFFER_END_T *ends = world->buffers.ends;
     puffer_act(world, envs, env * agents);
+#ifdef PUFFER_CLEARS
     rewards[0] = 0;
     ends[0] = 0;
     if (agents > 1) { /* for one, two calls of memset would take as long as the rest */
         memset(rewards, 0, agents * sizeof *rewards);
         memset(ends, 0, agents * sizeof *ends);
     }
+#endif
     puffer_drawing = &world->random;
     PUFFER_STEP_ALL(world);
     world->is_stepped = 1;

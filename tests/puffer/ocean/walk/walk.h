@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "raylib.h"
 
@@ -28,6 +29,8 @@ typedef struct Walk {
 
 void c_reset(Walk *env) {
     memset(env->observations, 0, (size_t)env->size);
+    if (env->trap == 12)
+        srand(time(NULL) + clock());
     env->at = 1 + rand() % (env->size - 2);
     env->tick = 0;
     env->observations[env->at] = 1;
@@ -37,6 +40,14 @@ void c_reset(Walk *env) {
 void c_step(Walk *env) {
     if (env->trap == 7)
         exit(3);
+    if (env->trap == 11 && env->terminals[0]) { /* resets itself one step later */
+        env->terminals[0] = 0;
+        env->rewards[0] = 0;
+        c_reset(env);
+        return;
+    }
+    env->rewards[0] = 0;
+    env->terminals[0] = 0;
     env->tick++;
     env->observations[env->at] = 0;
     env->at += env->actions[0] == 1 ? 1 : -1;
@@ -46,7 +57,8 @@ void c_step(Walk *env) {
         env->log.score += env->rewards[0];
         env->log.episode_length += (float)env->tick;
         env->log.n++;
-        c_reset(env);
+        if (env->trap != 11)
+            c_reset(env);
         return;
     }
     env->observations[env->at] = 1;

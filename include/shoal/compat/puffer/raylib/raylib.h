@@ -174,7 +174,7 @@ static PUFFER_UNUSED const char *TextFormat(const char *format, ...) {
     return puffer_text;
 }
 
-static PUFFER_UNUSED void SetRandomSeed(unsigned int seed) { puffer_srand(seed); }
+static PUFFER_UNUSED void SetRandomSeed(unsigned int seed) { puffer_srand("", seed); }
 
 static PUFFER_UNUSED int GetRandomValue(int low, int high) {
     const int from = low < high ? low : high, to = low < high ? high : low;
