@@ -129,7 +129,9 @@ def build_puffer(
     raylib, libraries = _raylib(source, compat)
     own = [
         "-std=gnu11",
-        "-w",  # not ours to change
+        "-w",  # not ours to change; some compilers make errors of these two
+        "-Wno-incompatible-pointer-types",
+        "-Wno-int-conversion",
         "-fwrapv",  # as Python, and so PufferLib, compiles
         "-include",
         str(compat / "prelude.h"),

@@ -191,9 +191,9 @@ static void puffer_bind(puffer_world *world, const puffer_settings *s, Env *env,
     if (s->agents == 0)
         return; /* they are only counted */
     env->observations = (void *)((PUFFER_OBSERVATION_T *)vector->observations + (size_t)row * OBS_SIZE);
-    env->actions = vector->actions + (size_t)row * NUM_ATNS;
-    env->rewards = vector->rewards + row;
-    env->terminals = (void *)(vector->terminals + row);
+    env->actions = (void *)((PUFFER_ACTION_T *)world->buffers.actions + (size_t)row * NUM_ATNS);
+    env->rewards = (void *)(vector->rewards + row);
+    env->terminals = (void *)((PUFFER_END_T *)world->buffers.ends + row);
 #ifdef MY_ACTION_MASK
     env->action_mask = vector->action_mask + (size_t)row * MY_ACTION_MASK;
 #endif
