@@ -2,13 +2,13 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-NATIVE := CMakeLists.txt pyproject.toml $(wildcard core/* include/shoal/*.h include/shoal/ext/*.h envs/*.h envs/*/*.[ch])
-C_FILES := $(wildcard core/*.[ch] core/*.cpp core/*.hpp include/shoal/*.h include/shoal/ext/*.h envs/*.h envs/*/*.[ch] tests/core/*.[ch] tests/core/plugins/*.c tests/abi/*.[ch]* tests/native/plugins/*.c src/shoal/native/template.c src/shoal/bench/c/*.c examples/*.c tests/faults/*.c tests/fuzz/*.c)
+NATIVE := CMakeLists.txt pyproject.toml $(wildcard core/* include/shoal/*.h include/shoal/ext/*.h include/shoal/compat/puffer/*.[ch] include/shoal/compat/puffer/*/*.h envs/*.h envs/*/*.[ch])
+C_FILES := $(wildcard core/*.[ch] core/*.cpp core/*.hpp include/shoal/*.h include/shoal/ext/*.h include/shoal/compat/puffer/*.[ch] include/shoal/compat/puffer/*/*.h tests/puffer/ocean/*/*.[ch] envs/*.h envs/*/*.[ch] tests/core/*.[ch] tests/core/plugins/*.c tests/abi/*.[ch]* tests/native/plugins/*.c src/shoal/native/template.c src/shoal/bench/c/*.c examples/*.c tests/faults/*.c tests/fuzz/*.c)
 BUILD_NEEDS := "scikit-build-core>=0.11" "nanobind>=3,<4" "cmake>=3.18" ninja
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
 INSTALL := $(PIP) install --no-build-isolation --config-settings=cmake.define.SHOAL_WERROR=ON --editable
 
-.PHONY: all run test check fix asan asan-python fuzz tsan bench learn test-gymnasium test-viewer test-adapters torch clean chaos soak docs test-cluster
+.PHONY: all run test check fix asan asan-python fuzz tsan bench learn test-gymnasium test-viewer test-adapters torch clean chaos soak docs test-cluster test-puffer
 
 all: check test
 
@@ -93,6 +93,12 @@ test-gymnasium: $(VENV)/.ready
 	    "$(CURDIR)/$(BIN)/python" -m pytest -q -p swapped_vector -p no:cacheprovider tests/vector \
 	    tests/envs/registration/test_make_vec.py --deselect \
 	    tests/vector/test_sync_vector_env.py::test_sync_vector_env_seed $(ARGS) || exit 1; done
+
+# Every environment of a checkout of PufferLib, or below any other folder, for 100,000 steps each; prints a table.
+# make test-puffer SRC=../PufferLib/ocean ARGS=--asan
+test-puffer: $(VENV)/.ready
+	@test -d "$(SRC)" || { echo "give the folder of PufferLib's environments: make test-puffer SRC=../PufferLib/ocean"; exit 2; }
+	@$(BIN)/python tests/puffer/suite.py "$(SRC)" $(ARGS)
 
 # The viewer's tests with those in a browser, which are skipped without playwright and chromium.
 test-viewer: $(VENV)/.ready

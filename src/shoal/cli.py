@@ -40,6 +40,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     build = commands.add_parser("build", help="compile a C environment; prints the library's path")
     build.add_argument("source", help="the C file")
+    build.add_argument(
+        "--puffer",
+        action="store_true",
+        help="the source is the folder of a PufferLib environment, ocean/NAME",
+    )
     build.add_argument("--output", metavar="FILE", help="where to put it (default: a cache)")
     build.add_argument("--compiler", metavar="CC", help="(default: $CC, or cc)")
     build.set_defaults(run=_build)
@@ -270,8 +275,12 @@ def _new(args: argparse.Namespace) -> int:
 
 def _build(args: argparse.Namespace) -> int:
     from shoal.native.build import build
+    from shoal.native.puffer import build_puffer, find_source
 
     output = None if args.output is None else Path(args.output)
+    if args.puffer:
+        print(build_puffer(find_source(args.source), output=output, compiler=args.compiler))
+        return 0
     print(build(args.source, output=output, compiler=args.compiler))
     return 0
 

@@ -32,7 +32,8 @@ _IN_C = (".c", ".cc", ".cpp", ".so", ".dylib")
 def make(env: str | Path | EnvSpec | Callable[..., Any], num_envs: int = 1, **options: Any) -> VecEnv:
     """`shoal.make_vec` with the autoreset mode that SB3 expects, as a VecEnv of SB3."""
     path = str(env) if isinstance(env, (str, Path)) else ""
-    if not path.endswith(_IN_C) and path.removeprefix("shoal/") not in bundled():
+    in_c = path.endswith(_IN_C) or path.startswith("puffer:") or path.removeprefix("shoal/") in bundled()
+    if not in_c:
         own = {name: options.pop(name) for name in ("max_episode_steps", "render_mode") if name in options}
         env = partial(_addressed, env, **own)
     envs = make_vec(env, num_envs, autoreset_mode=AutoresetMode.SAME_STEP, **options)

@@ -20,7 +20,7 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -29,7 +29,7 @@ from pathlib import Path
 from shoal import _core
 from shoal.errors import BuildError, telling
 
-__all__ = ["build", "include_directory"]
+__all__ = ["build", "cache_directory", "include_directory"]
 
 _FLAGS = ("-O3", "-ffp-contract=off", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra")
 
@@ -47,31 +47,40 @@ _CPP = _Language(("-std=c++17",), "CXX", ("c++", "g++", "clang++"))
 _LANGUAGES = {".c": _C, ".cc": _CPP, ".cpp": _CPP}
 
 
-def build(source: str | Path, *, output: Path | None = None, compiler: str | None = None) -> Path:
+def build(
+    source: str | Path,
+    *,
+    output: Path | None = None,
+    compiler: str | None = None,
+    flags: Sequence[str] = (),
+    libraries: Sequence[str] = (),
+) -> Path:
     """Compiles an environment and returns the absolute path of its library.
 
     The compiler is `compiler`, else $CC ($CXX for C++), else the first of cc, gcc and clang; each may carry
     flags. Its warnings go to stderr. With `output` the library is written there, every time; without, it is
-    the one in the cache ($XDG_CACHE_HOME or ~/.cache, then /shoal) if nothing changed. A BuildError has the
+    the one in the cache ($XDG_CACHE_HOME or ~/.cache, then /shoal) if nothing changed. `flags` come after
+    Shoal's own and before its include directories, `libraries` after the source. A BuildError has the
     compiler's whole message in its text, and as `compiler_output` beside `command`.
     """
     path, language = _checked(source)
     program = _compiler(language, compiler)
-    command = [*program, *language.flags, *_FLAGS, f"-I{path.parent}", f"-I{include_directory()}"]
+    own = (*language.flags, *_FLAGS, *flags)
+    command = [*program, *own, f"-I{path.parent}", f"-I{include_directory()}"]
     if output is not None:
         target = Path(output).absolute()
         if target.is_dir():
             raise BuildError(f"the output {target} is a directory; give the path of a file in it")
-        with _compiled(command, path, target) as built, telling(f"write {target}", BuildError):
+        with _compiled(command, path, target, libraries) as built, telling(f"write {target}", BuildError):
             os.replace(built, target)
         return target
 
     tools = _tools(tuple(program), os.stat(program[0]).st_mtime_ns)
-    directory = _cache() or _private_directory(os.getpid())
-    inputs = _inputs(tools, command, path, directory)
+    directory = cache_directory()
+    inputs = _inputs(tools, [*command, *libraries], path, directory)
     while not _is_own_file(library := directory / f"{path.stem}-{inputs}.so"):
-        with _compiled(command, path, library) as built:
-            compiled, inputs = inputs, _inputs(tools, command, path, directory)
+        with _compiled(command, path, library, libraries) as built:
+            compiled, inputs = inputs, _inputs(tools, [*command, *libraries], path, directory)
             if compiled == inputs:  # else someone saved a file in between: it may hold either text
                 os.replace(built, library)
                 break
@@ -139,7 +148,7 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
 
 
 @contextmanager
-def _compiled(command: list[str], source: Path, library: Path) -> Iterator[Path]:
+def _compiled(command: list[str], source: Path, library: Path, libraries: Sequence[str]) -> Iterator[Path]:
     """The new library, complete, under a name of its own beside where it belongs."""
     try:
         # A directory of our own: nobody can put another file where the compiler writes.
@@ -148,7 +157,7 @@ def _compiled(command: list[str], source: Path, library: Path) -> Iterator[Path]
         raise BuildError(f"nothing can be written beside {library}: {error.strerror}") from error
     try:
         built = scratch / library.name
-        done = _run([*command, str(source), "-o", str(built), "-lm"])
+        done = _run([*command, str(source), "-o", str(built), *libraries, "-lm"])
         if done.stderr:
             print(done.stderr, end="", file=sys.stderr)
         with telling(f"write {library} to disk", BuildError), built.open("rb") as file:
@@ -221,6 +230,11 @@ def _digest(parts: Iterable[str]) -> str:
 
 
 # ---- Where libraries lie
+
+
+def cache_directory() -> Path:
+    """The user's cache, or where that is not safe a directory for this process alone."""
+    return _cache() or _private_directory(os.getpid())
 
 
 def _cache() -> Path | None:

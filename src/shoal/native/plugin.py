@@ -44,6 +44,11 @@ class PluginInfo:
     actions: list[FieldInfo]
 
     @property
+    def keeps_log(self) -> bool:
+        """Whether it was told to keep the log that PufferLib's environments have."""
+        return " log=1" in str(self.options.get("settings", ""))
+
+    @property
     def observation_space(self) -> Space[Any]:
         return _joined(self.observations)
 

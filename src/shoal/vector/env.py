@@ -25,6 +25,7 @@ from shoal.memory import Layout, Segment
 from shoal.memory.layout import FieldSpec
 from shoal.native.look import Looker
 from shoal.native.plugin import PluginInfo, rng_words
+from shoal.native.told import told
 from shoal.state.publish import Publisher
 from shoal.state.session import AUTO, checked_session, open_session, watch_fields
 from shoal.state.snapshot import Field
@@ -144,6 +145,9 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
             flags,
         )
         self._stepper.add_slot(first_slot)
+        if episode_stats and info.keeps_log:
+            parts = [(self._state["instances"], self._padded // info.agents)]
+            infos.told = told(info, self._stepper.fields(0), parts)
         self._seeded = False
         self._flow: _core.Flow | None = None
         if batch_size is not None:

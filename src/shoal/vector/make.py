@@ -54,9 +54,9 @@ def make_vec(
     """Makes `num_envs` environments that step together.
 
     `env` is the id of a bundled environment ("CartPole-v1"), a C file (compiled on the way), a compiled
-    plug-in, any other Gymnasium id, or a function that makes an environment; further keywords are options of
-    the environment. Environments in C run on threads of this process unless `backend="process"`,
-    environments in Python in worker processes.
+    plug-in, "puffer:" and the folder of a PufferLib environment, any other Gymnasium id, or a function that
+    makes an environment; further keywords are options of the environment. Environments in C run on threads of
+    this process unless `backend="process"`, environments in Python in worker processes.
 
     >>> import shoal
     >>> envs = shoal.make_vec("CartPole-v1", num_envs=8)
@@ -115,6 +115,8 @@ def make_vec(
         "max_nodes": max_nodes,
         "max_edges": max_edges,
     }
+    if isinstance(env, str) and env.startswith("puffer:"):
+        env, options, num_threads = _puffer(env, options, episode_stats, num_threads, backend)
     library = _library(env)
     if library is None:
         if backend == "native":
@@ -158,6 +160,24 @@ def make_vec(
         render_mode=render_mode,
         **shared,
     )
+
+
+def _puffer(
+    env: str, options: dict[str, Any], episode_stats: bool, num_threads: int | None, backend: str | None
+) -> tuple[Path, dict[str, Any], int | None]:
+    """An environment of PufferLib as a library, its one option, and the threads that may step it."""
+    from shoal.native.puffer import prepare
+
+    ready = prepare(env.removeprefix("puffer:"), options, log=episode_stats)
+    if ready.writable_globals and backend != "process":
+        if num_threads not in (None, 1):
+            some = ", ".join(ready.writable_globals[:5])
+            raise PluginError(
+                f"{env} has variables that all its instances share ({some}), so threads would disturb each "
+                "other; leave num_threads out, or use backend='process' with num_workers="
+            )
+        num_threads = 1
+    return ready.library, {"settings": ready.settings}, num_threads
 
 
 def _misspelt(options: dict[str, Any]) -> dict[str, str]:

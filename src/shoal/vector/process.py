@@ -271,6 +271,8 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
             fields = self._info.observations if native else []
             last = board["last_return"], board["last_length"]
             self._infos = Infos(fields, *last, episode_stats, self.num_envs)
+            if self._info is not None and self._info.keeps_log:
+                self._infos.told = self._workers.told(self._info)
         self._flight: SendRecv | None = None
         if self.batch_size is not None:
             batch = arguments.count("batch_size", self.batch_size, self.num_envs)

@@ -13,6 +13,7 @@ from shoal import _core
 from shoal.memory import Layout, Segment
 from shoal.memory.layout import FieldSpec
 from shoal.native.plugin import FieldInfo, PluginInfo
+from shoal.native.told import Told
 from shoal.vector.rollout import Rollout
 
 __all__ = ["Infos", "Lent", "SlotMaker", "copied", "native_rollout"]
@@ -97,6 +98,8 @@ class Infos:
         self._observations = observations
         self._returns, self._lengths = last_return[:rows], last_length[:rows]
         self._episode_stats = episode_stats
+        self.told: Told | None = None
+        """The log that some environments keep."""
 
     def __call__(
         self, terminated: NDArray[np.bool_], truncated: NDArray[np.bool_], finals: list[NDArray[Any]]
@@ -109,6 +112,8 @@ class Infos:
                 "l": np.where(done, self._lengths, 0).astype(np.int64),
             }
             info["_episode"] = done.copy()
+        if self.told is not None:
+            info["log"], info["_log"] = self.told(done), done.copy()
         if finals:
             whole = np.full(len(done), None, dtype=object)
             for row in np.flatnonzero(done):

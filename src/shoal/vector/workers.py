@@ -19,6 +19,8 @@ from gymnasium.spaces import Space
 from shoal.errors import WorkerDied
 from shoal.memory import Segment
 from shoal.memory.allocate import reopen
+from shoal.native.plugin import PluginInfo
+from shoal.native.told import Told, told
 from shoal.process.chunks import EnvChunk, derived_seed
 from shoal.process.crew import DIED, IDLE, Crew
 from shoal.process.mail import Failure, HungUp
@@ -242,6 +244,15 @@ class Workers:
         if not self._native:
             return found
         return [from_native(raw, self.crew.board["instances"][w]) for raw in found]
+
+    def told(self, info: PluginInfo) -> Told | None:
+        """The logs of C environments that keep one, in the board."""
+        self.crew.ask(0, "look", 0)
+        outcome = Outcome()
+        self._wait(outcome, self._limit_s, None, 0, time.monotonic())
+        raw = self._checked(outcome).answers[0][0]
+        instances = self.crew.board["instances"]
+        return told(info, raw, [(instances[w], plan.count) for w, plan in enumerate(self.crew.plans)])
 
     def _tell_all(self, name: str, *arguments: Any, fds: Sequence[int] = ()) -> None:
         """A message to every worker, answered, on the way to a command that will find out who is gone."""

@@ -1,0 +1,110 @@
+/* A plug-in of contract 5.0: the environment's own file, named by SHOAL_PUFFER_SOURCE, and behind it the
+ * table. */
+// SPDX-License-Identifier: MIT
+#include <shoal/compat/puffer/prelude.h>
+
+#include SHOAL_PUFFER_SOURCE
+
+#include <shoal/compat/puffer/pufferenv.h>
+#include <shoal/compat/puffer/state.h>
+
+#define PUFFER_OBSERVATION_T obs_t
+#define PUFFER_ACTION(env) ((float)0)
+#define PUFFER_END(env) ((float)0)
+#define PUFFER_VECTOR int
+#define PUFFER_RESET puf_reset
+#define PUFFER_CLEARS /* rewards and ends before a step; with 3.0 some look at what they said last */
+#define PUFFER_STEP_ALL(world)                                                                               \
+    for (int number = 0; number < (world)->count; number++)                                                  \
+    puf_step(&(world)->envs[number])
+#ifdef PUFFER_HAS_RNG
+#define PUFFER_SEED(env, seed) ((env)->rng = (seed))
+#else
+#define PUFFER_SEED(env, seed) ((void)(env), (void)(seed))
+#endif
+
+typedef Dict puffer_options;
+static int puffer_options_count(const puffer_options *options) { return options->size; }
+static const char *puffer_options_name(const puffer_options *options, int i) { return options->items[i].key; }
+static double puffer_options_number(const puffer_options *options, int i) { return options->items[i].value; }
+static void puffer_options_free(puffer_options *options) {
+    if (options != NULL)
+        dict_clear(options);
+    free(options);
+}
+
+static puffer_options *puffer_new_options(void) {
+    Dict *dict = (Dict *)calloc(1, sizeof *dict);
+    if (dict == NULL)
+        puffer_stop("out of memory");
+    return dict;
+}
+
+static puffer_options *puffer_log(Log *log) {
+    puffer_options *out = puffer_new_options();
+    puf_log(log, out);
+    return out;
+}
+
+#include <shoal/compat/puffer/world.h>
+
+#include <shoal/compat/puffer/macros.h>
+
+static const char *puffer_make(puffer_world *world, const puffer_settings *s, int seed) {
+    world->options = puffer_new_options();
+    for (int i = 0; i < s->num_words; i++)
+        puffer_ini_set(world->options, s->words[i].name, s->words[i].text);
+#ifdef MY_VEC_INIT
+    int starts[1] = {0}, counts[1] = {0};
+    Dict *vector = puffer_new_options();
+    const DictItem *said = dict_find(world->options, "num_agents");
+    dict_set(vector, "total_agents", s->agents != 0 ? s->agents : said != NULL ? said->value : 1);
+    dict_set(vector, "num_buffers", 1);
+    dict_set(vector, "num_threads", 1);
+    dict_set(vector, "seed", seed);
+    world->envs = my_vec_init(&world->count, starts, counts, vector, world->options);
+    puffer_options_free(vector);
+    if (world->envs == NULL || world->count < 1)
+        return "my_vec_init made no environments; is the number of agents, agents=, one it can be?";
+    world->wants_seed = 1;
+#else
+    world->envs = (Env *)calloc(1, sizeof(Env));
+    if (world->envs == NULL)
+        return "out of memory";
+    world->count = 1;
+    PUFFER_SEED(world->envs, (unsigned)seed);
+    puf_init(world->envs, world->options);
+#endif
+    return NULL;
+}
+
+static void puffer_bind(puffer_world *world, const puffer_settings *s, Env *env, int row) {
+    const puffer_buffers *b = &world->buffers;
+    const int room = (int)(sizeof env->agents / sizeof env->agents[0]);
+    if (env->num_agents > room && room > 1)
+        puffer_stop("num_agents is %d where struct Env has room for %d", env->num_agents, room);
+    for (int i = 0; s->agents != 0 && i < env->num_agents; i++) {
+        const size_t at = (size_t)row + (size_t)i;
+        Agent *agent = &env->agents[i];
+        agent->observations = (void *)((obs_t *)b->observations + at * OBS_SIZE);
+        agent->actions = (float *)b->actions + at * NUM_ATNS;
+        agent->rewards = (float *)b->rewards + at;
+        agent->terminals = (float *)b->ends + at;
+        agent->action_mask = s->mask_bytes == 0 ? NULL : (unsigned char *)world->mask + at * s->mask_bytes;
+    }
+}
+
+static int puffer_agents(const puffer_settings *s, Env *env) {
+    (void)s;
+    return env->num_agents;
+}
+
+static void puffer_unmake(puffer_world *world) {
+    for (int i = 0; i < world->count; i++)
+        puf_close(&world->envs[i]);
+#ifdef MY_VEC_CLOSE
+    my_vec_close(world->envs);
+#endif
+    puffer_closing = NULL;
+    free(world->envs);
+}

@@ -1,0 +1,241 @@
+"""PufferLib's environments: a folder is recognised, compiled unmodified into a plug-in, its options resolved.
+
+    ocean/NAME  ->  which of the three contracts  ->  library (build.py)  +  settings, one line of text
+
+The headers in include/shoal/compat/puffer stand where PufferLib's own would be included from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shoal.errors import BuildError
+from shoal.native.build import build, cache_directory, include_directory
+from shoal.native.puffer_options import settings
+
+__all__ = ["Prepared", "Source", "build_puffer", "find_source", "prepare", "writable_globals"]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """An environment's folder, understood."""
+
+    folder: Path
+    name: str
+    contract: str
+    """ "3.0", "4.0" or "5.0"."""
+    file: Path
+    """What is compiled: binding.c, or with 5.0 the header that is the environment."""
+    python: Path | None
+    """NAME.py, of contract 3.0."""
+    config: Path | None
+    root: Path
+    """Where assets lie: the nearest directory above with resources/ in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A library and what make_vec hands it."""
+
+    library: Path
+    settings: str
+    writable_globals: list[str]
+
+
+def prepare(
+    path: str | Path,
+    options: Mapping[str, Any],
+    *,
+    log: bool = False,
+    compiler: str | None = None,
+    flags: Sequence[str] = (),
+) -> Prepared:
+    """Builds the environment in a folder and resolves its options."""
+    source = find_source(path)
+    library = build_puffer(source, compiler=compiler, flags=flags)
+    return Prepared(library, settings(source, options, log), writable_globals(library))
+
+
+def find_source(path: str | Path) -> Source:
+    """Looks at a folder such as PufferLib/ocean/NAME, or at the binding.c in it."""
+    folder = Path(path).absolute()
+    if folder.is_file():
+        folder = folder.parent
+    if not folder.is_dir():
+        raise BuildError(f"there is no folder {folder}; give one such as PufferLib/ocean/squared")
+    name = folder.name
+    contract, file = _contract(folder, name)
+    python = folder / f"{name}.py"
+    above = [folder, *list(folder.parents)[:4]]
+    places = [one / "config" / where / f"{name}.ini" for one in above for where in ("", "ocean")]
+    config = next((one for one in [folder / f"{name}.ini", *places] if one.is_file()), None)
+    root = next((one for one in above if (one / "resources").is_dir()), folder)
+    return Source(folder, name, contract, file, python if python.is_file() else None, config, root)
+
+
+def _contract(folder: Path, name: str) -> tuple[str, Path]:
+    binding = folder / "binding.c"
+    headers = [one for one in (folder / f"{name}.h", folder / "binding.h") if one.is_file()]
+    for file in [binding, *headers]:
+        text = file.read_text(errors="replace") if file.is_file() else ""
+        if re.search(r'#\s*include\s*"[^"]*env_binding\.h"', text):
+            if re.search(r"\bDict\s*\*", text) or "OBS_TYPE" in text:
+                raise BuildError(
+                    f"{file} is of a dialect between PufferLib 3.0 and 4.0 (env_binding.h with a Dict); take "
+                    "the environment from 3.0, or from 4.0, where it includes vecenv.h"
+                )
+            return "3.0", file
+        if re.search(r'#\s*include\s*"[^"]*vecenv\.h"', text):
+            return "4.0", file
+        if re.search(r'#\s*include\s*"[^"]*pufferenv\.h"', text):
+            return "5.0", file
+    if list(folder.glob("cy_*.pyx")) or list(folder.glob("*.pyx")):
+        raise BuildError(
+            f"{folder} is of PufferLib before 3.0: its binding is Cython; take the environment from a newer "
+            "PufferLib, where it has a binding.c"
+        )
+    if binding.is_file():
+        raise BuildError(f"{binding} includes none of env_binding.h, vecenv.h and pufferenv.h")
+    raise BuildError(
+        f"{folder} has no binding.c (PufferLib 3.0 and 4.0) and no {name}.h that includes pufferenv.h (5.0)"
+    )
+
+
+# ---- Built
+
+
+def build_puffer(
+    source: Source,
+    *,
+    output: Path | None = None,
+    compiler: str | None = None,
+    flags: Sequence[str] = (),
+) -> Path:
+    """Compiles an environment; its default options are in the library."""
+    compat = include_directory() / "shoal" / "compat" / "puffer"
+    try:
+        defaults = settings(source, {}, False)
+    except BuildError:
+        defaults = ""  # they must be given, then
+    raylib, libraries = _raylib(source, compat)
+    own = [
+        "-std=gnu11",
+        "-w",  # not ours to change; some compilers make errors of these two
+        "-Wno-incompatible-pointer-types",
+        "-Wno-int-conversion",
+        "-fwrapv",  # as Python, and so PufferLib, compiles
+        "-include",
+        str(compat / "prelude.h"),
+        f"-I{compat}",
+        f"-I{compat / 'python'}",
+        f"-I{raylib}",
+        f'-DSHOAL_PUFFER_NAME="{source.name}"',
+        f'-DSHOAL_PUFFER_SETTINGS="{defaults}"',
+        "-DPLATFORM_DESKTOP",
+        *flags,
+    ]
+    file = source.file
+    if source.contract == "3.0":
+        file = _overlay(source, compat / "env_binding.h")
+    else:
+        own += _facts(source)
+    if source.contract == "5.0":
+        own += [f'-DSHOAL_PUFFER_SOURCE="{source.file.name}"', f"-I{source.folder}"]
+        file = compat / "pufferenv.c"
+    try:
+        return build(file, output=output, compiler=compiler, flags=own, libraries=libraries)
+    except BuildError as error:
+        _explain(source, error)
+        raise
+
+
+def _facts(source: Source) -> list[str]:
+    """What C cannot ask of C: whether a struct has a member, in which order two things are said."""
+    texts = [one.read_text(errors="replace") for one in sorted(source.folder.glob("*.[ch]"))]
+    own = source.file.read_text(errors="replace")
+    flags = []
+    if any(re.search(r"\b(unsigned|uint32_t|int|long)\s+(int\s+)?rng\s*;", text) for text in texts):
+        flags.append("-DPUFFER_HAS_RNG")
+    if source.contract == "5.0":
+        late = re.search(r"\bobs_t\s*;", own)
+        include = re.search(r'#\s*include\s*"[^"]*pufferenv\.h"', own)
+        if late is None or (include is not None and late.start() > include.start()):
+            flags.append("-DPUFFER_OBS_LATE")
+        if any("action_mask" in text for text in texts):
+            flags.append("-DPUFFER_SHOWS_MASK")
+        if re.search(r"typedef\s+(bf16|uint16_t|unsigned short)\s+obs_t", own):
+            flags.append("-DPUFFER_WIDENS")
+    return flags
+
+
+def _overlay(source: Source, header: Path) -> Path:
+    """A folder of links to the environment's, where ../env_binding.h is ours; its binding.c."""
+    digest = hashlib.sha256(os.fsencode(source.folder)).hexdigest()[:16]
+    top = cache_directory() / f"puffer-{digest}"
+    folder = top / source.name
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    wanted = {folder / one.name: one for one in source.folder.iterdir()}
+    wanted |= {top / one.name: one for one in source.folder.parent.iterdir() if one.name != source.name}
+    wanted[top / "env_binding.h"] = header
+    for link, target in wanted.items():
+        with suppress(OSError):
+            if os.readlink(link) == str(target):
+                continue
+        temporary = link.with_name(f".{link.name}-{os.getpid()}")
+        with suppress(FileNotFoundError):
+            temporary.unlink()
+        temporary.symlink_to(target)
+        os.replace(temporary, link)
+    for link in [*folder.iterdir(), *top.iterdir()]:
+        if link.is_symlink() and link not in wanted:
+            link.unlink(missing_ok=True)
+    return folder / source.file.name
+
+
+def _raylib(source: Source, compat: Path) -> tuple[Path, list[str]]:
+    """Where raylib.h lies and what to link: $RAYLIB, a folder with include/ and lib/, or else our own."""
+    chosen = os.environ.get("RAYLIB", "").strip()
+    if not chosen:
+        return compat / "raylib", []
+    include, library = Path(chosen) / "include", Path(chosen) / "lib" / "libraylib.a"
+    for needed in (include / "raylib.h", library):
+        if not needed.is_file():
+            raise BuildError(f"RAYLIB is {chosen}, but there is no {needed}")
+    return include, [str(library), "-lpthread", "-ldl"]
+
+
+def _explain(source: Source, error: BuildError) -> None:
+    """Says more where the compiler could not find a header that Shoal does not bring."""
+    missing = re.search(r"([\w./+-]+\.h)[^\n]*: No such file|'([\w./+-]+\.h)' file not found", str(error))
+    if missing is not None:
+        header = missing.group(1) or missing.group(2)
+        library = "box2d" if "box2d" in header else header.split("/")[0].removesuffix(".h")
+        raise BuildError(
+            f"{source.name} needs {header}, which is not here: install {library} and name its headers and "
+            f'library in CC, such as CC="cc -I/path/include -L/path/lib -l{library}"\n{error}',
+            **{name: fact for name, fact in vars(error).items() if not name.startswith("_")},
+        ) from error
+
+
+def writable_globals(library: Path) -> list[str]:
+    """Variables of the environment that all instances in a process share; [] too if no `nm` is at hand."""
+    program = shutil.which("nm")
+    if program is None:
+        return []
+    listed = subprocess.run([program, "-f", "sysv", str(library)], capture_output=True, text=True)
+    found = []
+    for line in listed.stdout.splitlines():
+        name, _, kind, _, size, _, section = ([part.strip() for part in line.split("|")] + [""] * 7)[:7]
+        own = name.startswith(("puffer_", "Py", "_", "completed.", "shoal_"))
+        if section in (".data", ".bss") and size and kind and not own:
+            found.append(re.sub(r"\.\d+$", "", name))
+    return sorted(set(found))

@@ -1,0 +1,209 @@
+"""Spaces and arguments of a PufferLib 3.0 environment, from the constructor in the Python file beside it.
+
+A binding of that contract does not say what an observation or an action is: the class in NAME.py does, and
+hands the binding its options. The file is parsed, imports of pufferlib are stood in for, and the constructor
+is run for one environment against a binding that only writes down what it is called with.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Space
+
+from shoal.errors import BuildError
+
+__all__ = ["Declared", "declared", "own_options"]
+
+# Of the vector, not of an environment.
+_OF_THE_VECTOR = ("num_envs", "buf", "seed", "render_mode", "log_interval", "report_interval", "self")
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What a constructor said."""
+
+    observation_space: Space[Any]
+    action_space: Space[Any]
+    agents: int
+    arguments: dict[str, float | int | str]
+    """What the binding's my_init is given."""
+    shared: dict[str, float | int | str]
+    """What its my_shared is given."""
+    state: str | None
+    """The argument under which my_init is handed what my_shared returned."""
+
+
+def declared(file: Path, options: Mapping[str, Any]) -> Declared:
+    """Runs the constructor of the environment in `file` with these options."""
+    binding = _Binding()
+    made_by = _constructor(file, binding)
+    known = inspect.signature(made_by).parameters
+    given = {name: value for name, value in options.items() if name in known}
+    if "num_envs" in known:
+        given["num_envs"] = 1
+    made = made_by.__new__(made_by)
+    try:
+        made_by.__init__(made, **given)
+    except _Recorded:
+        pass
+    except FileNotFoundError as error:
+        raise BuildError(f"{file} misses an asset: {error}") from error
+    except Exception as error:
+        raise BuildError(
+            f"the constructor in {file} cannot be followed: {type(error).__name__}: {error}. Give "
+            "observation_space= and action_space= (and agents=), and the binding's own options"
+        ) from error
+    if binding.call is None:
+        raise BuildError(
+            f"the constructor in {file} does not call binding.vec_init or env_init; give observation_space= "
+            "and action_space= (and agents=), and the binding's own options"
+        )
+    rows, arguments = binding.call
+    plain, state = _plain(arguments, binding, file)
+    shared, _ = _plain(binding.shared_with or {}, binding, file)
+    agents = int(getattr(made, "num_agents", rows))
+    return Declared(made.single_observation_space, made.single_action_space, agents, plain, shared, state)
+
+
+def own_options(file: Path) -> dict[str, Any]:
+    """The options of the environment in `file` and their defaults (inspect.Parameter.empty: none)."""
+    parameters = inspect.signature(_constructor(file, _Binding())).parameters
+    return {name: one.default for name, one in parameters.items() if name not in _OF_THE_VECTOR}
+
+
+class _Recorded(BaseException):
+    """Thrown out of the constructor once all is known."""
+
+
+class _Handle:
+    """What the binding returns where a pointer would be."""
+
+
+class _Binding:
+    """A binding that writes down what it is called with."""
+
+    def __init__(self) -> None:
+        self.call: tuple[int, dict[str, Any]] | None = None
+        self.shared_with: dict[str, Any] | None = None
+        self.handle = _Handle()
+
+    def vec_init(self, observations: Any, *rest: Any, **arguments: Any) -> _Handle:
+        self.call = len(observations), arguments
+        raise _Recorded
+
+    env_init = vec_init
+
+    def shared(self, *args: Any, **arguments: Any) -> _Handle:
+        self.shared_with = arguments
+        return self.handle
+
+    def __getattr__(self, name: str) -> Any:
+        raise NotImplementedError(f"it calls binding.{name}, which is C code that is not built yet")
+
+
+class _PufferEnv:
+    """Stands in for pufferlib.PufferEnv: the buffers that its constructor makes."""
+
+    def __init__(self, buf: Any = None) -> None:
+        del buf
+        agents, space = int(self.num_agents), self.single_observation_space  # type: ignore[attr-defined]
+        actions = self.single_action_space  # type: ignore[attr-defined]
+        self.observations = np.zeros((agents, *space.shape), space.dtype)
+        self.rewards = np.zeros(agents, np.float32)
+        self.terminals = self.truncations = np.zeros(agents, bool)
+        self.masks = np.ones(agents, bool)
+        whole = np.float32 if isinstance(actions, gymnasium.spaces.Box) else np.int32
+        self.actions = np.zeros((agents, *(actions.shape or ())), whole)
+
+
+class _StandIn(SimpleNamespace):
+    """A module that is not imported: whatever is asked of it is another one, or an exception to raise."""
+
+    def __getattr__(self, name: str) -> Any:
+        return type(name, (ValueError,), {}) if name.endswith("Error") else _StandIn()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return _StandIn()
+
+
+def _constructor(file: Path, binding: _Binding) -> Any:
+    """The class in `file` whose constructor speaks of the binding."""
+    try:
+        tree = ast.parse(file.read_text(errors="replace"), str(file))
+    except (OSError, SyntaxError) as error:
+        raise BuildError(f"{file} cannot be read as Python: {error}") from error
+    pufferlib = _StandIn(PufferEnv=_PufferEnv, spaces=gymnasium.spaces, namespace=SimpleNamespace)
+    names: dict[str, Any] = {"__name__": f"shoal_puffer_{file.stem}", "__file__": str(file)}
+    body: list[ast.stmt] = []
+    for node in tree.body:
+        if isinstance(node, (ast.Import, ast.ImportFrom)) and not _is_at_hand(node):
+            for alias in node.names:
+                meant = binding if alias.name == "binding" else _found(pufferlib, node, alias.name)
+                names[alias.asname or alias.name.split(".")[0]] = meant
+        else:
+            body.append(node)
+    speaking = [node.name for node in body if isinstance(node, ast.ClassDef) and _speaks_of_binding(node)]
+    if not speaking:
+        raise BuildError(
+            f"no class in {file} has a constructor that calls the binding; give observation_space= and "
+            "action_space= (and agents=)"
+        )
+    try:
+        exec(compile(ast.Module(body, []), str(file), "exec"), names)
+    except Exception as error:
+        raise BuildError(f"{file} cannot be followed: {type(error).__name__}: {error}") from error
+    return names[speaking[0]]
+
+
+def _is_at_hand(node: ast.Import | ast.ImportFrom) -> bool:
+    if isinstance(node, ast.ImportFrom) and node.level:
+        return False
+    modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else [one.name for one in node.names]
+    return all(
+        module.split(".")[0] != "pufferlib" and importlib.util.find_spec(module.split(".")[0]) is not None
+        for module in modules
+    )
+
+
+def _found(pufferlib: _StandIn, node: ast.Import | ast.ImportFrom, name: str) -> Any:
+    if isinstance(node, ast.Import):
+        return pufferlib if name.split(".")[0] == "pufferlib" else _StandIn()
+    return getattr(pufferlib, name) if (node.module or "").startswith("pufferlib") else _StandIn()
+
+
+def _speaks_of_binding(node: ast.ClassDef) -> bool:
+    inits = [one for one in node.body if isinstance(one, ast.FunctionDef) and one.name == "__init__"]
+    return any(isinstance(part, ast.Name) and part.id == "binding" for one in inits for part in ast.walk(one))
+
+
+def _plain(
+    arguments: Mapping[str, Any], binding: _Binding, file: Path
+) -> tuple[dict[str, float | int | str], str | None]:
+    """Arguments as numbers and strings; the name of the one that is the shared handle."""
+    plain: dict[str, float | int | str] = {}
+    state = None
+    for name, value in arguments.items():
+        if value is binding.handle:
+            state = name
+        elif isinstance(value, (bool, int, np.integer, np.bool_)):
+            plain[name] = int(value)
+        elif isinstance(value, (float, np.floating)):
+            plain[name] = float(value)
+        elif isinstance(value, str):
+            plain[name] = value
+        else:
+            raise BuildError(
+                f"{file}: the binding's argument {name!r} is neither a number nor a string but "
+                f"{type(value).__name__}; give it as an option: {name}=..."
+            )
+    return plain, state

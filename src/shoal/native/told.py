@@ -1,0 +1,41 @@
+"""The log that PufferLib's environments keep, as arrays: numbers in each instance, told when episodes end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.native.plugin import PluginInfo
+
+__all__ = ["Told", "told"]
+
+_PREFIX = "log/"
+
+
+class Told:
+    """Reads the logs of all worlds where they lie."""
+
+    def __init__(self, names: list[str], tables: list[NDArray[np.float64]], agents: int) -> None:
+        """`tables` are [worlds, names], one for each part of the memory, in order."""
+        self._names, self._tables, self._agents = names, tables, agents
+
+    def __call__(self, done: NDArray[np.bool_]) -> dict[str, NDArray[np.float64]]:
+        """Each number for each row; 0 where no episode ended."""
+        table = np.repeat(np.concatenate(self._tables), self._agents, axis=0)[: len(done)]
+        return {name: np.where(done, table[:, i], 0.0) for i, name in enumerate(self._names)}
+
+
+def told(info: PluginInfo, raw: Sequence[Any], parts: Sequence[tuple[NDArray[np.uint8], int]]) -> Told | None:
+    """For the exported fields of one environment and (memory, worlds) of each part; None: it keeps no log."""
+    fields = [(name, offset) for name, *_, offset, _ in raw if name.startswith(_PREFIX)]
+    if not fields:
+        return None
+    first = fields[0][1] % info.instance_bytes
+    tables = [
+        np.ndarray((worlds, len(fields)), np.float64, memory.reshape(-1), first, (info.instance_bytes, 8))
+        for memory, worlds in parts
+    ]
+    return Told([name.removeprefix(_PREFIX) for name, _ in fields], tables, info.agents)

@@ -1,0 +1,39 @@
+#include "crowd.h"
+
+#define OBS_SIZE 1
+#define NUM_ATNS 1
+#define ACT_SIZES {1}
+#define OBS_TENSOR_T ByteTensor
+#define MY_VEC_INIT
+#define MY_VEC_CLOSE
+#define MY_USES_PERM
+#define MY_USES_TAGS
+#define Env Crowd
+#include "vecenv.h"
+
+void my_setup_perm(StaticVec *vec, Env *env, int slot) {
+    for (int i = 0; i < env->num_agents; i++) {
+        const int row = vec->agent_perm != NULL ? vec->agent_perm[slot + i] : slot + i;
+        env->obs_ptr[i] = (unsigned char *)vec->observations + row * OBS_SIZE * obs_element_size();
+        env->action_ptr[i] = vec->actions + row * NUM_ATNS;
+        env->reward_ptr[i] = vec->rewards + row;
+    }
+}
+
+Env *my_vec_init(int *num_envs, int *starts, int *counts, Dict *vec_kwargs, Dict *env_kwargs) {
+    const int total = dict_get(vec_kwargs, "total_agents")->value, more = dict_get(env_kwargs, "more")->value;
+    *num_envs = (total + 1) / 2;
+    Env *envs = calloc(*num_envs, sizeof *envs);
+    int *shared = calloc(1, sizeof *shared);
+    for (int i = 0; i < *num_envs; i++) {
+        envs[i].num_agents = (2 * i + 1 < total ? 2 : 1) + more;
+        envs[i].number = i;
+        envs[i].shared = shared;
+    }
+    starts[0] = 0;
+    counts[0] = *num_envs;
+    return envs;
+}
+
+void my_vec_close(Env *envs) { free(envs[0].shared); }
+void my_log(Log *log, Dict *out) { dict_set(out, "n", log->n); }

@@ -1,0 +1,31 @@
+/* Contract 4.0 with environments made together, whose agents have pointers of their own. */
+// SPDX-License-Identifier: MIT
+#include <stdlib.h>
+
+typedef struct Log {
+    float n;
+} Log;
+
+typedef struct Crowd {
+    Log log;
+    unsigned char *observations;
+    float *actions, *rewards, *terminals;
+    int num_agents, number, tag, boundary_reached;
+    unsigned char *obs_ptr[2];
+    float *action_ptr[2], *reward_ptr[2];
+    int *shared;
+} Crowd;
+
+void c_reset(Crowd *env) {
+    for (int i = 0; i < env->num_agents; i++)
+        env->obs_ptr[i][0] = (unsigned char)(10 * env->number + i);
+}
+
+void c_step(Crowd *env) {
+    ++*env->shared;
+    for (int i = 0; i < env->num_agents; i++)
+        *env->reward_ptr[i] = *env->action_ptr[i] * 100 + env->obs_ptr[i][0];
+}
+
+void c_render(Crowd *env) { (void)env; }
+void c_close(Crowd *env) { (void)env; }
