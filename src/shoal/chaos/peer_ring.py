@@ -28,7 +28,7 @@ def _push_for_ever(buffer: Any, library: str, name: int) -> None:
 def trial(library: str, round_: Round, outcome: Outcome, trial: Any) -> None:
     """Two writers; one of them is killed at a random moment, then a hundred draws."""
     if library == "cpprb":
-        from cpprb import MPReplayBuffer  # type: ignore[import-not-found]
+        from cpprb import MPReplayBuffer
 
         context = multiprocessing.get_context("fork")
         buffer: Any = MPReplayBuffer(CAPACITY, {"words": {"shape": WORDS, "dtype": np.float64}}, ctx=context)

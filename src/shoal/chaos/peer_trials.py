@@ -222,7 +222,7 @@ def _trainer_killed(library: str, trial: Trial) -> None:
 
 def _train(library: str, pipe: int) -> None:
     if library == "envpool":
-        import envpool  # type: ignore[import-not-found]
+        import envpool
 
         envs = envpool.make_gymnasium("CartPole-v1", num_envs=ENVS)
         envs.reset()
