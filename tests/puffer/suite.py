@@ -109,8 +109,8 @@ def row(path: Path, steps: int, asan: bool, limit_s: float, scratch: Path) -> tu
         frame = re.search(r"#\d+ \S+ in (\S+) \S*/(\w[^/\s]*\.[ch]:\d+)", said)
         lines = [line for line in said.strip().splitlines() if line.strip()]
         note = f"did not end in {limit_s:.0f} s" if code == -1 else (lines[-1] if lines else f"status {code}")
-        found = re.search(r"shoal\.errors\.\w+: (.*)", said)
-        note = found.group(1) if found else note
+        found = re.findall(r"shoal\.errors\.\w+: (.*)", said)
+        note = found[-1] if found else note
         if report_line:
             note = report_line.group(0).split(": ", 2)[-1].split(" on address")[0]
             note += f" in {frame.group(1)} ({frame.group(2)})" if frame else ""

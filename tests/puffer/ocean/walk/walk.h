@@ -31,7 +31,7 @@ void c_reset(Walk *env) {
     memset(env->observations, 0, (size_t)env->size);
     if (env->trap == 12)
         srand(time(NULL) + clock());
-    env->at = 1 + rand() % (env->size - 2);
+    env->at = 1 + (rand() % 64 + env->episodes) % (env->size - 2); /* of all episodes since it was made */
     env->tick = 0;
     env->observations[env->at] = 1;
     env->episodes++;
