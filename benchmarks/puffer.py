@@ -28,6 +28,8 @@ from shoal.native.puffer import find_source
 from shoal.native.puffer_options import configured
 from shoal.native.puffer_python import declared
 
+clock = time.perf_counter
+
 
 def own_binding(folder: Path, scratch: Path) -> Any:
     """PufferLib's binding of an environment as a Python module."""
@@ -72,11 +74,11 @@ def theirs(folder: Path, count: int, scratch: Path, tables: list[Any]) -> Any:
     binding.vec_reset(handle, 0)
 
     def burst(times: int, arrays: list[Any] = arrays) -> float:  # which the binding does not keep alive
-        begin = time.perf_counter()
+        begin = clock()
         for turn in range(times):
             actions[:] = tables[turn & 15]
             binding.vec_step(handle)
-        return time.perf_counter() - begin
+        return clock() - begin
 
     return burst
 
@@ -86,10 +88,10 @@ def ours(folder: Path, count: int, tables: list[Any], threads: int | None) -> An
     envs.reset(seed=0)
 
     def burst(times: int) -> float:
-        begin = time.perf_counter()
+        begin = clock()
         for turn in range(times):
             envs.step(tables[turn & 15])
-        return time.perf_counter() - begin
+        return clock() - begin
 
     return burst
 
@@ -100,8 +102,11 @@ def main() -> None:
     parser.add_argument("--names", nargs="+", default=["squared", "cartpole", "breakout", "pacman", "tetris"])
     parser.add_argument("--envs", nargs="+", type=int, default=[64, 1024])
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--one-thread", action="store_true", help="leave out Shoal with as many as pay")
+    parser.add_argument("--one-thread", action="store_true", help="one thread alone, in processor time")
     args = parser.parse_args()
+    if args.one_thread:  # then a busy machine does not matter
+        global clock
+        clock = time.process_time
     print("| environment | environments | PufferLib's binding | Shoal, one thread | ratio | Shoal | ratio |")
     print("|---|---|---|---|---|---|---|")
     for name in args.names:
