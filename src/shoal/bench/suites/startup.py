@@ -15,10 +15,10 @@ from shoal.bench.rivals.native import random_actions
 __all__ = ["plan"]
 
 _STARTED, _NATIVE = 32, 1024
-_STARTS = {
-    "gymnasium": ("Gymnasium start", "Gymnasium async"),
-    "stable_baselines3": ("SB3 start", "SB3 subproc"),
-    "tianshou": ("Tianshou start", "Tianshou shmem"),
+_STARTS = {  # with SB3's default every worker would import torch: a minute of one thing
+    "gymnasium": ("Gymnasium start", "Gymnasium async", None, "AsyncVectorEnv as it comes"),
+    "stable_baselines3": ("SB3 start", "SB3 subproc", "fork", 'start_method="fork", its quickest'),
+    "tianshou": ("Tianshou start", "Tianshou shmem", None, "ShmemVectorEnv as it comes"),
 }
 _NATIVE_STARTS = {
     "gymnasium": ("Gymnasium start", "Gymnasium NumPy"),
@@ -80,8 +80,8 @@ def _process(bench: Bench, pace: Pace) -> Case:
     with bench.roster("process") as roster:
         how = "ProcessVectorEnv, a worker per core"
         roster.add("shoal", "Shoal start", _STARTED, None, name="Shoal", role="shoal", how=how)
-        for library, (maker, name) in _STARTS.items():
-            roster.add(library, maker, _STARTED, None, name=name)
+        for library, (maker, name, context, way) in _STARTS.items():
+            roster.add(library, maker, _STARTED, context, name=name, how=way)
         roster.add(
             "shoal",
             "bare start",
