@@ -393,7 +393,8 @@ def test_what_is_no_environment_is_said(tmp_path):
     binding.write_text('#define OBS_TYPE FLOAT\n#define Env int\n#include "vecenv.h"\n')
     with pytest.raises(BuildError, match="OBS_TYPE is a dialect"):
         build_puffer(find_source(tmp_path))
-    binding.write_text('#include "box2d/box2d.h"\n#include "vecenv.h"\n')
+    (tmp_path / "physics.h").write_text('#include "box2d/box2d.h"\n')
+    binding.write_text('#include "physics.h"\n#include "vecenv.h"\n')
     with pytest.raises(BuildError, match="needs box2d/box2d.h"):
         build_puffer(find_source(tmp_path))
 

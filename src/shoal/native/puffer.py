@@ -215,7 +215,7 @@ def _raylib(source: Source, compat: Path) -> tuple[Path, list[str]]:
 
 def _explain(source: Source, error: BuildError) -> None:
     """Says more where the compiler could not find a header that Shoal does not bring."""
-    missing = re.search(r"([\w./+-]+\.h)[^\n]*: No such file|'([\w./+-]+\.h)' file not found", str(error))
+    missing = re.search(r"fatal error: (\S+): No such file|'(\S+)' file not found", str(error))
     if missing is not None:
         header = missing.group(1) or missing.group(2)
         library = "box2d" if "box2d" in header else header.split("/")[0].removesuffix(".h")
