@@ -32,7 +32,9 @@ def test_every_row_of_a_table_names_a_test() -> None:
 
 
 def test_nothing_but_messages_of_our_own_workers_is_unpickled() -> None:
-    """Files, sessions and the viewer have formats of their own, and nothing anywhere is evaluated."""
+    """Files, sessions and the viewer have formats of their own, and nothing is evaluated but what docs/puffer.md
+    says: the Python file beside a C environment that is compiled and loaded anyway.
+    """
     for path in sorted((ROOT / "src/shoal").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, (ast.Import, ast.ImportFrom)):
@@ -46,7 +48,8 @@ def test_nothing_but_messages_of_our_own_workers_is_unpickled() -> None:
                 }
                 assert not found or path.parent.name == "process", f"{path}:{node.lineno} imports {found}"
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                assert node.func.id not in ("eval", "exec"), f"{path}:{node.lineno} evaluates"
+                evaluates = node.func.id in ("eval", "exec") and path.name != "puffer_python.py"
+                assert not evaluates, f"{path}:{node.lineno} evaluates"
             if isinstance(node, ast.keyword) and node.arg == "allow_pickle":
                 assert isinstance(node.value, ast.Constant) and node.value.value is False, (
                     f"{path}: allow_pickle"

@@ -253,7 +253,8 @@ def publisher(directory: Path) -> None:
             watcher.watch([1])
             watched = np.full((16, 2), -1, np.int64)
             watched[0] = 1, 1
-            made = Publisher(hosted.address, watched, 0, 4)
+            session = np.frombuffer(hosted.address.encode(), np.uint8)
+            made = Publisher({"session": session, "watched": watched}, 0, 4)
             made(lambda env: Snapshot(env, 0, 0, 1, {"x": Field("x", np.zeros(3, np.float32))}))
             made.close()
     finally:

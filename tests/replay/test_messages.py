@@ -87,5 +87,5 @@ def test_a_buffer_whose_rows_are_all_being_written_is_not_called_empty():
     with ReplayBuffer(3, {"x": (np.float32, ())}) as buffer:
         buffer.extend({"x": np.zeros(3, np.float32)})
         buffer._records.segment["rows"][:, :8] = 0  # as those of three writers at work
-        with pytest.raises(ValueError, match="all 3 rows are being written by others"):
+        with pytest.raises(ValueError, match="of 3 rows none is whole"):
             buffer.sample(1)

@@ -237,8 +237,9 @@ class ReplayBuffer:
         if self._records.ring.sample(self._draws.words, n, columns, batch.ids) < n:
             if len(self):
                 raise ValueError(
-                    f"cannot sample: all {len(self)} rows are being written by others at this moment; "
-                    "give the buffer a capacity of several times what its writers push at once"
+                    f"cannot sample: of {len(self)} rows none is whole. They are being written by others at "
+                    "this moment, or were left unfinished by writers that died. As good as empty: push "
+                    "something, and give it a capacity of several times what its writers push at once"
                 )
             raise ValueError("cannot sample from an empty buffer; push something first")
 

@@ -69,7 +69,8 @@ class Hosted:
     ) -> None:
         """`memory` has `watch_fields`; `counted` has the counters: a stepper, a flow, or workers' sums."""
         self.name, listening = _bound(asked, str(facts["env"]))
-        address = os.fsencode(address_of(self.name))
+        self.address = address_of(self.name)
+        address = os.fsencode(self.address)
         memory["session"][: len(address)] = np.frombuffer(address, np.uint8)  # before anything can be due
         self._pid = os.getpid()
         self._host: _core.Host | None = None
