@@ -32,7 +32,7 @@ def test_every_row_of_a_table_names_a_test() -> None:
 
 
 def test_nothing_but_messages_of_our_own_workers_is_unpickled() -> None:
-    """Files, sessions and the viewer have formats of their own, and nothing is evaluated but what docs/puffer.md
+    """Files, sessions and the viewer have formats of their own. Nothing is evaluated but what docs/puffer.md
     says: the Python file beside a C environment that is compiled and loaded anyway.
     """
     for path in sorted((ROOT / "src/shoal").rglob("*.py")):
