@@ -91,6 +91,8 @@ class Writer:
     """The number of the row it acknowledged last."""
     ids: list[int] = field(default_factory=list)
     data: bytes = b""
+    status: int | None = None
+    """How it ended, once it has."""
 
     @staticmethod
     def start(buffer: ReplayBuffer, name: int, point: str | None = None, pushes: int = 0) -> Writer:
@@ -129,7 +131,9 @@ class Writer:
         return found
 
     def end(self, number: int | None = signal.SIGKILL) -> int:
-        """Kills it, or waits until it has died by itself; its status."""
+        """Kills it, or waits until it has died by itself; its status, however often that is asked for."""
+        if self.status is not None:
+            return self.status
         if number is not None:
             os.kill(self.pid, number)
         fd = os.pidfd_open(self.pid)
@@ -137,10 +141,10 @@ class Writer:
         os.close(fd)
         if not ended:
             os.kill(self.pid, signal.SIGKILL)
-        status = os.waitpid(self.pid, 0)[1]
+        self.status = os.waitpid(self.pid, 0)[1]
         if not ended:
             raise Violation(4, f"a writer that was to die still ran after {CALL_S:g} s")
-        return status
+        return self.status
 
 
 def _be_writer(
