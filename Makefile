@@ -71,6 +71,7 @@ chaos: $(VENV)/.installed
 # An hour of make, step, kill, attach and close: make soak ARGS="--chart soak.svg"
 soak: $(VENV)/.installed
 	@nice -n 10 $(BIN)/shoal chaos --soak 60 $(ARGS)
+
 # The documentation as a site of plain files, build/docs/index.html. A broken link fails it.
 docs: $(VENV)/.installed
 	@$(PIP) install "markdown-it-py>=3" "pygments>=2.13"

@@ -19,6 +19,33 @@
 
 static const int puffer_action_sizes[] = ACT_SIZES;
 
+/* The environments of a world whose options are set. */
+static const char *puffer_make_envs(puffer_world *world, const puffer_settings *s, int seed) {
+#ifdef MY_VEC_INIT
+    int starts[1] = {0}, counts[1] = {0};
+    Dict *vector = PUFFER_NEW_OPTIONS();
+    const DictItem *said = PUFFER_FIND(world->options, "num_agents");
+    dict_set(vector, "total_agents", s->agents != 0 ? s->agents : said != NULL ? said->value : 1);
+    dict_set(vector, "num_buffers", 1);
+    dict_set(vector, "num_threads", 1);
+    dict_set(vector, "seed", seed);
+    world->envs = my_vec_init(&world->count, starts, counts, vector, world->options);
+    puffer_options_free(vector);
+    if (world->envs == NULL || world->count < 1)
+        return "my_vec_init made no environments; is the number of agents, agents=, one it can be?";
+    world->wants_seed = 1;
+#else
+    (void)s;
+    world->envs = (Env *)calloc(1, sizeof(Env));
+    if (world->envs == NULL)
+        return "out of memory";
+    world->count = 1;
+    PUFFER_SEED(world->envs, (unsigned)seed);
+    PUFFER_INIT(world->envs, world->options);
+#endif
+    return NULL;
+}
+
 /* How many agents a choice of options makes: asked once of environments that are closed again. */
 static const char *puffer_count_agents(puffer_settings *s, const char *text) {
     static struct puffer_counted {

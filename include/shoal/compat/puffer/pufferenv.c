@@ -48,34 +48,16 @@ static puffer_options *puffer_log(Log *log) {
 
 #include <shoal/compat/puffer/world.h>
 
+#define PUFFER_NEW_OPTIONS() puffer_new_options()
+#define PUFFER_FIND dict_find
+#define PUFFER_INIT puf_init
 #include <shoal/compat/puffer/macros.h>
 
 static const char *puffer_make(puffer_world *world, const puffer_settings *s, int seed) {
     world->options = puffer_new_options();
     for (int i = 0; i < s->num_words; i++)
         puffer_ini_set(world->options, s->words[i].name, s->words[i].text);
-#ifdef MY_VEC_INIT
-    int starts[1] = {0}, counts[1] = {0};
-    Dict *vector = puffer_new_options();
-    const DictItem *said = dict_find(world->options, "num_agents");
-    dict_set(vector, "total_agents", s->agents != 0 ? s->agents : said != NULL ? said->value : 1);
-    dict_set(vector, "num_buffers", 1);
-    dict_set(vector, "num_threads", 1);
-    dict_set(vector, "seed", seed);
-    world->envs = my_vec_init(&world->count, starts, counts, vector, world->options);
-    puffer_options_free(vector);
-    if (world->envs == NULL || world->count < 1)
-        return "my_vec_init made no environments; is the number of agents, agents=, one it can be?";
-    world->wants_seed = 1;
-#else
-    world->envs = (Env *)calloc(1, sizeof(Env));
-    if (world->envs == NULL)
-        return "out of memory";
-    world->count = 1;
-    PUFFER_SEED(world->envs, (unsigned)seed);
-    puf_init(world->envs, world->options);
-#endif
-    return NULL;
+    return puffer_make_envs(world, s, seed);
 }
 
 static void puffer_bind(puffer_world *world, const puffer_settings *s, Env *env, int row) {

@@ -140,6 +140,9 @@ static puffer_options *puffer_log(Log *log) {
 
 #include <shoal/compat/puffer/world.h>
 
+#define PUFFER_NEW_OPTIONS() create_dict(PUFFER_ITEMS)
+#define PUFFER_FIND dict_get_unsafe
+#define PUFFER_INIT my_init
 #include <shoal/compat/puffer/macros.h>
 
 static const char *puffer_make(puffer_world *world, const puffer_settings *s, int seed) {
@@ -149,27 +152,9 @@ static const char *puffer_make(puffer_world *world, const puffer_settings *s, in
         if (s->words[i].kind == 's')
             dict_get(world->options, s->words[i].name)->str_value = strdup(s->words[i].text);
     }
-#ifdef MY_VEC_INIT
-    int starts[1] = {0}, counts[1] = {0};
-    Dict *vector = create_dict(PUFFER_ITEMS);
-    DictItem *said = dict_get_unsafe(world->options, "num_agents");
-    dict_set(vector, "total_agents", s->agents != 0 ? s->agents : said != NULL ? said->value : 1);
-    dict_set(vector, "num_buffers", 1);
-    dict_set(vector, "num_threads", 1);
-    dict_set(vector, "seed", seed);
-    world->envs = my_vec_init(&world->count, starts, counts, vector, world->options);
-    puffer_options_free(vector);
-    if (world->envs == NULL || world->count < 1)
-        return "my_vec_init made no environments; is the number of agents, agents=, one it can be?";
-    world->wants_seed = 1;
-#else
-    world->envs = (Env *)calloc(1, sizeof(Env));
-    if (world->envs == NULL)
-        return "out of memory";
-    world->count = 1;
-    PUFFER_SEED(world->envs, (unsigned)seed);
-    my_init(world->envs, world->options);
-#endif
+    const char *refusal = puffer_make_envs(world, s, seed);
+    if (refusal != NULL)
+        return refusal;
     world->vector = (StaticVec){.envs = world->envs,
                                 .size = world->count,
                                 .total_agents = s->agents,
