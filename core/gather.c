@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #ifdef __SSE2__
 #include <emmintrin.h>
 #endif
@@ -80,16 +81,28 @@ static void scatter(shoal_columns columns, char *const *records, uint64_t count,
     }
 }
 
-/* Claims of living writers that one may meet before one gives up: the slots of a ring are theirs. */
-enum { LOST_ROUNDS = 1000 };
+/* Slots that are all a living writer's: it has lost its core in between, or is stopped for good. */
+enum { NAP_NS = 50000 };
+#define PATIENCE_NS UINT64_C(2000000000)
+
+/* Naps until a slot may be free again; 0 when that has taken too long. `since`: of the first nap, or 0. */
+static int wait_for_room(uint64_t *since) {
+    const uint64_t now = shoal_now_ns();
+    if (*since == 0)
+        *since = now;
+    if (now - *since > PATIENCE_NS)
+        return 0;
+    nanosleep(&(struct timespec){0, NAP_NS}, NULL);
+    return 1;
+}
 
 uint64_t shoal_ring_push(shoal_ring *ring, shoal_columns columns, const void *const *in, uint64_t count,
                          uint64_t *ids) {
     /* No slot twice, and never all of them: a writer that is stopped must leave some to the others. */
     const uint64_t block = block_of(ring) == 1 ? 1 : TOGETHER;
     const uint64_t most = least(ring->capacity < 4 ? 1 : ring->capacity / 2, block);
-    uint64_t done = 0, lost = 0;
-    while (done < count && lost < LOST_ROUNDS * ring->capacity) { /* more than once: some were lost */
+    uint64_t done = 0, lost = 0, since = 0;
+    while (done < count) { /* more than once: some turns were lost */
         uint64_t left = count - done, ticket = shoal_ring_tickets(ring, left);
         shoal_turn turn = shoal_ring_turn(ring, ticket);
         while (left != 0) {
@@ -109,10 +122,13 @@ uint64_t shoal_ring_push(shoal_ring *ring, shoal_columns columns, const void *co
             scatter(columns, records, held, in, done);
             for (uint64_t i = 0; i < held; i++)
                 shoal_ring_commit(ring, turns[i]);
-            lost = held == 0 ? lost + now : 0;
             done += held;
             left -= now;
+            lost = held == 0 ? lost + now : 0;
+            since = held == 0 ? since : 0;
         }
+        if (lost >= ring->capacity && !wait_for_room(&since)) /* not one of a whole lap was to be had */
+            break;
     }
     shoal_ring_hold(ring, 0, 0);
     shoal_ring_count(ring, done);

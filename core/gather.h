@@ -24,7 +24,7 @@ typedef struct shoal_columns {
 } shoal_columns;
 
 /* Pushes `count` rows, row i of column c from in[c] + i * bytes; their ids, which grow, into `ids`. Returns
- * how many: fewer only if living writers hold every slot and do not go on. */
+ * how many: fewer only if living writers hold every slot and do not go on for two seconds. */
 uint64_t shoal_ring_push(shoal_ring *ring, shoal_columns columns, const void *const *in, uint64_t count,
                          uint64_t *ids);
 

@@ -261,3 +261,24 @@ def test_a_push_that_finds_every_slot_held_by_the_living_says_so():
 def hold_everything_as_writer(buffer, ready):
     buffer.push({"x": 5.0})  # has a number now
     hold_everything(buffer, ready)
+
+
+def test_a_push_waits_for_a_slot_that_a_living_writer_holds_for_a_while():
+    with ReplayBuffer(1, {"x": (np.float32, ())}) as buffer:
+        context = multiprocessing.get_context("fork")
+        ready = context.Event()
+        child = context.Process(target=hold_everything_for_a_while, args=(buffer, ready))
+        child.start()
+        assert ready.wait(30)
+        begin = time.monotonic()
+        buffer.push({"x": 2.0})  # as if that one had lost its core: a system's time slice, not a fault
+        assert time.monotonic() - begin > 0.1 and buffer.latest(1)["x"].tolist() == [2.0]
+        child.join()
+
+
+def hold_everything_for_a_while(buffer, ready):
+    buffer.push({"x": 5.0})
+    leave_open(buffer, 1)
+    ready.set()
+    time.sleep(0.5)
+    os._exit(0)

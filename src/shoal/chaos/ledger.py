@@ -6,6 +6,8 @@ import os
 import select
 import signal
 import struct
+import sys
+import traceback
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -91,6 +93,8 @@ class Writer:
     """The number of the row it acknowledged last."""
     ids: list[int] = field(default_factory=list)
     data: bytes = b""
+    silent: bool = False
+    """Whether its end of the pipe is closed: it has died."""
     status: int | None = None
     """How it ended, once it has."""
 
@@ -124,6 +128,7 @@ class Writer:
             except BlockingIOError:
                 break
             if not part:
+                self.silent = True
                 break
             self.data += part
         whole = len(self.data) // ACKNOWLEDGED.size * ACKNOWLEDGED.size
@@ -154,7 +159,10 @@ def _be_writer(
         for number in (signal.SIGSEGV, signal.SIGABRT):
             signal.signal(number, signal.SIG_DFL)  # many die so, and need not say where
         _write(buffer, name, go, pipe, point, pushes)
+    except BaseException:
+        traceback.print_exc()
     finally:
+        sys.stderr.flush()
         os._exit(1)
 
 

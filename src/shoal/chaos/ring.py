@@ -115,6 +115,8 @@ def _require_progress(ledger: Ledger, dead: list[Writer]) -> None:
             raise Violation(4, f"writers wait for {CALL_S:g} s and more after another one's death")
         for one in left:
             ledger.hear(one)
+            if one.silent and not one.finished:
+                raise Violation(4, f"writer {one.name} ended by itself, with status {one.end(None)}")
 
 
 def _require_sample(ledger: Ledger) -> None:
