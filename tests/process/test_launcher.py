@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -61,6 +62,72 @@ def test_workers_are_of_the_trainers_session_but_not_of_its_process_group(own):
     assert os.getpgid(pid) == os.getpgid(own._process.pid) == own._process.pid != os.getpgrp()
     ours.close()
     own.exit_status(pid, SOON_S)
+    close_fd(pidfd)
+
+
+def spares(own):
+    """The children of a launcher that wait to become workers."""
+    path = f"/proc/{own._process.pid}/task/{own._process.pid}/children"
+    with open(path) as file:
+        return [pid for pid in map(int, file.read().split()) if comm(pid) == module.SPARE]
+
+
+def comm(pid):
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/comm") as file:
+        return file.read().rstrip("\n")
+
+
+needs_proc = pytest.mark.skipif(not os.path.exists("/proc/self/comm"), reason="Linux tells its children")
+
+
+@needs_proc
+def test_after_a_start_one_worker_is_forked_in_reserve_and_is_the_next(own):
+    assert spares(own) == []
+    pid, pidfd, ours = start_worker(own)
+    wait_until(lambda: spares(own), SOON_S)
+    (spare,) = spares(own)
+    second, second_fd, other = start_worker(own)
+    assert second == spare
+    wait_until(lambda: comm(second) != module.SPARE, SOON_S)  # a leak is called what it is
+    wait_until(lambda: spares(own), SOON_S)
+    assert len(spares(own)) == 1 and spares(own) != [spare]
+    for one in (ours, other):
+        one.close()
+    assert own.exit_status(pid, SOON_S) == own.exit_status(second, SOON_S) == 0
+    close_fd(pidfd)
+    close_fd(second_fd)
+
+
+@needs_proc
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_reserve_that_was_killed_is_made_good_and_its_end_is_no_workers(own, stopped):
+    pid, pidfd, ours = start_worker(own)
+    wait_until(lambda: spares(own), SOON_S)
+    (spare,) = spares(own)
+    if stopped:  # the launcher has not heard of it when it needs it
+        os.kill(own._process.pid, signal.SIGSTOP)
+    os.kill(spare, signal.SIGKILL)
+    wait_gone([spare], SOON_S)
+    if stopped:
+        os.kill(own._process.pid, signal.SIGCONT)
+    second, second_fd, other = start_worker(own)
+    assert second != spare and is_running(second)
+    assert own.exit_status(spare, 0.05) is None
+    for one in (ours, other):
+        one.close()
+    assert own.exit_status(second, SOON_S) == 0
+    close_fd(pidfd)
+    close_fd(second_fd)
+
+
+@needs_proc
+def test_a_reserve_ends_with_its_launcher(own):
+    pid, pidfd, ours = start_worker(own)
+    wait_until(lambda: spares(own), SOON_S)
+    (spare,) = spares(own)
+    os.kill(own._process.pid, signal.SIGKILL)
+    wait_gone([spare], SOON_S)
+    ours.close()
     close_fd(pidfd)
 
 

@@ -75,6 +75,13 @@ def launcher_pid() -> int:
     return 0 if current is None else int(current._process.pid)
 
 
+def _is_spare(pid: int) -> bool:
+    """Whether that is the worker which a launcher has in reserve, and which comes and goes."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text() == launcher.SPARE + "\n"
+    return False
+
+
 class Held:
     """Descriptors, mappings of segments, threads, children, names, of this process and its launcher."""
 
@@ -96,7 +103,7 @@ class Held:
         first = launcher_pid()
         for parent in {os.getpid(), first} - {0}:
             for pid in children(parent):
-                if pid != first:
+                if pid != first and not _is_spare(pid):
                     found["child"] += 1
         found["child"] += 0
         for entry in list_names():

@@ -22,10 +22,12 @@ from shoal.chaos.held import Held, launcher_pid
 from shoal.chaos.marked import ACTIONS, POINTS, Checker, Violation
 from shoal.chaos.rounds import Outcome, Round, Tell
 
-__all__ = ["Faults", "Scene"]
+__all__ = ["AGAIN", "Faults", "Scene"]
 
 SIGNALS = [signal.SIGKILL] * 6 + [signal.SIGSEGV, signal.SIGABRT]
 _OFTEN = 0.25
+_RESTS, _REST_S = 0.1, 0.25
+AGAIN = ", right after another"
 
 
 class Scene:
@@ -35,6 +37,7 @@ class Scene:
         self.random, self.outcome, self.tell = round_.random(), outcome, tell
         self.seed = round_.seed
         self.hand = Hand()
+        self._rested: set[str] = set()
         self.armed = os.path.join(os.environ["SHOAL_CHAOS_DIR"], "armed")
 
     def call(self, what: str, limit_s: float, function: Callable[..., Any], *args: Any, **named: Any) -> Any:
@@ -48,6 +51,14 @@ class Scene:
             if took > limit_s * LENIENCE:
                 message = f"{what} took {took:.2f} s, {limit_s * LENIENCE:g} s at most was promised"
                 self.outcome.violations.append((4, message))
+
+    def rest(self, timing: str) -> str:
+        """Sometimes lets a while pass before a fault, as it does in life; what to call the time it takes."""
+        if timing in self._rested and self.random.random() > _RESTS:
+            return timing + AGAIN
+        self._rested.add(timing)
+        time.sleep(_REST_S)
+        return timing
 
     @contextlib.contextmanager
     def nothing_left(self, what: str) -> Iterator[None]:

@@ -171,7 +171,7 @@ def _raising(scene: Scene, kills: int, options: dict[str, Any]) -> None:
         w = scene.random.randrange(WORKERS)
         pid, ids = envs.worker_pids[w], list(range(w * ENVS // WORKERS, (w + 1) * ENVS // WORKERS))
         able = [env for env in ids if not checker.done[env]]
-        chosen, moment = np.zeros(ENVS, np.int64), None
+        chosen, timing = np.zeros(ENVS, np.int64), ""
         expected: int | None = signal.SIGKILL
         if able and scene.random.random() < 0.2:
             how = scene.random.choice(["segfault", "exit", *POINTS])
@@ -180,9 +180,9 @@ def _raising(scene: Scene, kills: int, options: dict[str, Any]) -> None:
             scene.outcome.count(f"at point {how}" if how in POINTS else how)
         else:
             assert pid is not None
+            timing = scene.rest("death to exception")
             scene.hand.strike(pid, signal.SIGKILL, scene.random.random() * 0.01)
             scene.outcome.count("SIGKILL at random")
-            moment = True
         try:
             while True:
                 results = scene.call("step()", CALL_S, envs.step, chosen)
@@ -192,10 +192,10 @@ def _raising(scene: Scene, kills: int, options: dict[str, Any]) -> None:
             now = time.monotonic()
             if (error.pid, error.env_ids, error.signal) != (pid, ids, expected):
                 raise Violation(6, f"{pid}, {ids} and signal {expected} expected, got: {error}") from error
-        if moment:
+        if timing:
             struck = scene.hand.struck(CALL_S)
             assert struck is not None
-            scene.outcome.time("death to exception", now - struck.moment)
+            scene.outcome.time(timing, now - struck.moment)
         scene.outcome.kills += 1
         begin = time.perf_counter()
         observation, _ = scene.call("reset()", CALL_S, envs.reset)
@@ -215,7 +215,7 @@ def _native(scene: Scene, kills: int, options: dict[str, Any]) -> None:
     envs: Any = make_vec(kind, NATIVE_ENVS, backend="process", num_workers=WORKERS, on_fault="restart")
     twin = make_vec(kind, NATIVE_ENVS, session=None)
     draws = np.random.default_rng(scene.seed)
-    left, struck = kills, True
+    left, struck, timing = kills, True, ""
     while left > 0 or not struck:
         seed = scene.random.randrange(2**31)
         observation, info = scene.call("reset()", CALL_S, envs.reset, seed=seed)
@@ -223,6 +223,7 @@ def _native(scene: Scene, kills: int, options: dict[str, Any]) -> None:
         _require_twins((observation,), twin.reset(seed=seed)[:1], same)
         for _ in range(60):
             if left > 0 and struck and scene.random.random() < 0.5:
+                timing = scene.rest("step with a repair, C environments")
                 pid = scene.random.choice(envs.worker_pids)
                 number = scene.random.choice([signal.SIGKILL, signal.SIGSEGV])
                 struck = not scene.hand.strike(pid, number, scene.random.random() * 0.003)
@@ -233,7 +234,7 @@ def _native(scene: Scene, kills: int, options: dict[str, Any]) -> None:
             took = time.perf_counter() - begin
             faults = results[4].get("_fault", np.zeros(NATIVE_ENVS, bool))
             if faults.any():
-                scene.outcome.time("step with a repair, C environments", took)
+                scene.outcome.time(timing, took)
                 lost = results[1][faults].any() or results[2][faults].any() or not results[3][faults].all()
                 if lost or (np.abs(results[0][faults]) > 0.05).any():
                     raise Violation(3, f"rows of replaced C environments are no beginnings: {results}")

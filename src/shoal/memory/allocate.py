@@ -25,6 +25,7 @@ __all__ = ["Handles", "link_file", "map_segment", "refill", "reopen", "reserve_a
 
 _RESERVE_STEP = 64 << 20
 _SMALL = 1 << 20  # asked once
+_TINY = 1 << 18  # not at all: Python takes as much without asking, and reading a dozen files takes longer
 
 
 @dataclass(slots=True)
@@ -59,7 +60,7 @@ def reserve_anonymous(handles: Handles, size: int, seal: bool = True) -> None:
     def limits() -> list[Limit]:
         return memory_limits() + file_size_limits()
 
-    require_room(size, limits())
+    require_room(size, limits() if size > _TINY else file_size_limits())
     handles.fd = _system("create memory", _core.memory_create)
     _reserve(handles.fd, size, limits, NoRoomError)
     if seal:

@@ -34,7 +34,15 @@ from shoal.memory.limits import oom_kills
 from shoal.process.launcher import open_pidfd
 from shoal.process.mail import BOX_BYTES, HungUp, Mail, dumps, receive, transmit
 from shoal.process.start import Running, start
-from shoal.process.worker import MESSAGE, SENT, SHOW_STACK, STEP, STOP, Surroundings
+from shoal.process.worker import (
+    MESSAGE,
+    SENT,
+    SHOW_STACK,
+    STEP,
+    STOP,
+    Surroundings,
+    pickled_registry,
+)
 from shoal.spaces import Bounds
 from shoal.state.session import watch_fields
 
@@ -404,11 +412,7 @@ def surroundings() -> Surroundings:
 
 @lru_cache(maxsize=4)
 def _registry(specs: tuple[tuple[str, int], ...]) -> bytes:
-    pickled = {}
-    for name, _ in specs:
-        with contextlib.suppress(Exception):  # a spec that cannot travel is missed only by those who make it
-            pickled[name] = dumps(gymnasium.registry[name])
-    return pickle.dumps(pickled)
+    return pickle.dumps(pickled_registry(name for name, _ in specs))
 
 
 def checked_makers(env_fns: Sequence[Callable[[], Any]], first: int) -> bytes:

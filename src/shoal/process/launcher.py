@@ -3,6 +3,7 @@
     trainer --spawn--> launcher (NumPy, Gymnasium and Shoal loaded; one thread)
        |  "start", a worker's socket          |--fork--> worker    14 ms instead of 400
        |  pid and pidfd, later its exit status |--fork--> worker
+                                               |--fork--> spare    4 ms, for whoever is to be replaced
 
 1. The trainer is never forked: it may have threads, a GPU, a window.
 2. The launcher ends with the trainer (its pidfd, or the socket's end); workers have a watch of their own.
@@ -23,14 +24,18 @@ import sys
 import threading
 import time
 import warnings
+from dataclasses import dataclass
 from multiprocessing import spawn, util
 from typing import Any, NoReturn
 
 from shoal.errors import WorkerError
 
-__all__ = ["Launcher", "LauncherEnded", "launcher", "main", "open_pidfd"]
+__all__ = ["SPARE", "Launcher", "LauncherEnded", "launcher", "main", "open_pidfd"]
 
 _LOOK_S = 0.1
+_QUIET_S = 0.1  # after a start: a fork and a rehearsal take a core for some milliseconds
+SPARE = "shoal spare"
+"""How `ps` calls the worker in reserve."""
 _FRAME = struct.Struct("=cqq")  # kind, pid or error, exit status or number of the request
 _START, _STARTED, _ENDED, _FAILED = b"s", b"p", b"x", b"f"
 
@@ -194,6 +199,7 @@ def main(fd: int, parent_fd: int) -> NoReturn:
 
     from shoal.process import worker
 
+    worker.prepare()
     signal.setitimer(signal.ITIMER_REAL, 0)  # from here on it listens for the trainer's end
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -213,13 +219,19 @@ def main(fd: int, parent_fd: int) -> NoReturn:
     waiter.register(woken, select.POLLIN)
     if parent_fd >= 0:
         waiter.register(parent_fd, select.POLLIN)
+    mine = [channel, woken, wakes]
+    spare: _Spare | None = None
+    wanted = False
     while True:
-        heard = {number for number, _ in waiter.poll()}
+        heard = {number for number, _ in waiter.poll(_QUIET_S * 1000 if wanted else None)}
         if parent_fd in heard:
             os._exit(0)
         if woken.fileno() in heard:
             woken.recv(4096)
-            _report_ended(channel)
+            if _report_ended(channel, spare):
+                spare, wanted = None, True
+        if wanted and not heard:  # nobody needs this core at the moment
+            wanted, spare = False, _Spare.made(mine, parent_fd)
         if channel.fileno() not in heard:
             continue
         try:
@@ -230,21 +242,13 @@ def main(fd: int, parent_fd: int) -> NoReturn:
             os._exit(0)
         request = _FRAME.unpack(data)[2]
         try:
-            pid = os.fork()
+            pid = spare.take(fds[0]) if spare is not None else 0
+            pid = pid or _forked(mine if spare is None else [*mine, spare.orders], parent_fd, fds[0])
         except OSError as error:
             os.close(fds[0])
             channel.sendall(_FRAME.pack(_FAILED, error.errno or 0, request))
             continue
-        if pid == 0:
-            for other in (channel, woken, wakes):
-                other.close()
-            if parent_fd >= 0:
-                os.close(parent_fd)
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            with socket.socket(fileno=fds[0]) as theirs:
-                worker.run(theirs)
-            os._exit(0)
+        spare, wanted = None, True
         os.close(fds[0])
         pidfd = open_pidfd(pid)
         try:
@@ -255,13 +259,105 @@ def main(fd: int, parent_fd: int) -> NoReturn:
             os.close(pidfd)
 
 
-def _report_ended(channel: socket.socket) -> None:
+def _forked(others: list[socket.socket], parent_fd: int, fd: int) -> int:
+    """A worker's pid; in the worker itself this does not return."""
+    pid = os.fork()
+    if pid == 0:
+        _leave_launcher(others, parent_fd)
+        _work(fd)
+    return pid
+
+
+def _leave_launcher(others: list[socket.socket], parent_fd: int) -> None:
+    for other in others:
+        other.close()
+    if parent_fd >= 0:
+        os.close(parent_fd)
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+
+def _work(fd: int) -> NoReturn:
+    from shoal.process import worker
+
+    with socket.socket(fileno=fd) as theirs:
+        worker.run(theirs)
+    os._exit(0)
+
+
+@dataclass
+class _Spare:
+    """A worker forked beforehand: who replaces one that died need not wait for a fork."""
+
+    pid: int
+    orders: socket.socket
+
+    @classmethod
+    def made(cls, others: list[socket.socket], parent_fd: int) -> _Spare | None:
+        """None if the system has no room for it: it was not asked for."""
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError:
+            return None
+        with theirs:
+            try:
+                pid = os.fork()
+            except OSError:
+                ours.close()
+                return None
+            if pid == 0:
+                _leave_launcher([*others, ours], parent_fd)
+                _wait_for_work(theirs)
+        return cls(pid, ours)
+
+    def take(self, fd: int) -> int:
+        """Has it work for that socket: its pid, or 0 if it is dead."""
+        with self.orders:
+            try:
+                socket.send_fds(self.orders, [b"w"], [fd])
+            except OSError:
+                return 0
+        return self.pid
+
+
+def _wait_for_work(orders: socket.socket) -> NoReturn:
+    from shoal.process import worker
+
+    before = _called(SPARE)
+    worker.rehearse()
+    with contextlib.suppress(OSError):
+        _, fds, _, _ = socket.recv_fds(orders, 1, 1)
+        if fds:
+            orders.close()
+            _called(before)
+            _work(fds[0])
+    os._exit(0)  # the launcher has ended
+
+
+def _called(name: str) -> str:
+    """Names this process, for `ps`; the name it had."""
+    with contextlib.suppress(OSError):  # not on every system
+        with open("/proc/self/comm", "r+") as file:
+            before = file.read().rstrip("\n")
+            file.seek(0)
+            file.write(name)
+        return before
+    return ""
+
+
+def _report_ended(channel: socket.socket, spare: _Spare | None) -> bool:
+    """Tells the trainer who ended, and how; whether that was the spare one."""
+    lost = False
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
-            return
+            return lost
         if pid == 0:
-            return
+            return lost
+        if spare is not None and pid == spare.pid:
+            spare.orders.close()
+            lost = True
+            continue
         with contextlib.suppress(OSError):
             channel.sendall(_FRAME.pack(_ENDED, pid, status))

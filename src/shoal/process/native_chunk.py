@@ -9,6 +9,7 @@ import numpy as np
 
 from shoal import _core
 from shoal.memory import Layout, Segment
+from shoal.memory.layout import FieldSpec
 from shoal.native.look import Looker
 from shoal.native.plugin import load, rng_words
 from shoal.native.refusals import refuse
@@ -33,26 +34,21 @@ class NativeChunk:
         # In the board, where the parent sees it; a replacement finds what its predecessor left.
         instances = worker.board["instances"][plan.worker]
         instances[:] = 0
-        state = Segment(
-            Layout(
-                {
-                    "rng": (np.uint64, (worlds, 5)),
-                    "reset": (np.uint8, (worlds,)),
-                    "elapsed": (np.uint32, (worlds,)),
-                    "total": (np.float64, (rows,)),
-                    "length": (np.uint32, (rows,)),
-                }
-            )
-        )
+        fields: dict[str, FieldSpec] = {
+            "rng": (np.uint64, (worlds, 5)),
+            "reset": (np.uint8, (worlds,)),
+            "elapsed": (np.uint32, (worlds,)),
+            "total": (np.float64, (rows,)),
+            "length": (np.uint32, (rows,)),
+        }
+        actions = {f"action/{i}": (f.dtype, (rows, *f.shape)) for i, f in enumerate(info.actions)}
+        state = Segment(Layout({**fields, **actions}))
         board, part = worker.board, slice(self._begin, self._end)
         self._state = state
         last = board["last_return"][part], board["last_length"][part]
         episode = board["episode"][plan.first : plan.first + worlds]
-        arrays = (instances, *(state[name] for name in state), *last, episode)
-        action = Segment(
-            Layout({f"action/{i}": (f.dtype, (rows, *f.shape)) for i, f in enumerate(info.actions)})
-        )
-        self._actions = [action[name] for name in action]
+        arrays = (instances, *(state[name] for name in fields), *last, episode)
+        self._actions = [state[name] for name in actions]
         self._shared_actions: list[Any] = []
         self._stepper = _core.Stepper(
             info.plugin, info.values, plan.count, 1, plan.autoreset, time_limit, arrays,

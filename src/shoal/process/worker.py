@@ -10,6 +10,7 @@ import pickle
 import signal
 import socket
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from multiprocessing import util
 from typing import Any
@@ -30,6 +31,9 @@ __all__ = [
     "STEP",
     "STOP",
     "Surroundings",
+    "pickled_registry",
+    "prepare",
+    "rehearse",
     "run",
 ]
 
@@ -64,8 +68,54 @@ class Surroundings:
         import gymnasium
 
         for name, data in pickle.loads(self.registry).items():
+            if data == _registered.get(name):
+                continue
             with contextlib.suppress(Exception):  # a spec whose class cannot be imported here
                 gymnasium.registry[name] = pickle.loads(data)
+
+
+_registered: dict[str, bytes] = {}
+"""Environments that a launcher has registered itself, pickled: its workers need not read them again."""
+
+
+def pickled_registry(names: Iterable[str]) -> dict[str, bytes]:
+    """The specs of these environments; one that cannot travel is missed only by those who make it."""
+    import gymnasium
+
+    pickled = {}
+    for name in names:
+        with contextlib.suppress(Exception):
+            pickled[name] = dumps(gymnasium.registry[name])
+    return pickled
+
+
+def prepare() -> None:
+    """What every worker of a launcher would do: once, before they are forked."""
+    import gymnasium
+
+    from shoal.process import chunks, native_chunk  # noqa: F401
+
+    _registered.update(pickled_registry(gymnasium.registry))
+
+
+def rehearse() -> None:
+    """What a worker begins with, in one that waits to become one.
+
+    A forked process shares its pages until it writes to them; each of a thousand that it needs for itself
+    costs microseconds then, which nobody waits for now.
+    """
+    from shoal.memory import Layout
+    from shoal.native.plugin import bundled, load
+    from shoal.process.crew import surroundings
+
+    np.random.seed()
+    ours, theirs = socket.socketpair()
+    with ours, theirs, Segment(Layout({f"field {i}": (np.uint8, (1,)) for i in range(24)})) as segment:
+        transmit(ours, dumps(surroundings()), [segment.fileno()])
+        here, fds = receive(theirs)
+        here.enter()
+        Segment.from_fileno(fds[0]).close()
+    load(next(iter(bundled().values())), {})
 
 
 def run(channel: socket.socket, parent_end: int = -1, inherited: Any = None) -> None:

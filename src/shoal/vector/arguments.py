@@ -31,6 +31,8 @@ def seeds(seed: int | Sequence[int | None] | None, number: int) -> list[int | No
         return [None] * number
     if isinstance(seed, (int, np.integer)):
         values: list[Any] = list(range(int(seed), int(seed) + number))
+        if not isinstance(seed, bool) and seed >= 0:
+            return values
     elif isinstance(seed, (str, bytes)) or not isinstance(seed, Iterable):
         raise TypeError(f"seed must be an int, a list of ints or None, got {seed!r}")
     else:

@@ -34,6 +34,7 @@ from shoal.vector.plugin_actions import PluginActions
 __all__ = ["NOTHING", "TRIES", "Outcome", "Workers"]
 
 _SLOW_S = 60.0
+_DESCRIPTORS_AT_ONCE = 64  # the kernel takes some 250 with one message
 _QUICK_NS = 1_000_000
 """What is done within this takes no other care: far less than any limit, far more than a light step."""
 TRIES = 3
@@ -386,13 +387,17 @@ class Workers:
         plan.seeds = seeds[part]
         bound = self._bound
         assert bound is not None
-        ask = self.crew.ask
+        blocks, memory = [], []
+        for number, (segment, rows, ahead) in list(self._blocks.items()):  # a rollout may go meanwhile
+            blocks.append((number, rows, ahead))
+            memory.append(segment.fileno())
+        ask, first = self.crew.ask, _DESCRIPTORS_AT_ONCE
         steps: list[Callable[[], None]] = [
             partial(self.crew.start, [w]),
-            lambda: ask(w, "bind", *bound, [], fds=self._action_fds()),
+            partial(ask, w, "bind", *bound, blocks[:first], fds=[*self._action_fds(), *memory[:first]]),
         ]
-        for number, (segment, rows, ahead) in list(self._blocks.items()):  # a rollout may go meanwhile
-            steps.append(partial(ask, w, "slot", number, rows, ahead, fds=[segment.fileno()]))
+        for block, fd in zip(blocks[first:], memory[first:], strict=True):
+            steps.append(partial(ask, w, "slot", *block, fds=[fd]))
         steps.append(partial(self.post_reset_of, slot, row, seeds, None, None, w))
         return self._run(w, steps, limit_s)
 
