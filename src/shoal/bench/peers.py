@@ -93,6 +93,11 @@ def _checked(name: str, peer: Peer, python: str) -> str:
     return python
 
 
+def _with_bytecode() -> dict[str, str]:
+    """Sources are compiled once, as they are where nobody forbids it."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+
 def imported(python: str, modules: str) -> str | None:
     """Imports them in a new Python, in a directory of its own: some leave files where they run.
 
@@ -101,7 +106,7 @@ def imported(python: str, modules: str) -> str | None:
     python = os.path.abspath(python) if os.sep in python else python
     with tempfile.TemporaryDirectory(prefix="shoal-peer-") as directory:
         command = [python, "-c", f"import {modules}"]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=directory)
+        done = subprocess.run(command, capture_output=True, text=True, cwd=directory, env=_with_bytecode())
     return None if done.returncode == 0 else (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
 
 
