@@ -19,10 +19,10 @@ THINGS = {
     for thing in [getattr(importlib.import_module(module), name)]
     if inspect.isclass(thing) or inspect.isfunction(thing)
 }
-# What needs a cluster has its examples in docs/cluster.md, where Ray is.
-RUN = {key: found for key, found in THINGS.items() if not found[0].startswith("shoal.cluster.")}
-WITH_EXAMPLES = pytest.mark.parametrize(
-    "thing", [pytest.param(thing, id=path) for path, thing in RUN.values()]
+# Those that need a cluster are run in tests/cluster, where Ray is.
+HERE = pytest.mark.parametrize(
+    "thing",
+    [pytest.param(thing, id=path) for path, thing in THINGS.values() if "shoal.cluster." not in path],
 )
 ALL = pytest.mark.parametrize("thing", [pytest.param(thing, id=path) for path, thing in THINGS.values()])
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
@@ -41,14 +41,14 @@ def run(found):
     return "".join(said)
 
 
-@WITH_EXAMPLES
+@ALL
 def test_every_public_name_has_a_docstring_with_an_example(thing):
     own = [found for found in examples(thing) if found.name == "it"]
     assert own, "add a short example, such as: >>> shoal.make_vec(...)"
     assert sum(bool(example.want) for example in own[0].examples), "an example shows what comes out"
 
 
-@WITH_EXAMPLES
+@HERE
 def test_the_examples_of_a_public_name_run(thing, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for found in examples(thing):

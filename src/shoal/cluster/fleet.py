@@ -36,6 +36,11 @@ class Fleet:
             ...
             fleet.set_weights(weights)
 
+    >>> with Fleet("CartPole-v1", 4, nodes=1, seed=0) as fleet:
+    ...     rollout = next(fleet.rollouts(8))
+    >>> rollout
+    <FleetRollout 0 of runner 0: 8 steps x 4 rows, version 0>
+
     Args:
         env: What `shoal.make_vec` takes; made on the nodes, so it must be there: an id, a path, a function.
         num_envs: On each node.

@@ -20,7 +20,13 @@ __all__ = ["ActorPolicy", "FleetLearner"]
 
 
 class ActorPolicy:
-    """The policy of the demo, on a node: draws actions, and says how likely they were."""
+    """The policy of the demo, on a node: draws actions, and says how likely they were.
+
+    >>> with Fleet("CartPole-v1", 4, nodes=1, policy=ActorPolicy) as fleet:
+    ...     rollout = next(fleet.rollouts(8))
+    >>> rollout.extras["score"].shape
+    (8, 4)
+    """
 
     def __init__(self, envs: Any, rng: np.random.Generator, hidden: int = Settings.hidden) -> None:
         inputs, head = fitting(envs)
@@ -49,6 +55,14 @@ class FleetLearner(Learner):
     """Learns from rollouts of a fleet whose policy is `ActorPolicy`; `collect` takes the next one there is.
 
     `times["env"]` is the time spent waiting for it.
+
+    >>> with Fleet("CartPole-v1", 16, nodes=1, policy=ActorPolicy) as fleet:
+    ...     learner = FleetLearner(fleet, seed=0)
+    ...     for _ in range(2):
+    ...         learner.collect()
+    ...         learner.update()
+    ...     fleet.version  # the first weights, and those of two updates
+    3
     """
 
     envs: Fleet

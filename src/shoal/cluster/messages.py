@@ -54,6 +54,12 @@ class FleetRollout:
     """What one runner's environments did: rows t of `observations` lead by `actions` t to rows t + 1.
 
     The arrays are read-only views of Ray's object store; keeping one keeps the whole rollout there.
+
+    >>> from shoal.cluster import Fleet
+    >>> with Fleet("CartPole-v1", 4, nodes=1) as fleet:
+    ...     rollout = next(fleet.rollouts(8))
+    >>> rollout.observations.shape, rollout.actions.shape, rollout.observations.flags.writeable
+    ((9, 4, 4), (8, 4), False)
     """
 
     observations: Any

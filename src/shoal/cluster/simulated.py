@@ -27,6 +27,12 @@ class SimulatedCluster:
         cluster.remove_node(2)
 
     The first node is the head, which this process is on; it cannot be removed.
+
+    >>> import ray
+    >>> if not ray.is_initialized():  # else this process has joined one already
+    ...     cluster = SimulatedCluster(nodes=2)
+    >>> len(ray.nodes())
+    2
     """
 
     def __init__(self, nodes: int = 2, num_cpus: int = 1, object_store_bytes: int = 256 << 20) -> None:

@@ -18,6 +18,13 @@ class Writers:
         writers.add(rollout)
 
     A buffer made otherwise gets the fields it has of `rollout.transitions()`.
+
+    >>> from shoal.cluster import Fleet
+    >>> fields = {"obs": (np.float32, (4,)), "reward": (np.float64, ())}
+    >>> with Fleet("CartPole-v1", 4, nodes=1) as fleet, shoal.ReplayBuffer(1000, fields) as buffer:
+    ...     Writers(buffer).add(next(fleet.rollouts(8)))
+    ...     len(buffer)
+    32
     """
 
     def __init__(self, buffer: ReplayBuffer) -> None:

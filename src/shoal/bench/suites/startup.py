@@ -8,7 +8,7 @@ import time
 
 from shoal.bench.interleave import Burst
 from shoal.bench.interpreter import PeerError
-from shoal.bench.measure import Bench, Pace, Planned, Rival, naming
+from shoal.bench.measure import Bench, Gone, Pace, Planned, Rival, naming
 from shoal.bench.peers import PEERS, imported
 from shoal.bench.results import Case
 from shoal.bench.rivals.native import random_actions
@@ -63,7 +63,7 @@ def _imports(bench: Bench, pace: Pace) -> Case:
             burst = naming(name, _importing(bench.pythons[peer.module], peer.module))
             rivals.append(Rival(name, "peer", 1, burst, f"python -c 'import {peer.module}'"))
     for rival in rivals:
-        with contextlib.suppress(PeerError):  # said when it is timed
+        with contextlib.suppress(PeerError, Gone):  # said when it is timed
             rival.burst(1)  # compiles, and reads the files
     how = "compiled before, the files in the page cache"
     return _timed(bench, "Importing, in a new Python", rivals, pace, how)
