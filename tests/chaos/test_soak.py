@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
+from shoal.chaos import soak
 from shoal.chaos.chart import drawn
 from shoal.chaos.soak import Sample, judged
 
@@ -46,6 +47,17 @@ def test_a_short_soak_holds_nothing_more_than_before(tmp_path):
 
 
 def test_the_picture_has_a_panel_for_each():
-    text = drawn([vars(one) for one in FLAT], 30)
+    text = drawn([asdict(one) for one in FLAT], 30)
     for label in ("trainer, MB", "launcher, MB", "descriptors", "mappings", "threads"):
         assert label in text
+
+
+def test_samples_are_thinned_and_still_reach_from_the_first_cycle_to_the_last():
+    samples, every = [], 1
+    for cycle in range(5 * soak.MOST):
+        if cycle % every == 0:
+            samples.append(cycle)
+            samples, every = soak._thinned(samples, every)
+    assert soak.MOST / 2 <= len(samples) < soak.MOST and every == 8
+    assert samples[0] == 0 and samples[-1] > 5 * soak.MOST - 2 * every
+    assert {later - one for one, later in zip(samples, samples[1:], strict=False)} == {every}

@@ -16,7 +16,7 @@ from shoal.memory import list_names
 from shoal.process import launcher
 from shoal.state import names
 
-__all__ = ["Held", "children", "kill_session", "launcher_pid", "members", "require_gone"]
+__all__ = ["Held", "children", "is_spare", "kill_session", "launcher_pid", "members", "require_gone"]
 
 
 def _stat(pid: int | str) -> list[str]:
@@ -75,7 +75,7 @@ def launcher_pid() -> int:
     return 0 if current is None else int(current._process.pid)
 
 
-def _is_spare(pid: int) -> bool:
+def is_spare(pid: int) -> bool:
     """Whether that is the worker which a launcher has in reserve, and which comes and goes."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/comm").read_text() == launcher.SPARE + "\n"
@@ -103,7 +103,7 @@ class Held:
         first = launcher_pid()
         for parent in {os.getpid(), first} - {0}:
             for pid in children(parent):
-                if pid != first and not _is_spare(pid):
+                if pid != first and not is_spare(pid):
                     found["child"] += 1
         found["child"] += 0
         for entry in list_names():

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from shoal.chaos.held import children, launcher_pid
+from shoal.chaos.held import children, is_spare, launcher_pid
 from shoal.chaos.marked import Checker, Marked
 from shoal.errors import SessionError, WorkerDied
 from shoal.replay import ReplayBuffer
@@ -30,11 +30,12 @@ from shoal.vector import ProcessVectorEnv, make_vec
 __all__ = ["judged", "run"]
 
 ENVS, WORKERS, STEPS = 8, 2, 40
+MOST = 2048  # samples that are kept
 COUNTS = ("descriptors", "mappings", "threads", "children")
 MEMORY = ("trainer_mb", "launcher_mb")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Sample:
     """What is held after a cycle, when all is closed."""
 
@@ -61,11 +62,20 @@ class Sample:
 
 
 def _settled(first: int) -> int:
-    """Children of the launcher, once it has reaped who is dead."""
+    """Workers that are left, once the launcher has reaped who is dead."""
     deadline = time.monotonic() + 2
-    while children(first) and time.monotonic() < deadline:
+    while (left := _workers(first)) and time.monotonic() < deadline:
         time.sleep(0.005)
-    return len(children(first))
+    return left
+
+
+def _workers(first: int) -> int:
+    return sum(not is_spare(pid) for pid in children(first))
+
+
+def _thinned(samples: list[Sample], every: int) -> tuple[list[Sample], int]:
+    """Not more and more of them, which would itself be memory that grows: of many, every other one."""
+    return (samples, every) if len(samples) < MOST else (samples[::2], 2 * every)
 
 
 def _rss_mb(pid: int) -> float:
@@ -155,7 +165,7 @@ def _python_envs(chooser: random.Random, number: int) -> int:
 
 def run(minutes: float, seed: int, chart: Path | None, *, as_json: bool) -> int:
     """Cycles for so long; prints what was held, and 1 if that grew."""
-    chooser, samples, rows, cycles = random.Random(seed), list[Sample](), 0, 0
+    chooser, samples, rows, cycles, every = random.Random(seed), list[Sample](), 0, 0, 1
     with tempfile.TemporaryDirectory(prefix="shoal-soak-") as place:
         os.environ["SHOAL_SESSION_DIR"] = place
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -163,7 +173,9 @@ def run(minutes: float, seed: int, chart: Path | None, *, as_json: bool) -> int:
         while time.monotonic() < begin + 60 * minutes or cycles < 12:
             rows += _cycle(chooser, cycles)
             cycles += 1
-            samples.append(Sample.take(begin))
+            if cycles % every == 0:
+                samples.append(Sample.take(begin))
+                samples, every = _thinned(samples, every)
             if not as_json and time.monotonic() - last > 10:
                 last = time.monotonic()
                 print(f"{samples[-1].seconds:6.0f} s, cycle {cycles}: {_line(samples[-1])}", flush=True)
