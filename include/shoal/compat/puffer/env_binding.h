@@ -78,6 +78,7 @@ static double puffer_options_number(const puffer_options *options, int i) {
 static puffer_options *puffer_log(Log *log) {
     puffer_options *out = PyDict_New();
     my_log(out, log);
+    assign_to_dict(out, "n", log->n);
     return out;
 }
 
