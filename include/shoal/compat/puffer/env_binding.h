@@ -60,6 +60,7 @@ static PUFFER_UNUSED int assign_to_dict(PyObject *dict, const char *key, float v
 #define PUFFER_ACTION(env) (*(env)->actions)
 #define PUFFER_END(env) (*(env)->terminals)
 #define PUFFER_VECTOR int
+#define PUFFER_WIDENS 0 /* its dtypes are NumPy's */
 #define PUFFER_RESET c_reset
 #define PUFFER_STEP c_step
 #define PUFFER_STEP_ALL(world) c_step((world)->envs)

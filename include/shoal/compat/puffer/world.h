@@ -70,11 +70,10 @@ static inline void puffer_copy(char *to, const char *from, uint64_t bytes) {
 static void puffer_show(puffer_world *world, shoal_envs *envs, uint64_t row) {
     void *to = SHOAL_OBSERVATION(void, envs, 0, row);
     const uint64_t bytes = world->agents * envs->observation_bytes[0];
-#ifdef PUFFER_WIDENS
-    puffer_widen(to, world->buffers.observations, bytes / sizeof(float));
-#else
-    puffer_copy(to, world->buffers.observations, bytes);
-#endif
+    if (PUFFER_WIDENS)
+        puffer_widen(to, world->buffers.observations, bytes / sizeof(float));
+    else
+        puffer_copy(to, world->buffers.observations, bytes);
 #ifdef PUFFER_SHOWS_MASK
     memcpy(SHOAL_OBSERVATION(void, envs, 1, row), world->mask, world->agents * envs->observation_bytes[1]);
 #endif

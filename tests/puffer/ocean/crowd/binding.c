@@ -17,12 +17,14 @@ void my_setup_perm(StaticVec *vec, Env *env, int slot) {
         env->obs_ptr[i] = (unsigned char *)vec->observations + row * OBS_SIZE * obs_element_size();
         env->action_ptr[i] = vec->actions + row * NUM_ATNS;
         env->reward_ptr[i] = vec->rewards + row;
+        env->end_ptr[i] = vec->terminals + row;
     }
 }
 
 Env *my_vec_init(int *num_envs, int *starts, int *counts, Dict *vec_kwargs, Dict *env_kwargs) {
     const int total = dict_get(vec_kwargs, "total_agents")->value, more = dict_get(env_kwargs, "more")->value;
-    *num_envs = (total + 1) / 2;
+    *num_envs = more < 0 ? 0 : (total + 1) / 2;
+    assert(dict_get(vec_kwargs, "num_frozen_banks")->value == 0); /* nobody else plays */
     Env *envs = calloc(*num_envs, sizeof *envs);
     int *shared = calloc(1, sizeof *shared);
     for (int i = 0; i < *num_envs; i++) {
@@ -36,4 +38,4 @@ Env *my_vec_init(int *num_envs, int *starts, int *counts, Dict *vec_kwargs, Dict
 }
 
 void my_vec_close(Env *envs) { free(envs[0].shared); }
-void my_log(Log *log, Dict *out) { dict_set(out, "n", log->n); }
+void my_log(Log *log, Dict *out) { dict_set(out, "score", log->score); }
