@@ -87,6 +87,7 @@ typedef struct StaticVec {
     unsigned char *action_mask;
     int *agent_perm; /* NULL: in order */
     int action_mask_size, obs_size, num_atns, gpu;
+    int puffer_start, puffer_count; /* of the one buffer */
 } StaticVec;
 
 static PUFFER_UNUSED size_t obs_element_size(void) { return sizeof *((OBS_TENSOR_T *)0)->data; }
@@ -182,7 +183,10 @@ static const char *puffer_make(puffer_world *world, const puffer_settings *s, in
                                 .action_mask = (unsigned char *)world->mask,
                                 .action_mask_size = (int)s->mask_bytes,
                                 .obs_size = OBS_SIZE,
-                                .num_atns = NUM_ATNS};
+                                .num_atns = NUM_ATNS,
+                                .puffer_count = world->count};
+    world->vector.buffer_env_starts = &world->vector.puffer_start;
+    world->vector.buffer_env_counts = &world->vector.puffer_count;
     return NULL;
 }
 

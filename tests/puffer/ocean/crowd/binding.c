@@ -12,6 +12,7 @@
 #include "vecenv.h"
 
 void my_setup_perm(StaticVec *vec, Env *env, int slot) {
+    assert(vec->buffer_env_starts[0] == 0 && vec->buffer_env_counts[0] == vec->size);
     for (int i = 0; i < env->num_agents; i++) {
         const int row = vec->agent_perm != NULL ? vec->agent_perm[slot + i] : slot + i;
         env->obs_ptr[i] = (unsigned char *)vec->observations + row * OBS_SIZE * obs_element_size();
