@@ -20,8 +20,7 @@ from typing import Any
 # Worlds that are large by default, smaller: a step of theirs takes milliseconds. And what no .ini says.
 OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
     "3.0": {
-        "nmmo3": {"width": [128], "height": [128], "num_players": 64, "num_enemies": 128,
-                  "num_resources": 128, "num_weapons": 64, "num_gems": 32},
+        "nmmo3": {"num_players": 64},  # the map as it is: on a small one it looks for room for ever
         "convert": {"num_agents": 64},
         "school": {"num_agents": 64},
         "snake": {"num_snakes": 16, "width": 64, "height": 64, "num_food": 64},
@@ -30,8 +29,7 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
         "convert": {"num_agents": 64},
         "chess": {"agents": 2},
         "moba": {"num_envs": 1, "agents": 80},  # 16 games share a table of 256 MiB
-        "nmmo3": {"width": 128, "height": 128, "num_agents": 64, "num_enemies": 128, "num_resources": 128,
-                  "num_weapons": 64, "num_gems": 32},
+        "nmmo3": {"num_agents": 64},
         "snake": {"num_agents": 16, "width": 64, "height": 64, "num_food": 64},
         "squared_continuous": {"size": 11},
     },
