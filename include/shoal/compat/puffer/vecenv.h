@@ -105,6 +105,9 @@ int my_put(void *env, Dict *kwargs);
 #ifdef MY_VEC_STEP
 void MY_VEC_STEP(StaticVec *vec);
 #endif
+#ifdef MY_VEC_STEP_RANGE
+void MY_VEC_STEP_RANGE(StaticVec *vec, int start, int count, int num_workers);
+#endif
 
 /* ---- What a world does with it ---- */
 
@@ -120,6 +123,8 @@ void MY_VEC_STEP(StaticVec *vec);
 #endif
 #ifdef MY_VEC_STEP
 #define PUFFER_STEP_ALL(world) MY_VEC_STEP(&(world)->vector)
+#elif defined(MY_VEC_STEP_RANGE)
+#define PUFFER_STEP_ALL(world) MY_VEC_STEP_RANGE(&(world)->vector, 0, (world)->count, 1)
 #else
 #define PUFFER_STEP_ALL(world)                                                                               \
     for (int number = 0; number < (world)->count; number++)                                                  \

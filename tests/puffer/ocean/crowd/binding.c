@@ -6,6 +6,7 @@
 #define OBS_TENSOR_T ByteTensor
 #define MY_VEC_INIT
 #define MY_VEC_CLOSE
+#define MY_VEC_STEP_RANGE step_some
 #define MY_USES_PERM
 #define MY_USES_TAGS
 #define Env Crowd
@@ -19,6 +20,14 @@ void my_setup_perm(StaticVec *vec, Env *env, int slot) {
         env->action_ptr[i] = vec->actions + row * NUM_ATNS;
         env->reward_ptr[i] = vec->rewards + row;
         env->end_ptr[i] = vec->terminals + row;
+    }
+}
+
+void step_some(StaticVec *vec, int start, int count, int num_workers) {
+    Crowd *envs = vec->envs;
+    for (int i = start; i < start + count && num_workers == 1; i++) {
+        envs[i].is_stepped_with_others = 1;
+        c_step(&envs[i]);
     }
 }
 

@@ -1,5 +1,6 @@
 /* Contract 4.0 with environments made together, whose agents have pointers of their own. */
 // SPDX-License-Identifier: MIT
+#include <assert.h>
 #include <stdlib.h>
 
 typedef struct Log {
@@ -11,7 +12,7 @@ typedef struct Crowd {
     Log log;
     unsigned char *observations;
     float *actions, *rewards, *terminals;
-    int num_agents, number, tick, tag, boundary_reached;
+    int num_agents, number, tick, tag, boundary_reached, is_stepped_with_others;
     unsigned char *obs_ptr[2];
     float *action_ptr[2], *reward_ptr[2], *end_ptr[2];
     int *shared;
@@ -23,6 +24,7 @@ void c_reset(Crowd *env) {
 }
 
 void c_step(Crowd *env) {
+    assert(env->is_stepped_with_others);
     ++*env->shared;
     for (int i = 0; i < env->num_agents; i++)
         *env->reward_ptr[i] = *env->action_ptr[i] * 100 + env->obs_ptr[i][0];
