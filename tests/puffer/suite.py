@@ -17,14 +17,30 @@ import time
 from pathlib import Path
 from typing import Any
 
-# Worlds that are large by default, smaller: a step of theirs takes milliseconds.
-OPTIONS: dict[str, dict[str, Any]] = {
-    "nmmo3": {"width": [128], "height": [128], "num_players": 64, "num_enemies": 128, "num_resources": 128,
-              "num_weapons": 64, "num_gems": 32},
-    "convert": {"num_agents": 64},
-    "school": {"num_agents": 64},
-    "snake": {"num_snakes": 16, "width": 64, "height": 64, "num_food": 64},
+# Worlds that are large by default, smaller: a step of theirs takes milliseconds. And what no .ini says.
+OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
+    "3.0": {
+        "nmmo3": {"num_players": 64},  # the map as it is: on a small one it looks for room for ever
+        "convert": {"num_agents": 64},
+        "school": {"num_agents": 64},
+        "snake": {"num_snakes": 16, "width": 64, "height": 64, "num_food": 64},
+    },
+    "4.0": {
+        "convert": {"num_agents": 64},
+        "chess": {"agents": 2},
+        "moba": {"num_envs": 1, "agents": 80},  # 16 games share a table of 256 MiB
+        "nmmo3": {"num_agents": 64},
+        "snake": {"num_agents": 16, "width": 64, "height": 64, "num_food": 64},
+        "squared_continuous": {"size": 11},
+    },
+    "5.0": {},
 }  # fmt: skip
+
+
+def options(path: Path) -> dict[str, Any]:
+    from shoal.native.puffer import find_source
+
+    return OPTIONS[find_source(path).contract].get(path.name, {})
 
 
 def folders(root: Path) -> list[Path]:
@@ -42,14 +58,15 @@ def digest(path: Path, steps: int, num_envs: int, seed: int) -> tuple[str, Any]:
 
     import shoal
 
-    envs = shoal.make_vec(f"puffer:{path}", num_envs, session=None, **OPTIONS.get(path.name, {}))
+    chosen = {"num_envs": num_envs, **options(path)}
+    envs = shoal.make_vec(f"puffer:{path}", session=None, **chosen)
     observation, _ = envs.reset(seed=seed)
     rows = envs.num_envs
     envs.single_action_space.seed(seed)
     table = np.stack([envs.single_action_space.sample() for _ in range(256)])
     rng = np.random.default_rng(seed)
     digested = hashlib.sha256()
-    for _ in range(-(-steps // num_envs)):
+    for _ in range(-(-steps // chosen["num_envs"])):
         observation, rewards, ends, _, _ = envs.step(table[rng.integers(0, 256, rows)])
         for part in observation.values() if isinstance(observation, dict) else [observation]:
             digested.update(part.tobytes())
@@ -67,7 +84,7 @@ def child(path: Path, steps: int, report: Path) -> None:
         report.write_text(json.dumps(facts))
 
     tell()
-    ready = prepare(path, OPTIONS.get(path.name, {}))
+    ready = prepare(path, {name: value for name, value in options(path).items() if name != "num_envs"})
     tell(compiles=True, shared=len(ready.writable_globals))
     started = time.monotonic()
     _, envs = digest(path, steps, 16, 7)

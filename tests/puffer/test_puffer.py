@@ -270,6 +270,48 @@ def test_agents_beyond_the_buffers_are_refused(make):
         make("crowd", 1, agents=4, more=1)
 
 
+def test_a_world_without_environments_asks_for_agents(make):
+    with pytest.raises(PluginError, match="no environments of 1 agents: say agents="):
+        make("crowd", 1, more=-1)
+
+
+def test_only_environments_with_an_episode_are_in_the_log(make):
+    envs = make("crowd", 1, agents=5, episode_stats=True)
+    envs.reset(seed=0)
+    for _ in range(2):
+        *_, info = envs.step(np.zeros((5, 1), np.float32))
+    assert info["_log"].tolist() == [True, True, False, False, False]
+    assert {name: value[0] for name, value in info["log"].items()} == {"score": 2, "n": 1}
+
+
+def test_the_dialect_of_before_4_0_is_understood(make):
+    envs = make("old", 1, episode_stats=True)
+    assert envs.single_observation_space == Box(-128, 127, (2,), np.int8)
+    envs.reset(seed=0)
+    for action in (4, 2, 3):
+        observation, _, ended, _, info = envs.step(np.array([action]))
+        assert observation.tolist() == [[-3, -action]]
+    assert ended[0] and {name: value[0] for name, value in info["log"].items()} == {"score": 4, "n": 1}
+
+
+def test_a_trainer_s_precision_is_that_of_the_environment(make):
+    envs = make("half", 2)
+    assert envs.single_observation_space.dtype == np.float32
+    drawn = [envs.reset(seed=seed)[0] for seed in (1, 2)]
+    assert drawn[0][:, 0].tolist() == [1, 1]  # a direction that was turned into another
+    assert drawn[0][:, 2].tolist() != drawn[1][:, 2].tolist()  # its generator has 64 bits
+    assert envs.step(np.zeros((2, 1), np.float32))[1].tolist() == [2, 2]
+
+
+def test_an_asset_it_looks_for_may_be_missing(make, tmp_path):
+    assert make("half", 1).reset(seed=0)[0][0, 1] == -1
+    shutil.copytree(OCEAN / "half", tmp_path / "half")
+    header = tmp_path / "half" / "half.h"
+    header.write_text(header.read_text().replace("    if (file == NULL)\n        return number;\n", ""))
+    with pytest.raises(PluginError, match="resources/half/not_there.txt is not there"):
+        shoal.make_vec(f"puffer:{tmp_path / 'half'}", 1, session=None)
+
+
 def test_an_option_it_misses_is_named(make, tmp_path):
     shutil.copytree(OCEAN / "four", tmp_path / "four")
     with pytest.raises(PluginError, match="wants the option num_agents"):
@@ -294,6 +336,26 @@ def test_agents_with_pointers_of_their_own(make):
         != first
         == envs.reset(seed=7)[0]["observation"].tolist()
     )
+
+
+def test_the_ini_says_whether_there_is_a_mask(make, tmp_path):
+    assert make("five").single_observation_space["action_mask"] == MultiBinary(5)
+    for folder in ("five", "config"):
+        shutil.copytree(OCEAN / folder, tmp_path / folder)
+    ini = tmp_path / "config" / "five.ini"
+    ini.write_text(ini.read_text().replace("action_mask_size = 5", ""))
+    with shoal.make_vec(f"puffer:{tmp_path / 'five'}", 1, session=None) as envs:
+        assert envs.single_observation_space == Box(-np.inf, np.inf, (2,), np.float32)
+        assert envs.reset(seed=1)[0].shape == (2, 2)
+
+
+def test_a_list_that_is_none_has_no_numbers(make):
+    envs = make("five", 1, sizes="4,b,6")
+    envs.reset(seed=1)
+    assert envs.step(np.zeros(2, int))[1].tolist() == [3, 3]  # the letters of its title alone
+    envs = make("five", 1, sizes=[7, 8], title="12")
+    envs.reset(seed=1)
+    assert envs.step(np.zeros(2, int))[1].tolist() == [10, 10]
 
 
 def test_more_agents_than_the_struct_has_room_for(make):
@@ -390,9 +452,6 @@ def test_what_is_no_environment_is_said(tmp_path):
     binding.write_text('#include "env_binding.h"\nvoid my_init(Env* env, Dict* kwargs) {}\n')
     with pytest.raises(BuildError, match="between PufferLib 3.0 and 4.0"):
         find_source(tmp_path)
-    binding.write_text('#define OBS_TYPE FLOAT\n#define Env int\n#include "vecenv.h"\n')
-    with pytest.raises(BuildError, match="OBS_TYPE is a dialect"):
-        build_puffer(find_source(tmp_path))
     (tmp_path / "physics.h").write_text('#include "box2d/box2d.h"\n')
     binding.write_text('#include "physics.h"\n#include "vecenv.h"\n')
     with pytest.raises(BuildError, match="needs box2d/box2d.h"):
@@ -430,5 +489,6 @@ def test_shoal_build_makes_a_library_with_its_defaults(tmp_path):
 
 def test_the_headers_are_installed():
     compat = include_directory() / "shoal" / "compat" / "puffer"
-    for name in ("env_binding.h", "vecenv.h", "pufferenv.h", "pufferenv.c", "tensor.h", "raylib/raylib.h"):
+    for name in ("env_binding.h", "vecenv.h", "pufferenv.h", "pufferenv.c", "tensor.h", "bf16.h"):
         assert (compat / name).is_file()
+    assert (compat / "raylib" / "raylib.h").is_file()

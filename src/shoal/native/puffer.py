@@ -20,7 +20,7 @@ from typing import Any
 
 from shoal.errors import BuildError
 from shoal.native.build import build, cache_directory, include_directory
-from shoal.native.puffer_options import settings
+from shoal.native.puffer_options import configured, settings
 
 __all__ = ["Prepared", "Source", "build_puffer", "find_source", "prepare", "writable_globals"]
 
@@ -144,10 +144,9 @@ def build_puffer(
         *flags,
     ]
     file = source.file
+    own += _facts(source)
     if source.contract == "3.0":
         file = _overlay(source, compat / "env_binding.h")
-    else:
-        own += _facts(source)
     if source.contract == "5.0":
         own += [f'-DSHOAL_PUFFER_SOURCE="{source.file.name}"', f"-I{source.folder}"]
         file = compat / "pufferenv.c"
@@ -160,21 +159,35 @@ def build_puffer(
 
 def _facts(source: Source) -> list[str]:
     """What C cannot ask of C: whether a struct has a member, in which order two things are said."""
-    texts = [one.read_text(errors="replace") for one in sorted(source.folder.glob("*.[ch]"))]
+    files = {source.file, *source.folder.glob("*.h")}
+    texts = [one.read_text(errors="replace") for one in sorted(files)]
     own = source.file.read_text(errors="replace")
     flags = []
-    if any(re.search(r"\b(unsigned|uint32_t|int|long)\s+(int\s+)?rng\s*;", text) for text in texts):
+    if any(re.search(r"\b(unsigned|int|long|u?int\d+_t)(\s+(int|long))*\s+rng\s*;", text) for text in texts):
         flags.append("-DPUFFER_HAS_RNG")
+    if all(_looks_at_files(text) for text in texts):
+        flags.append("-DPUFFER_LOOKS_AT_FILES")
     if source.contract == "5.0":
         late = re.search(r"\bobs_t\s*;", own)
         include = re.search(r'#\s*include\s*"[^"]*pufferenv\.h"', own)
         if late is None or (include is not None and late.start() > include.start()):
             flags.append("-DPUFFER_OBS_LATE")
-        if any("action_mask" in text for text in texts):
-            flags.append("-DPUFFER_SHOWS_MASK")
-        if re.search(r"typedef\s+(bf16|uint16_t|unsigned short)\s+obs_t", own):
-            flags.append("-DPUFFER_WIDENS")
+        if source.config is not None:  # which is where the trainer learns of a mask
+            size = int(configured(source.config, "vec").get("action_mask_size", 0))
+            flags += [f"-DPUFFER_SHOWS_MASK={size}"] if size > 0 else []
+        elif any(re.search(r"\baction_mask\b(?!\s*=\s*(NULL|0)\b)", text) for text in texts):
+            flags.append("-DPUFFER_SHOWS_MASK=0")
     return flags
+
+
+def _looks_at_files(text: str) -> bool:
+    """Whether it asks after every fopen if there is a file, and so can be told that there is none."""
+    for call in re.finditer(r"\bfopen\s*\(", text):
+        name = re.search(r"(\w+)\s*=\s*$", text[: call.start()])
+        asks = rf"\bif\s*\([^()]*\b{name[1]}\s*(\)|[=!]=\s*(NULL|0)\b)" if name is not None else r"(?!)"
+        if re.search(asks, text[call.end() : call.end() + 300]) is None:
+            return False
+    return True
 
 
 def _overlay(source: Source, header: Path) -> Path:

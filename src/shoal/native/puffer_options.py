@@ -68,8 +68,8 @@ def settings(source: Source, options: Mapping[str, Any], log: bool) -> str:
     return " ".join(words)
 
 
-def configured(config: Path | None) -> dict[str, Any]:
-    """The section [env] of its .ini."""
+def configured(config: Path | None, name: str = "env") -> dict[str, Any]:
+    """A section of its .ini."""
     if config is None:
         return {}
     parser = configparser.ConfigParser(interpolation=None, inline_comment_prefixes=("#", ";"), strict=False)
@@ -77,9 +77,9 @@ def configured(config: Path | None) -> dict[str, Any]:
         parser.read(config)
     except configparser.Error as error:
         raise BuildError(f"{config} cannot be read: {error}") from error
-    section = dict(parser["env"]) if parser.has_section("env") else {}
+    section = dict(parser[name]) if parser.has_section(name) else {}
     section.pop("num_envs", None)
-    return {name: _literal(text) for name, text in section.items()}
+    return {key: _literal(text) for key, text in section.items()}
 
 
 def _literal(text: str) -> Any:

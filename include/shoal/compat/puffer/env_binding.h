@@ -60,6 +60,7 @@ static PUFFER_UNUSED int assign_to_dict(PyObject *dict, const char *key, float v
 #define PUFFER_ACTION(env) (*(env)->actions)
 #define PUFFER_END(env) (*(env)->terminals)
 #define PUFFER_VECTOR int
+#define PUFFER_WIDENS 0 /* its dtypes are NumPy's */
 #define PUFFER_RESET c_reset
 #define PUFFER_STEP c_step
 #define PUFFER_STEP_ALL(world) c_step((world)->envs)
@@ -78,6 +79,7 @@ static double puffer_options_number(const puffer_options *options, int i) {
 static puffer_options *puffer_log(Log *log) {
     puffer_options *out = PyDict_New();
     my_log(out, log);
+    assign_to_dict(out, "n", log->n);
     return out;
 }
 

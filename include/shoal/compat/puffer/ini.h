@@ -5,6 +5,9 @@
 
 #include <shoal/compat/puffer/prelude.h>
 
+#include <ctype.h> /* as these have always come with it */
+#include <errno.h>
+
 #define PUF_DICT_MAX_KEY 128
 
 typedef struct DictItem {
@@ -83,16 +86,26 @@ static PUFFER_UNUSED DictItem *dict_set_str(Dict *dict, const char *key, const c
     return item;
 }
 
-/* As an .ini has it: the text, the number it may be, and the numbers of a list. */
+/* As an .ini has it: the text, the number it is, or the numbers of a list; any other text is no number. */
 static PUFFER_UNUSED DictItem *puffer_ini_set(Dict *dict, const char *key, const char *text) {
     DictItem *item = dict_set_str(dict, key, text);
-    item->value = strtod(text, NULL);
-    if (strchr(text, ',') == NULL)
-        return item;
-    item->values = (double *)calloc(strlen(text) + 1, sizeof *item->values);
-    for (const char *at = text; item->values != NULL && at != NULL; at = strchr(at, ',')) {
-        at += *at == ',';
-        item->values[item->len++] = strtod(at, NULL);
+    double *values = (double *)calloc(strlen(text) + 1, sizeof *values);
+    int count = 0;
+    char *at = (char *)text, *end = NULL;
+    while (values != NULL && *at != '\0') {
+        values[count++] = strtod(at, &end);
+        end += strspn(end, " ");
+        if (end == at || (*end != ',' && *end != '\0'))
+            break;
+        at = end + (*end == ',');
+    }
+    const int is_number = count > 0 && *at == '\0';
+    item->value = is_number ? values[0] : 0;
+    if (is_number && strchr(text, ',') != NULL) {
+        item->values = values;
+        item->len = count;
+    } else {
+        free(values);
     }
     return item;
 }
@@ -109,9 +122,12 @@ static PUFFER_UNUSED void dict_copy(Dict *to, Dict *from) {
     memset(to, 0, sizeof *to);
     for (int i = 0; i < from->size; i++) {
         const DictItem *item = &from->items[i];
-        DictItem *copy =
-            item->str != NULL ? puffer_ini_set(to, item->key, item->str) : dict_item(to, item->key);
-        copy->value = item->value;
+        DictItem *copy = dict_set(to, item->key, item->value);
+        copy->str = item->str == NULL ? NULL : strdup(item->str);
+        copy->len = item->len;
+        if (item->values != NULL &&
+            (copy->values = (double *)calloc((size_t)item->len, sizeof(double))) != NULL)
+            memcpy(copy->values, item->values, (size_t)item->len * sizeof(double));
     }
 }
 

@@ -28,11 +28,16 @@ static const char *puffer_make_envs(puffer_world *world, const puffer_settings *
     dict_set(vector, "total_agents", s->agents != 0 ? s->agents : said != NULL ? said->value : 1);
     dict_set(vector, "num_buffers", 1);
     dict_set(vector, "num_threads", 1);
+    dict_set(vector, "num_policies", 1); /* who plays all agents; in words of two versions */
+    dict_set(vector, "hist_policy_percent", 0);
+    dict_set(vector, "num_frozen_banks", 0);
+    dict_set(vector, "frozen_bank_pct", 0);
     dict_set(vector, "seed", seed);
     world->envs = my_vec_init(&world->count, starts, counts, vector, world->options);
     puffer_options_free(vector);
     if (world->envs == NULL || world->count < 1)
-        return "my_vec_init made no environments; is the number of agents, agents=, one it can be?";
+        puffer_stop("my_vec_init made no environments of %d agents: say agents=, how many one world has",
+                    s->agents != 0 ? s->agents : 1);
     world->wants_seed = 1;
 #else
     (void)s;
@@ -98,10 +103,8 @@ static const char *puffer_spaces(puffer_settings *s) {
     s->observation = (shoal_field){.dtype = dtype, .kind = SHOAL_BOX, .ndim = 1, .shape = {OBS_SIZE}};
     s->observation.low = is_real ? -INFINITY : is_signed ? -ldexp(1, bits - 1) : 0;
     s->observation.high = is_real ? INFINITY : ldexp(1, bits - is_signed) - 1;
-#ifdef MY_ACTION_MASK
-    mask = MY_ACTION_MASK;
-#endif
-#if defined(MY_ACTION_MASK) || defined(PUFFER_SHOWS_MASK)
+#ifdef PUFFER_SHOWS_MASK
+    mask = PUFFER_SHOWS_MASK > 0 ? PUFFER_SHOWS_MASK : mask; /* 0: nobody says how many */
     s->mask_bytes = mask;
     s->mask = (shoal_field){.name = "action_mask",
                             .dtype = SHOAL_INT8,

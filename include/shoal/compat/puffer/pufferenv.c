@@ -14,6 +14,7 @@
 #define PUFFER_VECTOR int
 #define PUFFER_RESET puf_reset
 #define PUFFER_CLEARS /* rewards and ends before a step; with 3.0 some look at what they said last */
+#define PUFFER_WIDENS _Generic((obs_t)0, uint16_t: 1, default: 0)
 #define PUFFER_STEP_ALL(world)                                                                               \
     for (int number = 0; number < (world)->count; number++)                                                  \
     puf_step(&(world)->envs[number])
@@ -43,6 +44,7 @@ static puffer_options *puffer_new_options(void) {
 static puffer_options *puffer_log(Log *log) {
     puffer_options *out = puffer_new_options();
     puf_log(log, out);
+    dict_set(out, "n", log->n);
     return out;
 }
 

@@ -4,6 +4,7 @@
 #ifndef SHOAL_PUFFER_PUFFERENV_H
 #define SHOAL_PUFFER_PUFFERENV_H
 
+#include <shoal/compat/puffer/bf16.h>
 #include <shoal/compat/puffer/ini.h>
 #include <shoal/compat/puffer/settings.h>
 
@@ -20,7 +21,6 @@
 
 typedef struct Env Env;
 typedef struct Log Log;
-typedef uint16_t bf16;
 
 typedef struct Agent {
 #ifdef PUFFER_OBS_LATE /* obs_t is said below */
@@ -44,18 +44,6 @@ static PUFFER_UNUSED void puf_web_vsync(void) {}
 #ifndef PUF_HAS_BOT_POLICY
 static PUFFER_UNUSED void puf_set_bot_policy(Env *env, int policy) { (void)env, (void)policy; }
 #endif
-
-static PUFFER_UNUSED bf16 f32_to_bf16(float value) {
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return (bf16)(bits >> 16);
-}
-
-static PUFFER_UNUSED float bf16_to_f32(bf16 value) {
-    float out;
-    puffer_widen(&out, &value, 1);
-    return out;
-}
 
 /* A mascot that some draw: there is none. */
 typedef struct PvaClip {

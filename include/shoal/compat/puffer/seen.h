@@ -9,7 +9,7 @@ static float puffer_gather(puffer_world *world, Log *sum) {
     memset(sum, 0, sizeof *sum);
     for (int i = 0; i < world->count; i++) {
         float *from = (float *)&world->envs[i].log, *to = (float *)sum;
-        for (size_t k = 0; k < PUFFER_NUM_LOGS; k++)
+        for (size_t k = 0; world->envs[i].log.n > 0 && k < PUFFER_NUM_LOGS; k++) /* else of no episode yet */
             to[k] += from[k];
         memset(from, 0, sizeof(Log));
     }

@@ -1,4 +1,5 @@
-/* The names that OBS_TENSOR_T chooses from: what an observation's numbers are. */
+/* The names that OBS_TENSOR_T chooses from: what an observation's numbers are. vecenv.h adds PrecisionTensor.
+ */
 // SPDX-License-Identifier: MIT
 #ifndef SHOAL_PUFFER_TENSOR_H
 #define SHOAL_PUFFER_TENSOR_H
@@ -16,6 +17,5 @@ PUFFER_TENSOR(FloatTensor, float);
 PUFFER_TENSOR(ByteTensor, unsigned char);
 PUFFER_TENSOR(IntTensor, int);
 PUFFER_TENSOR(LongTensor, long);
-PUFFER_TENSOR(PrecisionTensor, float); /* of a trainer's choice; ours is float */
 
 #endif

@@ -9,13 +9,26 @@
 #include <shoal/compat/puffer/state.h>
 #include <shoal/compat/puffer/tensor.h>
 
+#include <pthread.h> /* as these have always come with it */
+#include <stdatomic.h>
+
+/* Some were never moved on from the names of before 4.0, which are types alone. */
 #if defined(OBS_TYPE) && !defined(OBS_TENSOR_T)
-#error                                                                                                       \
-    "OBS_TYPE is a dialect from before PufferLib 4.0: say #define OBS_TENSOR_T FloatTensor (or ByteTensor, IntTensor)"
+PUFFER_TENSOR(puffer_tensor_FLOAT, float);
+PUFFER_TENSOR(puffer_tensor_DOUBLE, double);
+PUFFER_TENSOR(puffer_tensor_INT, int);
+PUFFER_TENSOR(puffer_tensor_CHAR, signed char);
+PUFFER_TENSOR(puffer_tensor_UNSIGNED_CHAR, unsigned char);
+#define PUFFER_TENSOR_OF(type) puffer_tensor_##type
+#define PUFFER_TENSOR_NAMED(type) PUFFER_TENSOR_OF(type)
+#define OBS_TENSOR_T PUFFER_TENSOR_NAMED(OBS_TYPE)
 #endif
 #if !defined(OBS_SIZE) || !defined(NUM_ATNS) || !defined(ACT_SIZES) || !defined(OBS_TENSOR_T)
 #error "define OBS_SIZE, NUM_ATNS, ACT_SIZES and OBS_TENSOR_T before vecenv.h is included"
 #endif
+
+/* Of a trainer's choice, which here is what the environment itself writes: float, or bfloat16. */
+PUFFER_TENSOR(PrecisionTensor, __typeof__(*((Env *)0)->observations));
 
 /* ---- What the environment sees ---- */
 
@@ -74,6 +87,7 @@ typedef struct StaticVec {
     unsigned char *action_mask;
     int *agent_perm; /* NULL: in order */
     int action_mask_size, obs_size, num_atns, gpu;
+    int puffer_start, puffer_count; /* of the one buffer */
 } StaticVec;
 
 static PUFFER_UNUSED size_t obs_element_size(void) { return sizeof *((OBS_TENSOR_T *)0)->data; }
@@ -91,6 +105,9 @@ int my_put(void *env, Dict *kwargs);
 #ifdef MY_VEC_STEP
 void MY_VEC_STEP(StaticVec *vec);
 #endif
+#ifdef MY_VEC_STEP_RANGE
+void MY_VEC_STEP_RANGE(StaticVec *vec, int start, int count, int num_workers);
+#endif
 
 /* ---- What a world does with it ---- */
 
@@ -100,11 +117,14 @@ void MY_VEC_STEP(StaticVec *vec);
 #define PUFFER_VECTOR StaticVec
 #define PUFFER_RESET c_reset
 #define PUFFER_CLEARS /* rewards and ends before a step; with 3.0 some look at what they said last */
+#define PUFFER_WIDENS _Generic((PUFFER_OBSERVATION_T)0, uint16_t: 1, default: 0)
 #ifdef MY_ACTION_MASK
-#define PUFFER_SHOWS_MASK
+#define PUFFER_SHOWS_MASK MY_ACTION_MASK
 #endif
 #ifdef MY_VEC_STEP
 #define PUFFER_STEP_ALL(world) MY_VEC_STEP(&(world)->vector)
+#elif defined(MY_VEC_STEP_RANGE)
+#define PUFFER_STEP_ALL(world) MY_VEC_STEP_RANGE(&(world)->vector, 0, (world)->count, 1)
 #else
 #define PUFFER_STEP_ALL(world)                                                                               \
     for (int number = 0; number < (world)->count; number++)                                                  \
@@ -135,6 +155,7 @@ static void puffer_options_free(puffer_options *options) {
 static puffer_options *puffer_log(Log *log) {
     puffer_options *out = create_dict(PUFFER_ITEMS);
     my_log(log, out);
+    dict_set(out, "n", log->n);
     return out;
 }
 
@@ -167,7 +188,10 @@ static const char *puffer_make(puffer_world *world, const puffer_settings *s, in
                                 .action_mask = (unsigned char *)world->mask,
                                 .action_mask_size = (int)s->mask_bytes,
                                 .obs_size = OBS_SIZE,
-                                .num_atns = NUM_ATNS};
+                                .num_atns = NUM_ATNS,
+                                .puffer_count = world->count};
+    world->vector.buffer_env_starts = &world->vector.puffer_start;
+    world->vector.buffer_env_counts = &world->vector.puffer_count;
     return NULL;
 }
 

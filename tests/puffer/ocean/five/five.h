@@ -29,6 +29,8 @@ static void observe(Env *env) {
     for (int i = 0; i < env->num_agents; i++) {
         env->agents[i].observations[0] = f32_to_bf16((float)env->tick);
         env->agents[i].observations[1] = f32_to_bf16((float)(rand_r(&env->rng) % 64));
+        if (env->agents[i].action_mask == NULL) /* as its .ini says, or does not */
+            continue;
         memset(env->agents[i].action_mask, 1, 5);
         env->agents[i].action_mask[i] = 0;
     }
@@ -37,9 +39,14 @@ static void observe(Env *env) {
 void puf_init(Env *env, Dict *kwargs) {
     env->num_agents = (int)dict_get(kwargs, "num_agents");
     env->limit = (int)dict_get(kwargs, "limit");
-    DictItem *sizes = dict_find(kwargs, "sizes");
+    Dict copy;
+    dict_copy(&copy, kwargs);
+    DictItem *sizes = dict_find(&copy, "sizes");
     env->first = sizes == NULL || sizes->len == 0 ? 0 : (int)sizes->values[sizes->len - 1];
-    snprintf(env->title, sizeof env->title, "%s", dict_get_str(kwargs, "title"));
+    snprintf(env->title, sizeof env->title, "%s", dict_get_str(&copy, "title"));
+    dict_clear(&copy);
+    for (int i = 0; i < env->num_agents && i < 4; i++)
+        env->agents[i].action_mask = NULL; /* whoever binds it may say otherwise */
 }
 
 void puf_reset(Env *env) {

@@ -137,6 +137,11 @@ PUFFER_MATH Quaternion QuaternionFromAxisAngle(Vector3 axis, float angle) {
     return Vector3Length(axis) == 0 ? QuaternionIdentity()
                                     : QuaternionNormalize((Quaternion){unit.x, unit.y, unit.z, cosf(angle * 0.5f)});
 }
+/* The turn that takes one direction to another, by the shorter way. */
+PUFFER_MATH Quaternion QuaternionFromVector3ToVector3(Vector3 from, Vector3 to) {
+    const Vector3 axis = Vector3CrossProduct(from, to);
+    return QuaternionNormalize((Quaternion){axis.x, axis.y, axis.z, 1.0f + Vector3DotProduct(from, to)});
+}
 PUFFER_MATH Quaternion QuaternionFromEuler(float pitch, float yaw, float roll) {
     const Quaternion x = {sinf(pitch / 2), 0, 0, cosf(pitch / 2)}, y = {0, sinf(yaw / 2), 0, cosf(yaw / 2)},
                      z = {0, 0, sinf(roll / 2), cosf(roll / 2)};
