@@ -492,3 +492,22 @@ def test_the_headers_are_installed():
     for name in ("env_binding.h", "vecenv.h", "pufferenv.h", "pufferenv.c", "tensor.h", "bf16.h"):
         assert (compat / name).is_file()
     assert (compat / "raylib" / "raylib.h").is_file()
+
+
+def test_raylib_of_the_user_s_own_is_compiled_against_and_linked(tmp_path, monkeypatch):
+    """A shared library as a system has it; what is missing of it is said."""
+    ours = include_directory() / "shoal" / "compat" / "puffer" / "raylib" / "raylib.h"
+    monkeypatch.setenv("RAYLIB", str(tmp_path))
+    with pytest.raises(BuildError, match="no .*include/raylib.h"):
+        build_puffer(find_source(OCEAN / "walk"))
+    (tmp_path / "include").mkdir()
+    (tmp_path / "include" / "raylib.h").write_text(f'#include "{ours}"\n')
+    with pytest.raises(BuildError, match=r"no libraylib\.a and no libraylib\.so"):
+        build_puffer(find_source(OCEAN / "walk"))
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "ray.c").write_text("int of_the_users_own(void) { return 1; }\n")
+    library = tmp_path / "lib" / "libraylib.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "ray.c"], check=True)
+    built = build_puffer(find_source(OCEAN / "walk"))
+    said = subprocess.run(["readelf", "-d", built], capture_output=True, text=True).stdout
+    assert str(tmp_path / "lib") in said  # where it is looked for; a library that is not used is not needed

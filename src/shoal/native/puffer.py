@@ -219,11 +219,15 @@ def _raylib(source: Source, compat: Path) -> tuple[Path, list[str]]:
     chosen = os.environ.get("RAYLIB", "").strip()
     if not chosen:
         return compat / "raylib", []
-    include, library = Path(chosen) / "include", Path(chosen) / "lib" / "libraylib.a"
-    for needed in (include / "raylib.h", library):
-        if not needed.is_file():
-            raise BuildError(f"RAYLIB is {chosen}, but there is no {needed}")
-    return include, [str(library), "-lpthread", "-ldl"]
+    include, folder = Path(chosen).absolute() / "include", Path(chosen).absolute() / "lib"
+    if not (include / "raylib.h").is_file():
+        raise BuildError(f"RAYLIB is {chosen}, but there is no {include / 'raylib.h'}")
+    if (folder / "libraylib.a").is_file():
+        return include, [str(folder / "libraylib.a"), "-lpthread", "-ldl"]
+    for name in ("libraylib.so", "libraylib.dylib"):
+        if (folder / name).is_file():
+            return include, [str(folder / name), f"-Wl,-rpath,{folder}"]
+    raise BuildError(f"RAYLIB is {chosen}, but there is no libraylib.a and no libraylib.so in {folder}")
 
 
 def _explain(source: Source, error: BuildError) -> None:
