@@ -9,7 +9,7 @@
 #include <emmintrin.h>
 #endif
 
-enum { AHEAD = 16, TOGETHER = 64, MISSES = 4096 }; /* rows gathered, and pushed, at once */
+enum { AHEAD = 32, TOGETHER = 64, MISSES = 4096 }; /* rows gathered, and pushed, at once */
 
 /* Calls `copy(size)` with a size that the compiler knows where it is one that records are made of. */
 #define BY_SIZE(bytes, copy)                                                                                 \
@@ -152,9 +152,9 @@ static void copy_rows(const shoal_ring *ring, shoal_columns columns, const uint6
     shoal_racy_copy(to + i * (size), records[i] + offset, (size))
         BY_SIZE(bytes, GATHER)
     }
+    shoal_ring_copied();
     for (uint64_t i = 0; i < count; i++)
-        if (!shoal_ring_unchanged(ring, slots[i], words[i]))
-            words[i] = 0;
+        words[i] = shoal_ring_is_still(ring, slots[i], words[i]) ? words[i] : 0;
 }
 
 static void prefetch(const shoal_ring *ring, const uint64_t *slots, uint64_t count) {

@@ -165,14 +165,23 @@ static inline uint64_t shoal_ring_id(const shoal_ring *ring, uint64_t slot, uint
     return (shoal_ring_lap(word) - 1) * ring->capacity + slot;
 }
 
-/* Whether what was copied since shoal_ring_look gave `word` is that row. Partner: the fence of a claim. */
-static inline int shoal_ring_unchanged(const shoal_ring *ring, uint64_t slot, uint64_t word) {
+/* Whether what was copied since shoal_ring_look gave `word` is that row. Partner: the fence of a claim. Of
+ * many copies, one shoal_ring_copied comes after all of them, and then shoal_ring_is_still for each. */
+static inline void shoal_ring_copied(void) {
+#ifndef __SANITIZE_THREAD__
+    atomic_thread_fence(memory_order_acquire);
+#endif
+}
+static inline int shoal_ring_is_still(const shoal_ring *ring, uint64_t slot, uint64_t word) {
 #ifdef __SANITIZE_THREAD__
     return atomic_fetch_add_explicit(shoal_ring_at(ring, slot), 0, memory_order_acq_rel) == word;
 #else
-    atomic_thread_fence(memory_order_acquire);
     return atomic_load_explicit(shoal_ring_at(ring, slot), memory_order_relaxed) == word;
 #endif
+}
+static inline int shoal_ring_unchanged(const shoal_ring *ring, uint64_t slot, uint64_t word) {
+    shoal_ring_copied();
+    return shoal_ring_is_still(ring, slot, word);
 }
 #endif
 

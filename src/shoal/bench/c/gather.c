@@ -12,6 +12,12 @@ static uint64_t next_random(void) {
     return state;
 }
 
+static inline void copy(const char *from, uint64_t stride, const uint64_t *drawn, uint64_t n, char *to,
+                        uint64_t bytes) {
+    for (uint64_t i = 0; i < n; i++)
+        memcpy(to + i * bytes, from + drawn[i] * stride, bytes);
+}
+
 /* `count` times: a batch of n rows out of `rows` records of `stride` bytes. */
 void gather(const char *records, uint64_t rows, uint64_t stride, uint64_t num_columns,
             const uint64_t *offsets, const uint64_t *bytes, char *const *out, uint64_t n, uint64_t count) {
@@ -23,8 +29,22 @@ void gather(const char *records, uint64_t rows, uint64_t stride, uint64_t num_co
             for (uint64_t at = 0; at < ahead; at += 64)
                 __builtin_prefetch(records + drawn[i] * stride + at);
         }
-        for (uint64_t i = 0; i < n; i++)
-            for (uint64_t c = 0; c < num_columns; c++)
-                memcpy(out[c] + i * bytes[c], records + drawn[i] * stride + offsets[c], bytes[c]);
+        for (uint64_t c = 0; c < num_columns; c++)
+            switch (bytes[c]) { /* sizes that the compiler knows are moves, not calls */
+            case 1:
+                copy(records + offsets[c], stride, drawn, n, out[c], 1);
+                break;
+            case 4:
+                copy(records + offsets[c], stride, drawn, n, out[c], 4);
+                break;
+            case 8:
+                copy(records + offsets[c], stride, drawn, n, out[c], 8);
+                break;
+            case 16:
+                copy(records + offsets[c], stride, drawn, n, out[c], 16);
+                break;
+            default:
+                copy(records + offsets[c], stride, drawn, n, out[c], bytes[c]);
+            }
     }
 }
