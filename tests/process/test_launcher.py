@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import socket
 import time
@@ -62,6 +63,26 @@ def test_workers_are_of_the_trainers_session_but_not_of_its_process_group(own):
     assert os.getpgid(pid) == os.getpgid(own._process.pid) == own._process.pid != os.getpgrp()
     ours.close()
     own.exit_status(pid, SOON_S)
+    close_fd(pidfd)
+
+
+def test_a_worker_is_not_told_to_have_ended_as_an_earlier_one_with_its_number_did(own):
+    own._ended = {pid: 0 for pid in range(1, 1 << 17)}  # as if nobody had ever asked
+    pid, pidfd, ours = start_worker(own)
+    assert pid < 1 << 17 and own.exit_status(pid, 0.01) is None
+    os.kill(pid, signal.SIGKILL)
+    assert os.WTERMSIG(own.exit_status(pid, SOON_S)) == signal.SIGKILL
+    ours.close()
+    close_fd(pidfd)
+
+
+def test_an_end_that_was_told_before_the_time_was_over_is_heard_after_it(own):
+    pid, pidfd, ours = start_worker(own)
+    os.kill(pid, signal.SIGKILL)
+    wait_gone([pid], SOON_S)
+    wait_until(lambda: select.select([own._socket], [], [], 0)[0], SOON_S)
+    assert os.WTERMSIG(own.exit_status(pid, -1.0)) == signal.SIGKILL  # this process had been stopped for long
+    ours.close()
     close_fd(pidfd)
 
 

@@ -103,6 +103,7 @@ class Launcher:
                 while True:
                     kind, pid, number, fds = self._read()
                     if kind == _STARTED and number == self._requests:
+                        self._ended.pop(pid, None)  # of another that had its number, and nobody asked about
                         return pid, fds[0] if fds else -1
                     for fd in fds:  # the answer to a request that Ctrl-C cut short
                         os.close(fd)
@@ -124,8 +125,10 @@ class Launcher:
         with self._lock:
             try:
                 while pid not in self._ended:
-                    left = deadline - time.monotonic()
-                    if left <= 0 or not select.select([self._socket], [], [], left)[0]:
+                    left = max(
+                        0.0, deadline - time.monotonic()
+                    )  # over, if this was stopped meanwhile
+                    if not select.select([self._socket], [], [], left)[0]:
                         return None
                     self._read()
             except (OSError, EOFError, ValueError):  # it has ended, or was closed
