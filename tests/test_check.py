@@ -178,3 +178,11 @@ def test_every_bundled_environment_passes(env, capsys, monkeypatch):
 def test_options_reach_the_environment(capsys):
     assert check.run("Squared-v0", {"size": 4}) == 1
     assert "size must be odd" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("named", "said"), [("examples", "give the source file in it, such as"), ("CartPole-v2", "CartPole-v1")]
+)
+def test_a_name_that_is_none_is_told_so_and_what_there_is(named, said, capfd):
+    assert check.run(named) == 2
+    assert said in capfd.readouterr().err

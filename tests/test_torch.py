@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import shoal
+from shoal.replay import tensors as replay_tensors
 
 torch = pytest.importorskip("torch", reason="needs torch: make torch")
 gpu = pytest.importorskip("shoal.torch")
@@ -98,7 +99,7 @@ def test_who_holds_a_tensor_holds_the_lease(options):
 
 def test_without_cuda_all_works_and_says_so_once(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(gpu, "_said", set())
+    monkeypatch.setattr(replay_tensors, "_said", set())
     with shoal.make_vec("CartPole-v1", 4, batch_size=2) as envs:
         with pytest.warns(RuntimeWarning, match="no CUDA device") as said:
             assert gpu.pin(envs) is False
@@ -106,8 +107,11 @@ def test_without_cuda_all_works_and_says_so_once(monkeypatch):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             assert gpu.pin(envs) is False
-            prefetch = gpu.Prefetcher(envs, seed=0)
-            assert next(prefetch).observations.device.type == "cpu"
+            prefetch = gpu.Prefetcher(envs, seed=0, device="cuda")
+            step = next(prefetch)
+            assert step.observations.device.type == "cpu"
+            prefetch.send(np.zeros(2, np.int64))
+            assert gpu.to_device(np.ones(3), "cuda:0").device.type == "cpu"
 
 
 @pytest.mark.parametrize(
@@ -182,7 +186,7 @@ def test_what_cuda_refuses_is_said_and_its_error_is_taken_back(runtime, monkeypa
 
 def test_a_slot_that_cuda_refuses_later_works_all_the_same(runtime, monkeypatch):
     monkeypatch.setattr(torch, "zeros", lambda *args, **named: None)
-    monkeypatch.setattr(gpu, "_said", set())
+    monkeypatch.setattr(replay_tensors, "_said", set())
     with shoal.make_vec("CartPole-v1", 4) as envs:
         gpu.pin(envs)
         kept = [envs.reset(seed=0)]
@@ -226,6 +230,7 @@ class LateEvent:
 
 
 def test_a_lease_is_held_until_its_copy_is_over(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "Event", LateEvent)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
     monkeypatch.setattr(torch.Tensor, "to", lambda tensor, place, non_blocking: tensor.clone())

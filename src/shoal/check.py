@@ -15,12 +15,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import ShoalError
+from shoal.native.plugin import bundled
 from shoal.vector import VectorEnv, make_vec
 
 __all__ = ["CHECKS", "run"]
@@ -36,6 +38,10 @@ class CheckFailed(ShoalError):
 
 def run(env: str, options: dict[str, Any] | None = None) -> int:
     """Runs every check on a C file, a library or a bundled id; prints a line each; 0 if all passed."""
+    wrong = _unknown(env)
+    if wrong is not None:
+        print(wrong, file=sys.stderr)
+        return 2
     failures = 0
     waiting = list(CHECKS)
     while waiting:
@@ -50,6 +56,19 @@ def run(env: str, options: dict[str, Any] | None = None) -> int:
                     print("        the other checks need this one")
                     return 1
     return 1 if failures else 0
+
+
+def _unknown(env: str) -> str | None:
+    """What is wrong with the name alone."""
+    path = Path(env)
+    if path.is_dir():
+        example = next(iter(sorted(path.glob("*.c"))), path / "NAME.c")
+        return f"{env} is a directory; give the source file in it, such as {example}"
+    named = env.startswith("puffer:") or path.suffix in (".c", ".cc", ".cpp", ".so", ".dylib")
+    if named or env.removeprefix("shoal/") in bundled():
+        return None
+    ours = ", ".join(sorted(bundled()))
+    return f"{env!r} is no C file, no library and no environment in C that comes with Shoal: {ours}"
 
 
 def _in_child(env: str, names: list[str], options: dict[str, Any]) -> Iterator[tuple[str, str | None]]:

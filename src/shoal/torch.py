@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -25,6 +24,7 @@ from shoal import _core
 from shoal.errors import ShoalError
 from shoal.memory import Segment
 from shoal.replay import ReplayBuffer
+from shoal.replay.tensors import has_cuda, say_once
 from shoal.vector import ProcessVectorEnv, Rollout, VectorEnv
 
 try:
@@ -50,9 +50,9 @@ def tensors(value: Any) -> Any:
 
 def to_device(value: Any, device: Any) -> Any:
     """Arrays, nested as they are, as tensors on a device. Nothing is waited for, and nothing lent is given
-    back before its copy is over. On the CPU they are `tensors(value)`.
+    back before its copy is over. On the CPU, and without a CUDA device, they are `tensors(value)`.
     """
-    place = torch.device(device)
+    place = _placed(device)
     if place.type == "cpu":
         return tensors(value)
     moved = _mapped(lambda array: torch.from_numpy(array).to(place, non_blocking=True), value)
@@ -125,7 +125,7 @@ class Prefetcher:
             )
         if device is None:
             device = "cuda" if _has_cuda() else "cpu"
-        self.envs, self.device = envs, torch.device(device)
+        self.envs, self.device = envs, _placed(device)
         self._stream: Any = None
         if self.device.type == "cuda":
             pin(envs)
@@ -217,14 +217,15 @@ def _recorded(device: Any) -> Any:
 # -- memory registered with CUDA --------------------------------------------------------------------------
 
 _pins: weakref.WeakSet[_core.Mapping] = weakref.WeakSet()
-_said: set[str] = set()
 
 
 def _has_cuda() -> bool:
-    if torch.cuda.is_available():
-        return True
-    _say("torch finds no CUDA device: tensors stay in the CPU's memory and nothing is pinned")
-    return False
+    return has_cuda(torch)
+
+
+def _placed(device: Any) -> Any:
+    place = torch.device(device)
+    return place if place.type != "cuda" or _has_cuda() else torch.device("cpu")
 
 
 def _register(mapping: _core.Mapping) -> str:
@@ -248,13 +249,7 @@ def _register_later(mapping: _core.Mapping) -> None:
     # In the middle of somebody's step: slower is better than not at all.
     refusal = _register(mapping)
     if refusal:
-        _say(f"CUDA did not register memory of results ({refusal}); copies from it are slower")
-
-
-def _say(message: str) -> None:
-    if message not in _said:
-        _said.add(message)
-        warnings.warn(message, RuntimeWarning, stacklevel=4)
+        say_once(f"CUDA did not register memory of results ({refusal}); copies from it are slower")
 
 
 def _lender(what: Any) -> Any:

@@ -117,3 +117,20 @@ def test_what_is_before_the_page_and_behind_it_can_be_read():
     values = np.arange(2048)
     copy = trapped(values, 1024)
     assert np.array_equal(copy[:128], values[:128]) and np.array_equal(copy[640:], values[640:])
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ("--deadline", "-1"),
+        ("--deadline", "x"),
+        ("--seed", "-1"),
+        ("--minutes", "0"),
+        ("--soak", "0"),
+        ("--record", "/nowhere/at/all"),
+        ("--chart", "soak.svg"),
+    ],
+)
+def test_what_cannot_be_asked_for_is_refused_before_anything_is_killed(given):
+    done = subprocess.run([sys.executable, "-m", "shoal.chaos", *given], capture_output=True, text=True)
+    assert done.returncode == 2 and given[0] in done.stderr and done.stdout == ""

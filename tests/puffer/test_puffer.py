@@ -511,3 +511,9 @@ def test_raylib_of_the_user_s_own_is_compiled_against_and_linked(tmp_path, monke
     built = build_puffer(find_source(OCEAN / "walk"))
     said = subprocess.run(["readelf", "-d", built], capture_output=True, text=True).stdout
     assert str(tmp_path / "lib") in said  # where it is looked for; a library that is not used is not needed
+
+
+@pytest.mark.parametrize("value", ["abc", [1, 2]])
+def test_an_option_that_is_a_number_in_the_ini_must_be_one(make, value):
+    with pytest.raises(TypeError, match=r"option 'limit' must be a number, as \d+ in its \.ini"):
+        make("four", limit=value)

@@ -282,3 +282,11 @@ def test_large_buffers_ask_for_huge_pages_and_say_what_they_got():
         with shoal.Segment(shoal.Layout({"a": ("u1", (16 << 20,))}), huge_pages=True) as plain:
             if plain.huge_page_bytes:  # they are to be had here
                 assert large.huge_page_bytes > 0
+
+
+def test_a_save_into_a_directory_that_is_not_there_makes_none(tmp_path):
+    with ReplayBuffer(4, {"x": (np.float32, ())}) as buffer:
+        buffer.push({"x": 1.0})
+        with pytest.raises(FileNotFoundError, match="is not a directory; create it first"):
+            buffer.save(tmp_path / "typo" / "saved")
+    assert list(tmp_path.iterdir()) == []

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -157,10 +158,17 @@ def test_a_gather_that_fails_leaves_the_others_whole(gpu):
             check(batch, buffer)
 
 
-def test_without_a_cuda_device_that_is_said(gpu):
+def test_without_a_cuda_device_that_is_said_once_and_the_batch_is_the_cpu_s(gpu, monkeypatch):
     gpu.available = False
-    with plain() as buffer, pytest.raises(RuntimeError, match='no CUDA device; use device="cpu"'):
-        buffer.sample(8, device="cuda")
+    monkeypatch.setattr(tensors, "_said", set())
+    with plain() as buffer:
+        with pytest.warns(RuntimeWarning, match="no CUDA device") as said:
+            batch = buffer.sample(8, device="cuda")
+        assert said[0].filename == __file__
+        check(batch, buffer)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            buffer.sample(8, device="cuda")
 
 
 # -- either way ---------------------------------------------------------------------------------------

@@ -25,16 +25,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of workers; ten times as many of ring writers, a tenth as many of trainers; with --only, of "
         "those (default: 100); with --against, trials of each fault (default: 3)",
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="(default: %(default)s)")
+    parser.add_argument("--seed", type=_seed, default=0, metavar="S", help="(default: %(default)s)")
     parser.add_argument("--only", choices=["workers", "ring", "parent"], help="one part alone")
-    parser.add_argument("--minutes", type=float, metavar="M", help="begin no round after so long")
+    parser.add_argument("--minutes", type=_time, metavar="M", help="begin no round after so long")
     parser.add_argument("--json", action="store_true", help="print the result for programs")
     parser.add_argument(
-        "--record", type=Path, metavar="FILE", help="keep each round there; rounds it has are not run again"
+        "--record",
+        type=_record,
+        metavar="FILE",
+        help="keep each round there; rounds it has are not run again",
     )
     parser.add_argument(
         "--deadline",
-        type=float,
+        type=_time,
         default=30.0,
         metavar="SECONDS",
         help="a hang is longer (default: %(default)g)",
@@ -43,9 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--against", choices=PEERS, action="append", help="the same faults on a peer; may be repeated"
     )
     parser.add_argument(
-        "--soak", type=float, metavar="MINUTES", help="create, step, kill, attach, close instead"
+        "--soak", type=_time, metavar="MINUTES", help="create, step, kill, attach, close instead"
     )
-    parser.add_argument("--chart", type=Path, metavar="FILE", help="of --soak: write a picture (SVG)")
+    parser.add_argument("--chart", type=_record, metavar="FILE", help="of --soak: write a picture (SVG)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -54,6 +57,9 @@ def run(args: argparse.Namespace) -> int:
         print("shoal chaos needs Linux (pidfd_open and /proc)", file=sys.stderr)
         return 2
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # with all that was started
+    if args.chart is not None and args.soak is None:
+        print("--chart is the picture of --soak; give both", file=sys.stderr)
+        return 2
     if args.soak is not None:
         from shoal.chaos import soak
 
@@ -70,6 +76,29 @@ def run(args: argparse.Namespace) -> int:
     until = None if args.minutes is None else time.monotonic() + 60 * args.minutes
     found = played(rounds, args.deadline, until, args.record, quiet=args.json)
     return report.show(found, rounds, args.seed, as_json=args.json)
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 0, got {text!r}")
+    return int(text)
+
+
+def _time(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be a number above 0, got {text!r}")
+    return value
+
+
+def _record(text: str) -> Path:
+    path = Path(text)
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise argparse.ArgumentTypeError(f"must be a file in a directory that is there, got {text!r}")
+    return path
 
 
 def _count(text: str) -> int:

@@ -20,6 +20,7 @@ TARGETS = {
     "step with a repair, C environments": ("p50", 10.0),
     "trainer killed, all its workers gone": ("max", 1000.0),
 }
+_ENOUGH = {"p50": 10, "p99": 100, "max": 1}
 """Milliseconds. They are figures of a machine, so missing one is said and does not fail the run."""
 
 
@@ -85,7 +86,8 @@ def _measures(times: dict[str, dict[str, float]]) -> list[list[str]]:
         target = ""
         if what in TARGETS:
             which, limit = TARGETS[what]
-            target = f"{which} under {limit:g}: {'met' if one[which] < limit else 'MISSED'}"
+            verdict = "met" if one[which] < limit else "MISSED"
+            target = f"{which} under {limit:g}: {verdict if one['n'] >= _ENOUGH[which] else 'too few to say'}"
         lines.append([what, *(f"{one[key]:.2f}" for key in ("p50", "p99", "max")), f"{one['n']:,}", target])
     return lines
 

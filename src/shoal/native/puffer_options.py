@@ -59,6 +59,11 @@ def settings(source: Source, options: Mapping[str, Any], log: bool) -> str:
             raise TypeError("observation_space and action_space are for contract 3.0; here C says them")
         names = set(from_ini) | set(re.findall(r'"(\w+)"', source.file.read_text(errors="replace")))
         _refuse_unknown(source, given, {name: from_ini.get(name) for name in names})
+        for name, value in given.items():  # C would read other kinds as 0
+            usual = from_ini.get(name)
+            if isinstance(usual, (int, float)) and not isinstance(value, (int, float, np.number, np.bool_)):
+                wanted = f"option {name!r} must be a number, as {usual!r} in its .ini"
+                raise TypeError(f"{source.name}: {wanted}, got {value!r}")
         arguments = _numbers(source, {**from_ini, **given})
     if agents is not None:
         words.append(f"agents={int(agents)}")

@@ -125,9 +125,7 @@ class Launcher:
         with self._lock:
             try:
                 while pid not in self._ended:
-                    left = max(
-                        0.0, deadline - time.monotonic()
-                    )  # over, if this was stopped meanwhile
+                    left = max(0.0, deadline - time.monotonic())  # over, if this was stopped meanwhile
                     if not select.select([self._socket], [], [], left)[0]:
                         return None
                     self._read()

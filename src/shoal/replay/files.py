@@ -35,6 +35,8 @@ def save(buffer: ReplayBuffer, directory: Path) -> int:
     """Writes the rows there are now; the directory appears whole or not at all."""
     if directory.exists():
         raise FileExistsError(f"{str(directory)!r} exists; save into a new directory")
+    if not directory.absolute().parent.is_dir():  # a typing error, more likely than a wish
+        raise FileNotFoundError(f"{str(directory.absolute().parent)!r} is not a directory; create it first")
     rows = buffer.latest(buffer.capacity)
     partial = directory.with_name(f".{directory.name}.{os.getpid()}-{secrets.token_hex(4)}")
     try:
@@ -49,7 +51,7 @@ def save(buffer: ReplayBuffer, directory: Path) -> int:
 
 
 def _write_all(buffer: ReplayBuffer, rows: Batch, partial: Path) -> None:
-    partial.mkdir(parents=True)
+    partial.mkdir()
     for number, array in enumerate(rows.values()):
         _write(partial / f"{number}.npy", array)
     _write(partial / "ids.npy", rows.ids)

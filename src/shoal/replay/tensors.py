@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import importlib
 import math
+import sys
+import warnings
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -21,10 +23,32 @@ from numpy.typing import NDArray
 
 from shoal.replay.batches import Batch, Kind, PrioritizedBatch, Specs, begun, empty
 
-__all__ = ["Tensors"]
+__all__ = ["Tensors", "has_cuda", "say_once"]
 
 _SETS = 2
 _LINE = 64
+
+
+_said: set[str] = set()
+
+
+def say_once(message: str) -> None:
+    """A warning of the program that called Shoal, the first time only."""
+    if message in _said:
+        return
+    _said.add(message)
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("shoal."):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, RuntimeWarning, stacklevel=level)
+
+
+def has_cuda(torch: Any) -> bool:
+    """Whether there is a CUDA device; if not, that is said once, and what would have used it goes on."""
+    if torch.cuda.is_available():
+        return True
+    say_once("torch finds no CUDA device: tensors stay in the CPU's memory and nothing is pinned")
+    return False
 
 
 class Tensors:
@@ -46,15 +70,15 @@ class Tensors:
         """A batch of tensors on a device, gathered by `fill`."""
         torch = self._torch
         place = torch.device(device)
-        if place.type == "cuda":
+        if place.type == "cuda" and has_cuda(torch):
             return self._lane(place).filled(kind, n, specs, fill)
+        if place.type == "cuda":
+            place = torch.device("cpu")
         batch = empty(kind, n, specs)
         fill(batch)
         return _mapped(batch, {name: torch.from_numpy(array).to(place) for name, array in _arrays(batch)})
 
     def _lane(self, place: Any) -> _Lane:
-        if not self._torch.cuda.is_available():
-            raise RuntimeError(f'device is "{place}", but torch finds no CUDA device; use device="cpu"')
         index = self._torch.cuda.current_device() if place.index is None else place.index
         if index not in self._lanes:
             self._lanes[index] = _Lane(self._torch, self._torch.device("cuda", index))
