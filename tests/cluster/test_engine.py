@@ -1,11 +1,12 @@
 """Shoal without Ray: everything else works, and a fleet says what to install."""
 
+import socket
 import subprocess
 import sys
 
 import pytest
 
-from shoal.cluster import Fleet, SimulatedCluster
+from shoal.cluster import Fleet, SimulatedCluster, engine
 from shoal.errors import ShoalError
 
 
@@ -44,3 +45,24 @@ def test_importing_the_cluster_package_does_not_import_ray():
 def test_arguments_are_refused_before_anything_is_started(given, error, message, without_ray):
     with pytest.raises(error, match=message):
         Fleet("CartPole-v1", **given)
+
+
+@pytest.mark.parametrize("how", ["address", "RAY_ADDRESS"])
+def test_a_cluster_that_is_not_there_is_an_error_and_no_wait(how, monkeypatch):
+    class NoRay:
+        @staticmethod
+        def is_initialized():
+            return False
+
+        class util:
+            @staticmethod
+            def get_node_ip_address():
+                return "127.0.0.2"
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and nobody listens
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        if how == "RAY_ADDRESS":
+            monkeypatch.setenv("RAY_ADDRESS", address)
+        with pytest.raises(ShoalError, match=f"no Ray cluster answers at {address}.*ray start --head"):
+            engine.connect(NoRay, address if how == "address" else None)

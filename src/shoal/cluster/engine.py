@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import socket
 import sys
 from typing import Any
 
@@ -10,6 +12,7 @@ from shoal.errors import ShoalError
 
 __all__ = ["LOOPBACK", "NAMESPACE", "connect", "load"]
 
+_REACH_S = 10.0
 NAMESPACE = "shoal"
 """Where named fleets are found, whatever namespace the learner itself is in."""
 
@@ -42,5 +45,25 @@ def connect(ray: Any, address: str | None) -> bool:
     if address is None and not os.environ.get("RAY_ADDRESS"):
         ray.init("local", include_dashboard=False, _node_ip_address=LOOPBACK, **settings)
     else:
+        _require_there(ray, address or os.environ["RAY_ADDRESS"])
         ray.init(address, **settings)
     return True
+
+
+def _require_there(ray: Any, address: str) -> None:
+    """Ray itself looks for a cluster that is not there for minutes, and says so only in its logs."""
+    found = re.fullmatch(r"([^:/]+):(\d+)", address)
+    if found is None:  # "auto", or ray://
+        return
+    host, port = found[1], int(found[2])
+    hosts = [host, ray.util.get_node_ip_address()] if host in ("127.0.0.1", "localhost") else [host]
+    for one in hosts:  # Ray takes this machine to mean its outer address
+        try:
+            socket.create_connection((one, port), _REACH_S).close()
+            return
+        except OSError as error:
+            why = error
+    raise ShoalError(
+        f"no Ray cluster answers at {address} ({why}); `ray start --head` begins one and says its address; "
+        "give that as address= or RAY_ADDRESS, or neither for a Ray of this machine alone"
+    )
