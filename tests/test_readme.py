@@ -56,9 +56,10 @@ def test_the_readme_and_its_quickstart_are_short():
     assert len(BLOCKS[0][1].strip().splitlines()) <= 15
 
 
-def test_the_readme_shows_the_viewer():
-    (picture,) = re.findall(r"!\[[^]]*\]\((.+?)\)", README)
-    assert (ROOT / picture).is_file()
+def test_the_readme_shows_the_viewer_and_a_chart():
+    viewer, chart = re.findall(r"!\[[^]]*\]\((.+?)\)", README)
+    assert "viewer" in viewer and (ROOT / viewer).is_file()
+    assert "Shoal" in (ROOT / chart).read_text()
 
 
 def test_numbers_of_the_readme_are_those_of_the_performance_page():
