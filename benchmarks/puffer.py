@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from interleave import Timing, interleave_bursts, undisturbed
 
 import shoal
+from shoal.bench.interleave import Timing, interleave_bursts, undisturbed
 from shoal.native.puffer import find_source
 from shoal.native.puffer_options import configured
 from shoal.native.puffer_python import declared
