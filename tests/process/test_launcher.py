@@ -12,6 +12,7 @@ import time
 import pytest
 
 from shoal.process import launcher as module
+from shoal.process import worker
 from shoal.process.launcher import Launcher, LauncherEnded, launcher
 from shoal.process.start import start
 from tests.crash.fragile import SOON_S, at_most, is_running, wait_gone, wait_until
@@ -150,6 +151,16 @@ def test_a_reserve_ends_with_its_launcher(own):
     wait_gone([spare], SOON_S)
     ours.close()
     close_fd(pidfd)
+
+
+def test_a_reserve_that_could_not_rehearse_is_a_worker_all_the_same(monkeypatch):
+    monkeypatch.setattr(worker, "rehearse", lambda: 1 / 0)
+    spare = module._Spare.made([], -1)
+    ours, theirs = socket.socketpair()
+    with theirs:
+        assert spare.take(theirs.fileno()) == spare.pid
+    ours.close()  # before it has its plan
+    assert os.waitpid(spare.pid, 0)[1] == 0
 
 
 def test_how_workers_ended_is_told_in_any_order_and_once(own):

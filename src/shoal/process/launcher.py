@@ -325,14 +325,16 @@ def _wait_for_work(orders: socket.socket) -> NoReturn:
     from shoal.process import worker
 
     before = _called(SPARE)
-    worker.rehearse()
+    with contextlib.suppress(Exception):  # it was to save time; a worker says what it lacks when it is one
+        worker.rehearse()
+    fds: list[int] = []
     with contextlib.suppress(OSError):
         _, fds, _, _ = socket.recv_fds(orders, 1, 1)
-        if fds:
-            orders.close()
-            _called(before)
-            _work(fds[0])
-    os._exit(0)  # the launcher has ended
+    orders.close()
+    if not fds:  # the launcher has ended
+        os._exit(0)
+    _called(before)
+    _work(fds[0])
 
 
 def _called(name: str) -> str:
