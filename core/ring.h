@@ -7,8 +7,9 @@
  * owner; a release fence; the record; the word again, FULL (release).
  * 2. Read: load the word (acquire); if FULL, copy the record; acquire fence; load the word again: the copy
  * counts only if it is the same.
- * 3. Who writes never waits, who reads never waits: a slot held by a writer that sleeps is skipped (it holds
- * at most half of them, or one), one held by a writer that died is taken; a row is seen whole or not at all.
+ * 3. Who reads never waits, and who writes only where others at work hold every slot, two seconds at most: a
+ * slot held by a writer that sleeps is skipped (it holds at most half of them, or one), one held by a writer
+ * that died is taken; a row is seen whole or not at all.
  *
  * Why an accepted copy is what was committed: the first load saw the FULL of this lap, which follows the
  * record's stores. Later stores into the record follow the fence of a later claim; had the copy read one of

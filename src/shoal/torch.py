@@ -24,7 +24,7 @@ from shoal import _core
 from shoal.errors import ShoalError
 from shoal.memory import Segment
 from shoal.replay import ReplayBuffer
-from shoal.replay.tensors import has_cuda, say_once
+from shoal.replay.tensors import has_cuda, placed, say_once
 from shoal.vector import ProcessVectorEnv, Rollout, VectorEnv
 
 try:
@@ -52,7 +52,7 @@ def to_device(value: Any, device: Any) -> Any:
     """Arrays, nested as they are, as tensors on a device. Nothing is waited for, and nothing lent is given
     back before its copy is over. On the CPU, and without a CUDA device, they are `tensors(value)`.
     """
-    place = _placed(device)
+    place = placed(torch, device)
     if place.type == "cpu":
         return tensors(value)
     moved = _mapped(lambda array: torch.from_numpy(array).to(place, non_blocking=True), value)
@@ -75,7 +75,7 @@ def pin(what: Any) -> bool:
         raise TypeError('a ReplayBuffer is not pinned whole: sample(n, device="cuda") goes by pinned memory')
     lent = _lender(what)
     mappings = [] if lent is not None else _mappings(what)
-    if not _has_cuda():
+    if not has_cuda(torch):
         return False
     for mapping in mappings:
         refusal = _register(mapping)
@@ -124,8 +124,8 @@ class Prefetcher:
                 f"batch_size={envs.num_envs // 2 or 1} or less (at least two parts), found batch_size={batch}"
             )
         if device is None:
-            device = "cuda" if _has_cuda() else "cpu"
-        self.envs, self.device = envs, _placed(device)
+            device = "cuda" if has_cuda(torch) else "cpu"
+        self.envs, self.device = envs, placed(torch, device)
         self._stream: Any = None
         if self.device.type == "cuda":
             pin(envs)
@@ -217,15 +217,6 @@ def _recorded(device: Any) -> Any:
 # -- memory registered with CUDA --------------------------------------------------------------------------
 
 _pins: weakref.WeakSet[_core.Mapping] = weakref.WeakSet()
-
-
-def _has_cuda() -> bool:
-    return has_cuda(torch)
-
-
-def _placed(device: Any) -> Any:
-    place = torch.device(device)
-    return place if place.type != "cuda" or _has_cuda() else torch.device("cpu")
 
 
 def _register(mapping: _core.Mapping) -> str:

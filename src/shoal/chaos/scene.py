@@ -22,12 +22,12 @@ from shoal.chaos.held import Held, launcher_pid
 from shoal.chaos.marked import ACTIONS, POINTS, Checker, Violation
 from shoal.chaos.rounds import Outcome, Round, Tell
 
-__all__ = ["AGAIN", "Faults", "Scene"]
+__all__ = ["Faults", "Scene"]
 
 SIGNALS = [signal.SIGKILL] * 6 + [signal.SIGSEGV, signal.SIGABRT]
 _OFTEN = 0.25
 _RESTS, _REST_S = 0.1, 0.25
-AGAIN = ", right after another"
+_AGAIN = ", right after another"
 
 
 class Scene:
@@ -55,7 +55,7 @@ class Scene:
     def rest(self, timing: str) -> str:
         """Sometimes lets a while pass before a fault, as it does in life; what to call the time it takes."""
         if timing in self._rested and self.random.random() > _RESTS:
-            return timing + AGAIN
+            return timing + _AGAIN
         self._rested.add(timing)
         time.sleep(_REST_S)
         return timing

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from shoal.replay.batches import Batch, Kind, PrioritizedBatch, Specs, begun, empty
 
-__all__ = ["Tensors", "has_cuda", "say_once"]
+__all__ = ["Tensors", "has_cuda", "placed", "say_once"]
 
 _SETS = 2
 _LINE = 64
@@ -51,6 +51,12 @@ def has_cuda(torch: Any) -> bool:
     return False
 
 
+def placed(torch: Any, device: Any) -> Any:
+    """That device; the CPU in place of CUDA where there is none."""
+    place = torch.device(device)
+    return place if place.type != "cuda" or has_cuda(torch) else torch.device("cpu")
+
+
 class Tensors:
     """Gives the batches of one buffer as tensors."""
 
@@ -69,11 +75,9 @@ class Tensors:
     ) -> Kind:
         """A batch of tensors on a device, gathered by `fill`."""
         torch = self._torch
-        place = torch.device(device)
-        if place.type == "cuda" and has_cuda(torch):
-            return self._lane(place).filled(kind, n, specs, fill)
+        place = placed(torch, device)
         if place.type == "cuda":
-            place = torch.device("cpu")
+            return self._lane(place).filled(kind, n, specs, fill)
         batch = empty(kind, n, specs)
         fill(batch)
         return _mapped(batch, {name: torch.from_numpy(array).to(place) for name, array in _arrays(batch)})
