@@ -9,7 +9,7 @@
 #include <emmintrin.h>
 #endif
 
-enum { AHEAD = 32, TOGETHER = 64, MISSES = 4096 }; /* rows gathered, and pushed, at once */
+enum { AHEAD = 64, TOGETHER = 64, MISSES = 4096 }; /* rows gathered, and pushed, at once */
 
 /* Calls `copy(size)` with a size that the compiler knows where it is one that records are made of. */
 #define BY_SIZE(bytes, copy)                                                                                 \
@@ -38,6 +38,11 @@ static uint64_t block_of(const shoal_ring *ring) { return ring->stride < 1024 ? 
 
 static inline uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
+/* How many rows are on their way from memory at once: as many as leave room in the nearest cache. */
+static uint64_t reach_of(const shoal_ring *ring) {
+    return block_of(ring) == 1 ? 1 : least(256, 16384 / ring->stride);
+}
+
 /* Long fields go past the cache, where nobody wants them soon: a store that does not first read the line. */
 enum { STREAMED = 4096 };
 
@@ -63,20 +68,21 @@ static void stream(char *to, const char *from, uint64_t bytes) {
 static void stream(char *to, const char *from, uint64_t bytes) { shoal_racy_copy(to, from, bytes); }
 #endif
 
-/* Rows from the caller's arrays, from the `first` one on, into records at `records[i]`. */
-static void scatter(shoal_columns columns, char *const *records, uint64_t count, const void *const *in,
-                    uint64_t first) {
+/* Rows from the caller's arrays, from the `first` one on, into records that follow each other. */
+static void scatter(shoal_columns columns, char *records, uint64_t stride, uint64_t count,
+                    const void *const *in, uint64_t first) {
     for (uint64_t c = 0; c < columns.count; c++) {
-        const uint64_t bytes = columns.items[c].bytes, offset = columns.items[c].offset;
+        const uint64_t bytes = columns.items[c].bytes;
         const char *from = (const char *)in[c] + first * bytes;
+        char *to = records + columns.items[c].offset;
         if (bytes >= STREAMED) {
             for (uint64_t i = 0; i < count; i++)
-                stream(records[i] + offset, from + i * bytes, bytes);
+                stream(to + i * stride, from + i * bytes, bytes);
             continue;
         }
 #define SCATTER(size)                                                                                        \
-    for (uint64_t i = 0; i < count; i++)                                                                     \
-    shoal_racy_copy(records[i] + offset, from + i * (size), (size))
+    _Pragma("GCC unroll 4") for (uint64_t i = 0; i < count; i++, to += stride, from += (size))               \
+        shoal_racy_copy(to, from, (size))
         BY_SIZE(bytes, SCATTER)
     }
 }
@@ -102,31 +108,20 @@ uint64_t shoal_ring_push(shoal_ring *ring, shoal_columns columns, const void *co
     const uint64_t block = block_of(ring) == 1 ? 1 : TOGETHER;
     const uint64_t most = least(ring->capacity < 4 ? 1 : ring->capacity / 2, block);
     uint64_t done = 0, lost = 0, since = 0;
-    while (done < count) { /* more than once: some turns were lost */
-        uint64_t left = count - done, ticket = shoal_ring_tickets(ring, left);
-        shoal_turn turn = shoal_ring_turn(ring, ticket);
-        while (left != 0) {
-            char *records[TOGETHER];
-            shoal_turn turns[TOGETHER];
-            const uint64_t now = least(left, most);
-            uint64_t held = 0;
-            shoal_ring_hold(ring, ticket, now);
-            for (uint64_t i = 0; i < now; i++, ticket++) {
-                records[held] = shoal_ring_claim(ring, turn);
-                turns[held] = turn;
-                ids[done + held] = ticket;
-                held += records[held] != NULL;
-                if (++turn.slot == ring->capacity)
-                    turn = (shoal_turn){0, turn.lap + 1};
-            }
-            scatter(columns, records, held, in, done);
-            for (uint64_t i = 0; i < held; i++)
-                shoal_ring_commit(ring, turns[i]);
-            done += held;
-            left -= now;
-            lost = held == 0 ? lost + now : 0;
-            since = held == 0 ? since : 0;
+    while (done < count) {
+        const uint64_t before = done, taken = least(count - done, most);
+        const uint64_t ticket = shoal_ring_take(ring, taken), end = ticket + taken;
+        for (uint64_t at = ticket, now; at < end; at += now != 0 ? now : 1) {
+            const shoal_turn turn = shoal_ring_turn(ring, at);
+            now = shoal_ring_claim(ring, at, turn, end - at);
+            scatter(columns, ring->rows + turn.slot * ring->stride, ring->stride, now, in, done);
+            shoal_ring_commit(ring, turn, now);
+            for (uint64_t i = 0; i < now; i++)
+                ids[done + i] = at + i;
+            done += now;
         }
+        lost = done == before ? lost + taken : 0;
+        since = done == before ? since : 0;
         if (lost >= ring->capacity && !wait_for_room(&since)) /* not one of a whole lap was to be had */
             break;
     }
@@ -139,32 +134,34 @@ uint64_t shoal_ring_push(shoal_ring *ring, shoal_columns columns, const void *co
  * found with, or 0 if what was copied is not to be used. At most AHEAD. */
 static void copy_rows(const shoal_ring *ring, shoal_columns columns, const uint64_t *slots, uint64_t first,
                       uint64_t count, void *const *out, uint64_t *words) {
-    const char *records[AHEAD];
+    shoal_word64 *records[AHEAD];
     for (uint64_t i = 0; i < count; i++) {
-        words[i] = shoal_ring_look(ring, slots[i]);
-        records[i] = ring->rows + slots[i] * ring->stride;
+        records[i] = shoal_ring_at(ring, slots[i]);
+        words[i] = shoal_ring_look_at(records[i]);
     }
     for (uint64_t c = 0; c < columns.count; c++) {
         const uint64_t bytes = columns.items[c].bytes, offset = columns.items[c].offset;
         char *to = (char *)out[c] + first * bytes;
 #define GATHER(size)                                                                                         \
-    for (uint64_t i = 0; i < count; i++)                                                                     \
-    shoal_racy_copy(to + i * (size), records[i] + offset, (size))
+    _Pragma("GCC unroll 4") for (uint64_t i = 0; i < count; i++)                                             \
+        shoal_racy_copy(to + i * (size), (const char *)records[i] + offset, (size))
         BY_SIZE(bytes, GATHER)
     }
     shoal_ring_copied();
     for (uint64_t i = 0; i < count; i++)
-        words[i] = shoal_ring_is_still(ring, slots[i], words[i]) ? words[i] : 0;
+        words[i] = shoal_ring_is_still(records[i], words[i]) ? words[i] : 0;
+}
+
+static inline void prefetch_row(const char *row, uint64_t stride) {
+    const uint64_t bytes = stride < 512 ? stride : 512; /* then the hardware goes on */
+    __builtin_prefetch(row);
+    for (uint64_t at = 64; at < bytes; at += 64)
+        __builtin_prefetch(row + at);
 }
 
 static void prefetch(const shoal_ring *ring, const uint64_t *slots, uint64_t count) {
-    const uint64_t bytes = ring->stride < 512 ? ring->stride : 512; /* then the hardware goes on */
-    for (uint64_t i = 0; i < count; i++) {
-        const char *row = ring->rows + slots[i] * ring->stride;
-        __builtin_prefetch(row);
-        for (uint64_t at = 64; at < bytes; at += 64)
-            __builtin_prefetch(row + at);
-    }
+    for (uint64_t i = 0; i < count; i++)
+        prefetch_row(ring->rows + slots[i] * ring->stride, ring->stride);
 }
 
 uint64_t shoal_ring_fetch(const shoal_ring *ring, shoal_columns columns, const uint64_t *ids, uint64_t count,
@@ -186,30 +183,37 @@ uint64_t shoal_ring_fetch(const shoal_ring *ring, shoal_columns columns, const u
     return number;
 }
 
-/* Numbers below `range`, each with the same chance: the high part of a product, drawn again where its low
- * part says that this one would come too often. Short ranges have two numbers from one draw. */
-static void draw(shoal_rng *rng, uint64_t range, uint64_t *out, uint64_t count) {
+/* Slots below `range`, each with the same chance, the first of their rows on their way: the high part of a
+ * product, drawn again where its low part says that this one would come too often. Short ranges have two from
+ * one number. */
+static void draw(const shoal_ring *ring, shoal_rng *rng, uint64_t range, uint64_t *out, uint64_t count) {
+    const char *rows = ring->rows;
+    const uint64_t stride = ring->stride, reach = reach_of(ring);
+    shoal_rng own = *rng; /* of which nothing can be stored here by another name */
     uint64_t i = 0;
+#define DRAWN(slot, part, threshold)                                                                         \
+    out[i] = (slot);                                                                                         \
+    if (i < reach)                                                                                           \
+        prefetch_row(rows + out[i] * stride, stride);                                                        \
+    i += (part) >= (threshold)
     if (range <= UINT32_MAX) {
         const uint32_t short_range = (uint32_t)range, threshold = -short_range % short_range;
         while (i < count) {
-            const uint64_t drawn = shoal_random64(rng);
+            const uint64_t drawn = shoal_random64(&own);
             const uint64_t high = (drawn >> 32) * range, low = (drawn & UINT32_MAX) * range;
-            out[i] = high >> 32;
-            i += (uint32_t)high >= threshold;
+            DRAWN(high >> 32, (uint32_t)high, threshold);
             if (i < count) {
-                out[i] = low >> 32;
-                i += (uint32_t)low >= threshold;
+                DRAWN(low >> 32, (uint32_t)low, threshold);
             }
         }
-        return;
+    } else {
+        const uint64_t threshold = -range % range;
+        while (i < count) {
+            const shoal_u128 product = (shoal_u128)shoal_random64(&own) * range;
+            DRAWN((uint64_t)(product >> 64), (uint64_t)product, threshold);
+        }
     }
-    const uint64_t threshold = -range % range;
-    while (i < count) {
-        const shoal_u128 product = (shoal_u128)shoal_random64(rng) * range;
-        out[i] = (uint64_t)(product >> 64);
-        i += (uint64_t)product >= threshold;
-    }
+    *rng = own;
 }
 
 #define MISSING UINT64_MAX
@@ -219,13 +223,15 @@ static void draw(shoal_rng *rng, uint64_t range, uint64_t *out, uint64_t count) 
 static uint64_t gather(const shoal_ring *ring, shoal_columns columns, uint64_t begin, uint64_t end,
                        uint64_t *slots, void *const *out, uint64_t *ids) {
     const uint64_t block = block_of(ring);
+    const uint64_t reach = reach_of(ring);
     uint64_t missing = 0;
-    prefetch(ring, slots + begin, least(block, end - begin));
+    if (begin != 0)
+        prefetch(ring, slots + begin, least(reach, end - begin));
     for (uint64_t at = begin, now; at < end; at += now) {
         uint64_t words[AHEAD];
         now = least(block, end - at);
-        prefetch(ring, slots + at + now,
-                 least(block, end - at - now)); /* on their way while these are copied */
+        if (end - at > reach) /* these are on their way while those are copied */
+            prefetch(ring, slots + at + reach, least(now, end - at - reach));
         copy_rows(ring, columns, slots + at, at, now, out, words);
         for (uint64_t i = at; i < at + now; i++) {
             const uint64_t word = words[i - at];
@@ -270,10 +276,12 @@ uint64_t shoal_ring_draw(const shoal_ring *ring, const shoal_tree *tree, shoal_r
     const uint64_t used = shoal_ring_length(ring);
     if (used == 0 || (tree != NULL && !(shoal_tree_total(tree) > 0)))
         return 0;
-    if (tree == NULL)
-        draw(rng, used, slots, count);
-    else
+    if (tree == NULL) {
+        draw(ring, rng, used, slots, count);
+    } else {
         shoal_tree_draw(tree, rng, slots, weights, count);
+        prefetch(ring, slots, least(count, reach_of(ring)));
+    }
     return count;
 }
 

@@ -50,7 +50,8 @@ class Given {
         if (!is_dict_)
             return false;
         item = nb::borrow(PyDict_GetItemWithError(given_.ptr(), field.name.ptr()));
-        PyErr_Clear();
+        if (!item.is_valid())
+            PyErr_Clear();
         return item.is_valid();
     }
     /* The memory of an array that fits: of one value, or of `rows` of them. Else NULL. */

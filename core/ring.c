@@ -38,6 +38,12 @@ int shoal_ring_has_writers(const shoal_ring *ring) {
     return fcntl(ring->lock_fd, GET_LOCK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 
+static void raise_to(shoal_word64 *word, uint64_t least) {
+    uint64_t found = atomic_load(word);
+    while (found < least && !atomic_compare_exchange_weak(word, &found, least))
+        ;
+}
+
 /* Under a number that this process has just got, and that a dead writer had. */
 static void drop_held(shoal_ring *ring) {
     const shoal_ring_writer *last = &ring->writers[ring->writer];
@@ -54,6 +60,8 @@ int shoal_ring_register(shoal_ring *ring) {
         struct flock lock;
         if (lock_number(ring->lock_fd, writer, SET_LOCK, &lock) == 0) {
             ring->writer = writer;
+            ring->clear = 0;
+            raise_to(ring->numbered, writer + 1); /* before any line of its says something */
             drop_held(ring);
             return 0;
         }
@@ -63,8 +71,21 @@ int shoal_ring_register(shoal_ring *ring) {
     return -EAGAIN;
 }
 
-uint64_t shoal_ring_tickets(shoal_ring *ring, uint64_t count) {
-    return atomic_fetch_add_explicit(ring->tail, count, memory_order_relaxed);
+void shoal_ring_look_around(shoal_ring *ring, uint64_t ticket) {
+    const uint64_t numbered = atomic_load_explicit(ring->numbered, memory_order_relaxed);
+    uint64_t clear = ring->capacity; /* from `ticket` on; the tickets behind are not all taken yet */
+    for (uint32_t w = 0; w < numbered && w < SHOAL_RING_WRITERS; w++) {
+        const shoal_ring_writer *other = &ring->writers[w];
+        const uint64_t held = atomic_load_explicit(&other->held, memory_order_acquire);
+        const uint64_t from = atomic_load_explicit(&other->held_from, memory_order_acquire);
+        if (w == ring->writer || held == 0 || from >= ticket)
+            continue; /* whose tickets are later looks out for us */
+        const uint64_t behind = (ticket - from) % ring->capacity;
+        const uint64_t until = behind < held ? 0 : ring->capacity - behind; /* we come to its slots, or are */
+        if (until < clear && (until != 0 || shoal_ring_is_alive(ring, w)))
+            clear = until;
+    }
+    ring->clear = ticket + clear;
 }
 
 void shoal_ring_count(shoal_ring *ring, uint64_t rows) {
@@ -104,9 +125,7 @@ static uint64_t newest(const shoal_ring *ring) {
 void shoal_ring_recover(shoal_ring *ring) {
     const uint64_t rows = newest(ring), counted = shoal_ring_total(ring);
     const uint64_t found = rows > counted ? rows : counted; /* each had a ticket of its own */
-    uint64_t tail = atomic_load(ring->tail);
-    while (tail < found && !atomic_compare_exchange_weak(ring->tail, &tail, found))
-        ;
+    raise_to(ring->tail, found);
 }
 
 int shoal_ring_is_held(const shoal_ring *ring, uint64_t word) {

@@ -3,13 +3,22 @@
  *    tail, the next ticket        record s: word = { lap | owner | state }, then the row
  *    ticket t -> slot s = t % capacity, lap = t / capacity + 1             a row's id is its ticket
  *
- * 1. Write: take a ticket, then the slot by a compare-and-swap of its word to OPEN, never from a living
- * owner; a release fence; the record; the word again, FULL (release).
+ * 1. Write: say on one's own line which tickets come next, and take them by a compare-and-swap of the tail:
+ * what a line says is its writer's until it says otherwise. A slot that a living writer's line still names,
+ * by a ticket of an earlier lap, is passed by. Each word OPEN; a release fence; the records; each word FULL
+ * (release); the line empty again.
  * 2. Read: load the word (acquire); if FULL, copy the record; acquire fence; load the word again: the copy
  * counts only if it is the same.
  * 3. Who reads never waits, and who writes only where others at work hold every slot, two seconds at most: a
  * slot held by a writer that sleeps is skipped (it holds at most half of them, or one), one held by a writer
  * that died is taken; a row is seen whole or not at all.
+ *
+ * Why no slot has two writers: two that meet in one have tickets of different laps. The earlier said so on
+ * its line before the tail passed its ticket, the later took its own from the tail after that, so it sees the
+ * line as it is then, or as it was left when all was committed. A line whose swap failed names tickets that
+ * are another's: it costs somebody a turn at most.
+ *
+ * Why one look at the lines is good for a lap: who takes tickets later takes later ones, and looks itself.
  *
  * Why an accepted copy is what was committed: the first load saw the FULL of this lap, which follows the
  * record's stores. Later stores into the record follow the fence of a later claim; had the copy read one of
@@ -35,19 +44,20 @@ enum { SHOAL_RING_WRITERS = 1024 };
 /* Writer of a line: the process that holds the lock of its number. Readers: all, for the sum. */
 typedef struct shoal_ring_writer {
     shoal_word64 committed; /* rows ever; a writer killed right after a commit may not have counted it */
-    shoal_word64 held_from,
-        held;        /* tickets it may have claimed and not committed: who gets its number next */
-    uint64_t pad[5]; /* looks at them */
+    shoal_word64 held_from, held; /* how many tickets, from which on, are its own and not all committed */
+    uint64_t pad[5];
 } shoal_ring_writer;
 
 typedef struct shoal_ring {
     shoal_word64 *tail;
+    shoal_word64 *numbered;     /* writers' numbers that were ever given are below */
     shoal_ring_writer *writers; /* SHOAL_RING_WRITERS */
     char *rows;                 /* `capacity` records. Writers of one: who claims its slot. Readers: all */
     uint64_t capacity, stride;
     struct shoal_ring_mark *mark; /* of a ring in a file, whose records have checks: durable.h; else NULL */
     int lock_fd;     /* an open file description of this handle's own: holds its number, asks for others' */
     uint32_t writer; /* this handle's number; SHOAL_RING_WRITERS: it only reads */
+    uint64_t clear;  /* up to which ticket slots are nobody else's */
 } shoal_ring;
 
 /* Numbers a writer by a lock that the kernel drops with the process, and drops what the last of that number
@@ -96,22 +106,17 @@ static inline shoal_turn shoal_ring_turn(const shoal_ring *ring, uint64_t ticket
     return turn;
 }
 
-/* `count` tickets in a row; each must then be claimed, and may be lost. */
-uint64_t shoal_ring_tickets(shoal_ring *ring, uint64_t count);
 /* Whether a word is a living writer's. */
 int shoal_ring_is_held(const shoal_ring *ring, uint64_t word);
 /* Stores the check of a record that is written (durable.h). */
 void shoal_ring_seal(const shoal_ring *ring, shoal_turn turn);
 void shoal_ring_count(shoal_ring *ring, uint64_t rows); /* so many were committed by this writer */
 
-#ifndef __cplusplus
-/* Says which tickets this writer is about to claim; none when all are committed. */
-static inline void shoal_ring_hold(shoal_ring *ring, uint64_t from, uint64_t count) {
-    shoal_ring_writer *own = &ring->writers[ring->writer];
-    atomic_store_explicit(&own->held_from, from, memory_order_relaxed);
-    atomic_store_explicit(&own->held, count, memory_order_release);
-}
+/* Looks at the other writers' lines: up to which ticket, from `ticket` on, which is this writer's, slots are
+ * nobody else's. */
+void shoal_ring_look_around(shoal_ring *ring, uint64_t ticket);
 
+#ifndef __cplusplus
 /* Named protocol steps, for tests that stop or kill a process in between. */
 #ifdef SHOAL_RING_STEP
 void SHOAL_RING_STEP(const char *name);
@@ -119,46 +124,76 @@ void SHOAL_RING_STEP(const char *name);
 #define SHOAL_RING_STEP(name) ((void)0)
 #endif
 
-/* The record of the turn's slot, to be written behind its word; NULL if the turn is lost: take another
- * ticket. A writer may hold several slots, each once. */
-static inline char *shoal_ring_claim(shoal_ring *ring, shoal_turn turn) {
-    shoal_word64 *at = shoal_ring_at(ring, turn.slot);
-    const uint64_t mine = shoal_ring_word(turn.lap, ring->writer, SHOAL_RING_OPEN);
-    SHOAL_RING_STEP("ticket");
-    uint64_t word = atomic_load_explicit(at, memory_order_acquire);
+/* Says which tickets are this writer's; none when all are committed. Both stores come after what was
+ * committed before; partner: shoal_ring_look_around. */
+static inline void shoal_ring_hold(shoal_ring *ring, uint64_t from, uint64_t count) {
+    shoal_ring_writer *own = &ring->writers[ring->writer];
+    atomic_store_explicit(&own->held_from, from, memory_order_release);
+    atomic_store_explicit(&own->held, count, memory_order_release);
+}
+
+/* The first of `count` tickets in a row, at most half the capacity, or one; until shoal_ring_hold says other
+ * ones they are this writer's. Partner: itself in another writer, which then sees what this one holds. */
+static inline uint64_t shoal_ring_take(shoal_ring *ring, uint64_t count) {
+    uint64_t tail = atomic_load_explicit(ring->tail, memory_order_relaxed);
     do {
-        if (shoal_ring_lap(word) >= turn.lap)
-            return NULL; /* we slept a whole lap */
-        if (shoal_ring_state(word) == SHOAL_RING_OPEN && shoal_ring_is_held(ring, word))
-            return NULL; /* never a living writer's */
-    } while (
-        !atomic_compare_exchange_weak_explicit(at, &word, mine, memory_order_acq_rel, memory_order_acquire));
-    SHOAL_RING_STEP("claimed");
-    /* Before any store into the record; partner: shoal_ring_unchanged of a read that the claim overtakes. The
-     * thread sanitizer knows no fences: for it, both sides touch the word itself. */
-#ifdef __SANITIZE_THREAD__
-    (void)atomic_fetch_add_explicit(at, 0, memory_order_acq_rel);
-#else
-    atomic_thread_fence(memory_order_release);
+        shoal_ring_hold(ring, tail, count);
+        SHOAL_RING_STEP("said");
+    } while (!atomic_compare_exchange_weak_explicit(ring->tail, &tail, tail + count, memory_order_acq_rel,
+                                                    memory_order_relaxed));
+    SHOAL_RING_STEP("taken");
+    return tail;
+}
+
+/* How many of `count` records, from that of `ticket` on, which was taken, are this writer's to be filled
+ * behind their words: up to the last slot, or to one that a living writer is at; 0: this ticket is lost.
+ * Partner: shoal_ring_copied of a read that is overtaken. */
+static inline uint64_t shoal_ring_claim(shoal_ring *ring, uint64_t ticket, shoal_turn turn, uint64_t count) {
+    if (ticket + count > ring->clear)
+        shoal_ring_look_around(ring, ticket);
+    if (count > ring->clear - ticket)
+        count = ring->clear - ticket;
+    if (count > ring->capacity - turn.slot)
+        count = ring->capacity - turn.slot;
+    const uint64_t open = shoal_ring_word(turn.lap, ring->writer, SHOAL_RING_OPEN);
+    const uint64_t stride = ring->stride;
+    char *record = ring->rows + turn.slot * stride;
+    for (uint64_t i = 0; i < count; i++, record += stride) {
+        atomic_store_explicit((shoal_word64 *)(void *)record, open, memory_order_relaxed);
+#ifdef __SANITIZE_THREAD__ /* which knows no fences: for it, both sides touch the word itself */
+        (void)atomic_fetch_add_explicit((shoal_word64 *)(void *)record, 0, memory_order_acq_rel);
 #endif
-    return (char *)at;
+        SHOAL_RING_STEP("claimed");
+    }
+#ifndef __SANITIZE_THREAD__
+    atomic_thread_fence(memory_order_release); /* before any store into a record */
+#endif
+    return count;
 }
 
-/* Makes the record visible. Nobody takes the slot of a living owner, so this is a plain store; partner:
- * shoal_ring_look. */
-static inline void shoal_ring_commit(shoal_ring *ring, shoal_turn turn) {
-    SHOAL_RING_STEP("written");
-    if (ring->mark != NULL)
-        shoal_ring_seal(ring, turn);
-    atomic_store_explicit(shoal_ring_at(ring, turn.slot),
-                          shoal_ring_word(turn.lap, ring->writer, SHOAL_RING_FULL), memory_order_release);
-    SHOAL_RING_STEP("committed");
+/* Makes `count` records visible that were claimed at once; partner: shoal_ring_look. */
+static inline void shoal_ring_commit(shoal_ring *ring, shoal_turn turn, uint64_t count) {
+    const uint64_t full = shoal_ring_word(turn.lap, ring->writer, SHOAL_RING_FULL);
+    const uint64_t stride = ring->stride;
+    const int has_checks = ring->mark != NULL;
+    char *record = ring->rows + turn.slot * stride;
+    for (uint64_t i = 0; i < count; i++, record += stride) {
+        SHOAL_RING_STEP("written");
+        if (has_checks)
+            shoal_ring_seal(ring, (shoal_turn){turn.slot + i, turn.lap});
+        atomic_store_explicit((shoal_word64 *)(void *)record, full, memory_order_release);
+        SHOAL_RING_STEP("committed");
+    }
 }
 
-/* The word of a slot, for shoal_ring_unchanged, if there is a row; else 0. Partner: shoal_ring_commit. */
-static inline uint64_t shoal_ring_look(const shoal_ring *ring, uint64_t slot) {
-    const uint64_t word = atomic_load_explicit(shoal_ring_at(ring, slot), memory_order_acquire);
+/* The word of a record or slot, for shoal_ring_unchanged, if there is a row; else 0. Partner:
+ * shoal_ring_commit. */
+static inline uint64_t shoal_ring_look_at(const shoal_word64 *at) {
+    const uint64_t word = atomic_load_explicit(at, memory_order_acquire);
     return shoal_ring_state(word) == SHOAL_RING_FULL ? word : 0;
+}
+static inline uint64_t shoal_ring_look(const shoal_ring *ring, uint64_t slot) {
+    return shoal_ring_look_at(shoal_ring_at(ring, slot));
 }
 
 /* The id of the row that a word of shoal_ring_look stands for. */
@@ -166,23 +201,23 @@ static inline uint64_t shoal_ring_id(const shoal_ring *ring, uint64_t slot, uint
     return (shoal_ring_lap(word) - 1) * ring->capacity + slot;
 }
 
-/* Whether what was copied since shoal_ring_look gave `word` is that row. Partner: the fence of a claim. Of
+/* Whether what was copied since shoal_ring_look gave `word` is that row. Partner: shoal_ring_claim. Of
  * many copies, one shoal_ring_copied comes after all of them, and then shoal_ring_is_still for each. */
 static inline void shoal_ring_copied(void) {
 #ifndef __SANITIZE_THREAD__
     atomic_thread_fence(memory_order_acquire);
 #endif
 }
-static inline int shoal_ring_is_still(const shoal_ring *ring, uint64_t slot, uint64_t word) {
+static inline int shoal_ring_is_still(shoal_word64 *at, uint64_t word) {
 #ifdef __SANITIZE_THREAD__
-    return atomic_fetch_add_explicit(shoal_ring_at(ring, slot), 0, memory_order_acq_rel) == word;
+    return atomic_fetch_add_explicit(at, 0, memory_order_acq_rel) == word;
 #else
-    return atomic_load_explicit(shoal_ring_at(ring, slot), memory_order_relaxed) == word;
+    return atomic_load_explicit(at, memory_order_relaxed) == word;
 #endif
 }
 static inline int shoal_ring_unchanged(const shoal_ring *ring, uint64_t slot, uint64_t word) {
     shoal_ring_copied();
-    return shoal_ring_is_still(ring, slot, word);
+    return shoal_ring_is_still(shoal_ring_at(ring, slot), word);
 }
 #endif
 

@@ -36,7 +36,8 @@ class Ring {
     Ring(nb::tuple arrays, uint64_t capacity, uint64_t stride, nb::list columns, int lock_fd, bool checks) {
         for (nb::handle array : arrays)
             kept_.push_back(nb::borrow(array));
-        ring_.tail = static_cast<shoal_word64 *>(memory_of(kept_.at(0), 8));
+        ring_.tail = static_cast<shoal_word64 *>(memory_of(kept_.at(0), 64)); /* | tail | mark | numbered | */
+        ring_.numbered = ring_.tail + 3;
         ring_.writers = static_cast<shoal_ring_writer *>(
             memory_of(kept_.at(1), SHOAL_RING_WRITERS * sizeof(shoal_ring_writer)));
         ring_.rows = static_cast<char *>(memory_of(kept_.at(2), capacity * stride));
@@ -47,8 +48,7 @@ class Ring {
         if (checks && stride % 64 != 0)
             throw nb::value_error("a record with a check is whole lines");
         if (checks)
-            ring_.mark = reinterpret_cast<shoal_ring_mark *>(
-                static_cast<shoal_word64 *>(memory_of(kept_.at(0), 64)) + 1);
+            ring_.mark = reinterpret_cast<shoal_ring_mark *>(ring_.tail + 1);
         ring_.writer = SHOAL_RING_WRITERS;
         for (nb::handle column : columns) {
             Field field;
@@ -136,8 +136,8 @@ class Ring {
         return nb::borrow(reinterpret_cast<PyObject *>(&PyRange_Type))(ids_[0], ids_[count - 1] + 1);
     }
 
-    /* Draws as many rows as the arrays of the dict `out` have, into them, which must fit exactly and be
-     * writable; how many were drawn, or None if they do not fit. */
+    /* Draws as many rows as the arrays of the dict `out` and `ids` have, into them, which must fit exactly
+     * and be writable; how many were drawn, or None if they do not fit. */
     nb::object sample_into(nb::object rng, uint64_t count, nb::handle out, nb::object ids) {
         require_open();
         Given taken(fields_, array_type_, out);
@@ -148,8 +148,10 @@ class Ring {
                 return nb::none();
             taken.add(data);
         }
+        uint64_t *drawn = words_of(ids, count);
+        if (drawn == nullptr)
+            return nb::none();
         auto *generator = static_cast<shoal_rng *>(memory_of(rng, sizeof(shoal_rng)));
-        auto *drawn = static_cast<uint64_t *>(memory_of(ids, count * 8));
         return nb::cast(draw(nullptr, generator, count, {columns_.data(), columns_.size()}, taken.pointers(),
                              drawn, nullptr));
     }
@@ -295,13 +297,13 @@ class Ring {
     };
 
   private:
-    /* Of one of our own arrays. */
-    void *plain_memory(nb::handle array, uint64_t bytes) const {
+    /* The memory of an array of exactly `count` words; NULL if it is none. */
+    uint64_t *words_of(nb::handle array, uint64_t count) const {
         const ArrayHead *head = ArrayHead::of(array, array_type_);
-        if (head == nullptr || head->ndim != 1 || !head->plain() ||
-            static_cast<uint64_t>(head->shape[0]) * 8 < bytes)
-            throw nb::value_error("expected an array of 64-bit words");
-        return head->data;
+        const bool fits = head != nullptr && head->dtype == word_type_.ptr() && head->plain() &&
+                          (head->flags & ArrayHead::WRITEABLE) != 0 && head->ndim == 1 &&
+                          static_cast<uint64_t>(head->shape[0]) == count;
+        return fits ? reinterpret_cast<uint64_t *>(head->data) : nullptr;
     }
 
     static bool as_number(const Field &field, PyObject *value, char *out) {
@@ -382,6 +384,7 @@ class Ring {
         raise_system(result, "lock a writer's place in the buffer");
     }
     nb::object array_type_ = nb::module_::import_("numpy").attr("ndarray");
+    nb::object word_type_ = nb::module_::import_("numpy").attr("dtype")("uint64");
     std::vector<nb::object> kept_;
     std::vector<Field> fields_;
     std::vector<shoal_column> columns_;

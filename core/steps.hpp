@@ -21,8 +21,8 @@ class Steps {
         : kept_{ring, next, last, over}, ring_(nb::cast<Ring &>(ring)),
           next_(static_cast<uint64_t *>(memory_of(next, ring_.ring()->capacity * 8))), count_(nb::len(last)),
           last_(static_cast<uint64_t *>(memory_of(last, count_ * 8))),
-          over_(static_cast<uint8_t *>(memory_of(over, count_))), resets_next_(resets_next), known_(count_),
-          slots_(count_), ids_(count_), rewards_(count_), in_(ring_.fields().size()) {
+          over_(static_cast<uint8_t *>(memory_of(over, count_))), resets_next_(resets_next), ids_(count_),
+          rewards_(count_), in_(ring_.fields().size()) {
         if (nb::len(columns) != COLUMNS || in_.size() != COLUMNS)
             throw nb::value_error("one column for each part of a step");
         for (size_t i = 0; i < COLUMNS; i++)
@@ -43,43 +43,41 @@ class Steps {
             return false;
         const auto *ended = static_cast<const uint8_t *>(in_[column_[TERMINATED]]);
         const auto *cut = static_cast<const uint8_t *>(in_[column_[TRUNCATED]]);
-        uint8_t over = 0;
+        const size_t count = count_; /* the compiler knows it to stay as it is */
+        uint8_t *over = over_, any = 0;
         uint64_t begun = 0;
-        for (size_t i = 0; i < count_; i++)
+        for (size_t i = 0; i < count; i++)
             begun |= last_[i];
-        for (size_t i = 0; i < count_ && !resets_next_; i++)
-            over |= over_[i] | ended[i] | cut[i];
-        if (begun == 0 || over != 0)
+        for (size_t i = 0; i < count && !resets_next_; i++)
+            any |= over[i] | ended[i] | cut[i];
+        if (begun == 0 || any != 0)
             return false;
-        ring_.push_rows(in_.data(), count_, ids_.data());
-        link();
-        for (size_t i = 0; i < count_; i++)
-            over_[i] = ended[i] | cut[i];
+        ring_.push_rows(in_.data(), count, ids_.data());
+        link(count, last_, ids_.data(), next_);
+        for (size_t i = 0; i < count; i++)
+            over[i] = ended[i] | cut[i];
         return true;
     }
 
   private:
-    /* The rows before the new ones lead to them. */
-    void link() {
-        const uint64_t capacity = ring_.ring()->capacity, first = ids_[0], slot = first % capacity;
-        uint64_t *slots = slots_.data(), *known = known_.data(),
-                 other = ids_[count_ - 1] - first - (count_ - 1);
-        for (size_t i = 0; i < count_; i++)
-            other |= known[i] ^ last_[i];
-        if (other == 0 && slot + count_ <= capacity) { /* consecutive, after rows that were added here */
-            for (size_t i = 0; i < count_; i++)
-                next_[slots[i]] = first + i + 1;
-            for (size_t i = 0; i < count_; i++) {
-                slots[i] = slot + i;
-                last_[i] = known[i] = first + i + 1;
-            }
+    /* The rows before the new ones, `last` - 1, lead to them. */
+    void link(size_t count, uint64_t *last, const uint64_t *ids, uint64_t *next) const {
+        const uint64_t capacity = ring_.ring()->capacity, first = ids[0], before = last[0];
+        const uint64_t slot = (before - 1) % capacity;
+        uint64_t other = before == 0 || slot + count > capacity || ids[count - 1] - first != count - 1;
+        for (size_t i = 0; i < count; i++)
+            other |= last[i] ^ (before + i);
+        if (other == 0) { /* consecutive rows after consecutive rows */
+            for (size_t i = 0; i < count; i++)
+                next[slot + i] = first + i + 1;
+            for (size_t i = 0; i < count; i++)
+                last[i] = first + i + 1;
             return;
         }
-        for (size_t i = 0; i < count_; i++) {
-            if (last_[i] != 0)
-                next_[(last_[i] - 1) % capacity] = ids_[i] + 1;
-            last_[i] = known[i] = ids_[i] + 1;
-            slots[i] = ids_[i] % capacity;
+        for (size_t i = 0; i < count; i++) {
+            if (last[i] != 0)
+                next[(last[i] - 1) % capacity] = ids[i] + 1;
+            last[i] = ids[i] + 1;
         }
     }
 
@@ -98,8 +96,9 @@ class Steps {
             static_cast<size_t>(head->shape[0]) != count_)
             return false;
         const auto *from = reinterpret_cast<const double *>(head->data);
-        for (size_t i = 0; i < count_; i++)
-            rewards_[i] = static_cast<float>(from[i]);
+        float *to = rewards_.data();
+        for (size_t i = 0, count = count_; i < count; i++)
+            to[i] = static_cast<float>(from[i]);
         return true;
     }
 
@@ -111,8 +110,7 @@ class Steps {
     uint64_t *last_;
     uint8_t *over_;
     bool resets_next_;
-    std::vector<uint64_t> known_, slots_,
-        ids_; /* of the newest rows: `last` as it was left here, and where */
+    std::vector<uint64_t> ids_; /* of the newest rows */
     std::vector<float> rewards_;
     std::vector<const void *> in_;
     size_t column_[COLUMNS] = {};

@@ -19,6 +19,7 @@ enum { WORDS = 22, STRIDE = 8 * (WORDS + 2), CAPACITY = 4, WRITERS = 2 };
 typedef struct memory {
     shoal_word64 tail;
     shoal_ring_mark mark;
+    shoal_word64 numbered;
     shoal_ring_writer writers[SHOAL_RING_WRITERS];
     _Alignas(64) char rows[CAPACITY * STRIDE];
 } memory;
@@ -31,6 +32,7 @@ static shoal_word stop;
 
 static shoal_ring handle(memory *of) {
     return (shoal_ring){.tail = &of->tail,
+                        .numbered = &of->numbered,
                         .writers = of->writers,
                         .rows = of->rows,
                         .capacity = CAPACITY,
@@ -139,15 +141,15 @@ static void test_a_writer_at_work_is_left_alone_and_a_dead_ones_check_is_cleared
     shoal_ring ring = begin();
     CHECK(push(&ring, 0) == 0);
     for (uint64_t i = 1; i <= CAPACITY; i++) {
-        const uint64_t ticket = shoal_ring_tickets(&ring, 1);
+        const uint64_t ticket = shoal_ring_take(&ring, 1);
         const shoal_turn turn = shoal_ring_turn(&ring, ticket);
-        CHECK(shoal_ring_claim(&ring, turn) != NULL);
+        CHECK(shoal_ring_claim(&ring, ticket, turn, 1) == 1);
         shoal_ring_seal(&ring, turn);
         mend_after_boot(shared);
         CHECK(check_at(ticket % CAPACITY) != 0);
         if (ticket == CAPACITY)
             break;
-        shoal_ring_commit(&ring, turn);
+        shoal_ring_commit(&ring, turn, 1);
     }
     close(ring.lock_fd); /* as the kernel does when it dies */
     mend_after_boot(shared);

@@ -17,7 +17,7 @@
 enum { WORDS = 512, STRIDE = 8 * WORDS + 64, WRITERS = 3, READERS = 2 };
 
 typedef struct memory {
-    shoal_word64 tail;
+    shoal_word64 tail, numbered;
     shoal_ring_writer writers[SHOAL_RING_WRITERS];
     _Alignas(64) char rows[8 * STRIDE];
 } memory;
@@ -30,6 +30,7 @@ static shoal_word stop;
 
 static shoal_ring handle(uint64_t capacity) {
     return (shoal_ring){.tail = &shared->tail,
+                        .numbered = &shared->numbered,
                         .writers = shared->writers,
                         .rows = shared->rows,
                         .capacity = capacity,
@@ -139,8 +140,8 @@ static void test_a_living_writers_slot_is_skipped_and_a_dead_ones_is_taken(void)
     CHECK(shoal_ring_register(&slow) == 0 && shoal_ring_register(&quick) == 0);
     CHECK(slow.writer != quick.writer);
     CHECK(shoal_ring_is_alive(&quick, slow.writer) && !shoal_ring_is_alive(&quick, 77));
-    const uint64_t held = shoal_ring_tickets(&slow, 1);
-    CHECK(shoal_ring_claim(&slow, shoal_ring_turn(&slow, held)) != NULL); /* and stays there */
+    const uint64_t held = shoal_ring_take(&slow, 1);
+    CHECK(shoal_ring_claim(&slow, held, shoal_ring_turn(&slow, held), 1) == 1); /* and stays there */
     uint64_t row[WORDS] = {0}, id;
     const void *in[] = {row};
     for (int i = 0; i < 6; i++) {
@@ -160,16 +161,50 @@ static void test_a_living_writers_slot_is_skipped_and_a_dead_ones_is_taken(void)
     close(shared_fd);
 }
 
-static void test_a_ticket_slept_through_is_lost(void) {
-    begin();
-    shoal_ring slow = handle(2), quick = handle(2);
-    CHECK(shoal_ring_register(&slow) == 0 && shoal_ring_register(&quick) == 0);
-    const uint64_t early = shoal_ring_tickets(&slow, 1);
+/* Pushes `count` rows, none of them into a slot from `first` to `last`. */
+static void push_beside(shoal_ring *ring, int count, uint64_t first, uint64_t last) {
     uint64_t row[WORDS] = {0}, id;
     const void *in[] = {row};
-    for (int i = 0; i < 4; i++)
-        shoal_ring_push(&quick, columns, in, 1, &id);
-    CHECK(shoal_ring_claim(&slow, shoal_ring_turn(&slow, early)) == NULL);
+    for (int i = 0; i < count; i++) {
+        CHECK(shoal_ring_push(ring, columns, in, 1, &id) == 1);
+        CHECK(id % ring->capacity < first || id % ring->capacity > last);
+    }
+}
+
+static void test_tickets_slept_with_for_laps_are_still_their_owners(void) {
+    begin();
+    shoal_ring slow = handle(8), quick = handle(8);
+    CHECK(shoal_ring_register(&slow) == 0 && shoal_ring_register(&quick) == 0);
+    push_beside(&quick, 3, 8, 8); /* it has looked around, and found all clear */
+    const uint64_t early = shoal_ring_take(&slow, 2);
+    CHECK_EQUAL(early, 3);
+    push_beside(&quick, 50, 3, 4);
+    const shoal_turn turn = shoal_ring_turn(&slow, early);
+    CHECK(shoal_ring_claim(&slow, early, turn, 2) == 2);
+    for (uint64_t slot = 3; slot <= 4; slot++)
+        memset((char *)shoal_ring_at(&slow, slot) + column.offset, 7, column.bytes);
+    shoal_ring_commit(&slow, turn, 2);
+    for (uint64_t slot = 3; slot <= 4; slot++)
+        CHECK(shoal_ring_id(&slow, slot, shoal_ring_look(&slow, slot)) == slot);
+    push_beside(&quick, 20, 3, 4); /* until it says that they are done with */
+    shoal_ring_hold(&slow, 0, 0);
+    push_beside(&quick, 8, 8, 8);
+    CHECK(shoal_ring_latest(&quick, 8, (uint64_t[8]){0}) == 8);
+    close(slow.lock_fd);
+    close(quick.lock_fd);
+    close(shared_fd);
+}
+
+static void test_a_line_that_names_anothers_tickets_costs_turns_only(void) {
+    begin();
+    shoal_ring slow = handle(8), quick = handle(8);
+    CHECK(shoal_ring_register(&slow) == 0 && shoal_ring_register(&quick) == 0);
+    shoal_ring_hold(&slow, 2, 1); /* and sleeps before its swap, which will fail */
+    push_beside(&quick, 8, 8, 8); /* these are its own, whatever others say */
+    push_beside(&quick, 30, 2, 2);
+    CHECK(shoal_ring_readable(&quick) == 8);
+    const uint64_t later = shoal_ring_take(&slow, 1);
+    CHECK(shoal_ring_claim(&slow, later, shoal_ring_turn(&slow, later), 1) == 1);
     close(slow.lock_fd);
     close(quick.lock_fd);
     close(shared_fd);
@@ -218,7 +253,8 @@ static void test_rows_are_whole_and_ids_unique_under_fire(void) {
 int main(void) {
     RUN(test_rows_are_whole_and_ids_unique_under_fire);
     RUN(test_a_living_writers_slot_is_skipped_and_a_dead_ones_is_taken);
-    RUN(test_a_ticket_slept_through_is_lost);
+    RUN(test_tickets_slept_with_for_laps_are_still_their_owners);
+    RUN(test_a_line_that_names_anothers_tickets_costs_turns_only);
     RUN(test_a_copy_has_the_rows_and_a_tail_behind_is_mended);
     free(shared);
     return 0;

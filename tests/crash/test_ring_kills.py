@@ -13,9 +13,13 @@ from shoal.chaos.ledger import FIELDS, WORDS, Ledger, Writer
 from shoal.chaos.rounds import Round, perform
 
 
-@pytest.mark.parametrize(("capacity", "in_file"), [(3, False), (8, False), (200, False), (5000, True)])
-def test_a_killed_writer_costs_at_most_the_row_it_was_writing(capacity, in_file):
-    outcome = perform(Round("ring", capacity, 60, {"rings": [[capacity, in_file]]}), 60, lambda done: None)
+@pytest.mark.parametrize(
+    ("capacity", "in_file", "words"),
+    [(3, False, WORDS), (8, False, 96), (200, False, WORDS), (200, False, 96), (5000, True, WORDS)],
+)
+def test_a_killed_writer_costs_at_most_the_rows_it_was_writing(capacity, in_file, words):
+    rings = {"rings": [[capacity, in_file, words]]}
+    outcome = perform(Round("ring", capacity, 60, rings), 60, lambda done: None)
     assert outcome.violations == [], outcome.facts
     assert outcome.kills == 60 and outcome.rows > 60
 

@@ -97,8 +97,7 @@ def push(state: State, number: int) -> Iterator[State]:
             after = replace(self, at="claim", lap=state.tail + 1, tries=self.tries - 1)
             yield moved(after, tail=state.tail + 1)
     elif self.at == "claim":
-        taken = state.word[2] == OPEN and state.word[1] != DEAD
-        if state.word[0] >= self.lap or taken:
+        if any(other.at in HOLDING and other.lap < self.lap for other in state.openers):
             yield moved(replace(self, at="ticket"))
         else:
             yield moved(replace(self, at="record"), word=(self.lap, number, OPEN))
@@ -111,7 +110,8 @@ def push(state: State, number: int) -> Iterator[State]:
         yield moved(replace(self, at="done"), word=(self.lap, number, FULL), committed=committed)
 
 
-PUSHING = ("ticket", "claim", "record", "seal", "commit", "done")
+HOLDING = ("claim", "record", "seal", "commit")
+PUSHING = ("ticket", *HOLDING, "done")
 
 
 def check(state: State) -> None:

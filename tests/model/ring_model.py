@@ -1,7 +1,8 @@
 """The ring's protocol as a small machine, explored through every interleaving and every crash.
 
-Two writers and a reader over a ring of two slots; a record is two words, so that a torn one can be seen.
-Memory is sequentially consistent here: weak memory is what the fences of core/ring.c are for.
+Writers and a reader over a ring of two slots; a record is two words, so that a torn one can be seen. A writer
+that died may be followed by one under its number. Memory is sequentially consistent here: weak memory is what
+the fences of core/ring.h are for.
 """
 
 from __future__ import annotations
@@ -11,16 +12,25 @@ from dataclasses import dataclass, replace
 
 EMPTY, OPEN, FULL = range(3)
 SLOTS = 2
+FOR_EVER = 1000
+TICKETS = 9
+"""A bound on those that are passed by."""
 
 Word = tuple[int, int, int]  # lap, owner, state
+Line = tuple[int, int]  # held from, how many
 
 
 @dataclass(frozen=True)
 class Writer:
-    at: str = "ticket"
+    at: str = "tail"
     rows: int = 2
     ticket: int = -1
-    seen: Word = (0, 0, EMPTY)
+    clear: int = 0
+    other: int = 0
+    """Whose line it looks at."""
+    seen: Line = (0, 0)
+    found: int = 0
+    """What it has found out so far about how long its slots are clear."""
     alive: bool = True
 
 
@@ -37,6 +47,7 @@ class Reader:
 @dataclass(frozen=True)
 class State:
     writers: tuple[Writer, ...]
+    lines: tuple[Line, ...]
     reader: Reader
     tail: int = 0
     words: tuple[Word, ...] = ((0, 0, EMPTY),) * SLOTS
@@ -60,39 +71,92 @@ def lap_of(ticket: int) -> int:
 
 def write(state: State, number: int, mutant: str) -> Iterator[State]:
     """What a writer may do next."""
-    writer = state.writers[number]
-    slot, lap = writer.ticket % SLOTS, lap_of(writer.ticket)
+    writer, line = state.writers[number], state.lines[number]
+    ticket, slot, lap = writer.ticket, writer.ticket % SLOTS, lap_of(writer.ticket)
+    late = mutant == "say it after the swap"
 
     def moved(after: Writer, **changes: object) -> State:
         return replace(state, writers=put(state.writers, number, after), **changes)
 
-    if writer.at == "ticket":
+    def said(after: Writer, line: Line, **changes: object) -> State:
+        return moved(after, lines=put(state.lines, number, line), **changes)
+
+    def look_on(after: Writer, other: int, found: int) -> Writer:
+        """On to the next line from `other` on that is another's; or, after the last, to the slot."""
+        other += other == number
+        if other < len(state.lines):
+            return replace(after, at="held", other=other, found=found, seen=(0, 0))
+        clear = FOR_EVER if mutant == "believe an old look" and found else found
+        at = "claim" if found else "tail"
+        return replace(after, at=at, clear=after.ticket + clear, other=0, found=0, seen=(0, 0))
+
+    def look(after: Writer) -> Writer:
+        return replace(after, at="claim") if after.ticket < after.clear else look_on(after, 0, SLOTS)
+
+    if writer.at == "drop":  # under a number whose last owner died
+        last = line[0] % SLOTS
+        words = state.words
+        if line[1] and (
+            words[last] == (lap_of(line[0]), number, OPEN) or mutant == "drop what is another's by now"
+        ):
+            words = put(words, last, (lap_of(line[0]), 0, EMPTY))
+        yield moved(replace(writer, at="begin"), words=words)
+    elif writer.at == "begin":
+        yield said(replace(writer, at="tail"), (0, 0))
+    elif writer.at == "tail":
         if writer.rows:
-            yield moved(replace(writer, at="load", ticket=state.tail), tail=state.tail + 1)
-    elif writer.at == "load":
-        word = state.words[slot]
-        taken = word[2] == OPEN and state.writers[word[1]].alive and word[1] != number
-        if word[0] >= lap or (taken and mutant != "steal from the living"):
-            yield moved(replace(writer, at="ticket"))
+            yield moved(replace(writer, at="swap" if late else "say from", ticket=state.tail))
+    elif writer.at == "say from":
+        yield said(replace(writer, at="say held"), (ticket, line[1]))
+    elif writer.at == "say held":
+        yield said(look(writer) if late else replace(writer, at="swap"), (line[0], 1))
+    elif writer.at == "swap":
+        if state.tail != ticket:
+            yield moved(replace(writer, at="tail"))
         else:
-            yield moved(replace(writer, at="claim", seen=word))
+            after = replace(writer, at="say from") if late else look(writer)
+            yield moved(after, tail=ticket + 1)
+    elif writer.at == "held":
+        held = state.lines[writer.other][1]
+        if held:
+            yield moved(replace(writer, at="from", seen=(0, held)))
+        else:
+            yield moved(look_on(writer, writer.other + 1, writer.found))
+    elif writer.at == "from":
+        seen = state.lines[writer.other][0], writer.seen[1]
+        behind = (ticket - seen[0]) % SLOTS
+        until = 0 if behind < seen[1] else SLOTS - behind
+        if seen[0] < ticket and until == 0:
+            yield moved(replace(writer, at="alive", seen=seen))
+        else:  # whose tickets are later looks out for us
+            found = min(writer.found, until) if seen[0] < ticket else writer.found
+            yield moved(look_on(writer, writer.other + 1, found))
+    elif writer.at == "alive":
+        lives = state.writers[writer.other].alive and mutant != "steal from the living"
+        yield moved(look_on(writer, writer.other + 1, 0 if lives else writer.found))
     elif writer.at == "claim":
-        if state.words[slot] != writer.seen:
-            yield moved(replace(writer, at="load"))
-        else:
-            state_of = FULL if mutant == "commit before the record" else OPEN
-            words = put(state.words, slot, (lap, number, state_of))
-            yield moved(replace(writer, at="first"), words=words)
+        state_of = FULL if mutant == "commit before the record" else OPEN
+        words = put(state.words, slot, (lap, number, state_of))
+        yield moved(replace(writer, at="first"), words=words)
     elif writer.at == "first":
-        yield moved(replace(writer, at="second"), firsts=put(state.firsts, slot, writer.ticket))
+        yield moved(replace(writer, at="second"), firsts=put(state.firsts, slot, ticket))
     elif writer.at == "second":
-        yield moved(replace(writer, at="commit"), seconds=put(state.seconds, slot, writer.ticket))
-    else:
-        yield moved(
-            replace(writer, at="ticket", rows=writer.rows - 1),
-            words=put(state.words, slot, (lap, number, FULL)),
-            committed=state.committed | {writer.ticket},
+        early = mutant == "empty the line before the commit"
+        yield said(
+            replace(writer, at="commit"),
+            (line[0], 0) if early else line,
+            seconds=put(state.seconds, slot, ticket),
         )
+    elif writer.at == "commit":
+        yield moved(
+            replace(writer, at="end", rows=writer.rows - 1),
+            words=put(state.words, slot, (lap, number, FULL)),
+            committed=state.committed | {ticket},
+        )
+    else:  # the end of a push; a longer one says the next tickets at once
+        yield said(replace(writer, at="tail"), (line[0], 0))
+        if writer.rows:
+            yield moved(replace(writer, at="tail"))
 
 
 def read(state: State, mutant: str) -> Iterator[State]:
@@ -122,10 +186,24 @@ def read(state: State, mutant: str) -> Iterator[State]:
 
 
 def crash(state: State) -> Iterator[State]:
+    """A writer dies; or another comes and has the number of one that did."""
     for number, writer in enumerate(state.writers):
-        if state.crashes and writer.alive:
-            gone = put(state.writers, number, replace(writer, alive=False))
+        if writer.alive and state.crashes:
+            gone = put(state.writers, number, Writer(at="gone", rows=writer.rows, alive=False))
             yield replace(state, writers=gone, crashes=state.crashes - 1)
+        elif writer.at == "gone":
+            come = put(state.writers, number, Writer(at="drop", rows=min(writer.rows, 1)))
+            yield replace(state, writers=come)
+
+
+WRITING = ("first", "second", "commit")
+
+
+def check(state: State) -> None:
+    """What holds in every state."""
+    slots = [writer.ticket % SLOTS for writer in state.writers if writer.at in WRITING]
+    if len(slots) != len(set(slots)):
+        raise Violation("two writers are at one slot")
 
 
 def check_end(state: State) -> None:
@@ -139,12 +217,14 @@ def check_end(state: State) -> None:
             raise Violation("a living writer cannot go on")
 
 
-def explore(mutant: str = "", rows: int = 2) -> int:
+def explore(mutant: str = "", rows: tuple[int, ...] = (2, 1), reads: int = 1) -> int:
     """Goes through every state; how many there are. Violation if one breaks a promise."""
-    first = State((Writer(rows=rows), Writer(rows=rows)), Reader())
+    writers = tuple(Writer(rows=count) for count in rows)
+    first = State(writers, ((0, 0),) * len(rows), Reader(reads=reads))
     seen, todo = {first}, [first]
     while todo:
         state = todo.pop()
+        check(state)
         steps: list[State] = []
         for number, writer in enumerate(state.writers):
             if writer.alive:
@@ -154,7 +234,7 @@ def explore(mutant: str = "", rows: int = 2) -> int:
         steps += read(state, mutant)
         steps += crash(state)
         for after in steps:
-            if after.tail <= 12 and after not in seen:  # a bound on tickets that are skipped
+            if after.tail <= TICKETS and after not in seen:
                 seen.add(after)
                 todo.append(after)
     return len(seen)

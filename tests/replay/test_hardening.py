@@ -103,11 +103,13 @@ def test_priorities_that_floats_cannot_hold_are_refused():
             sampler.sample(4, {"x": np.zeros(4, np.float32)})
 
 
-def leave_open(buffer, slots=1):
-    """As a writer that was killed between claim and commit leaves the first slots."""
-    for slot in range(slots):
-        word = buffer._records.segment["rows"][slot, :8].view(np.uint64)
-        word[0] = word[0] & ~np.uint64(3) | np.uint64(1)
+def leave_open(buffer):
+    """As the writer of the first slot's row leaves it that was killed, or is stopped, before its commit."""
+    segment = buffer._records.segment
+    word = segment["rows"][0, :8].view(np.uint64)
+    word[0] = word[0] & ~np.uint64(3) | np.uint64(1)
+    lap, owner = int(word[0]) >> 14, int(word[0]) >> 2 & 4095
+    segment["writers"][owner, 1:3] = (lap - 1) * buffer.capacity, 1
 
 
 def within(seconds, call):
@@ -238,7 +240,7 @@ def test_a_copy_put_back_in_place_is_looked_at(tmp_path):
 
 
 def hold_everything(buffer, ready):
-    leave_open(buffer, 1)
+    leave_open(buffer)
     ready.set()
     time.sleep(60)
 
@@ -278,7 +280,7 @@ def test_a_push_waits_for_a_slot_that_a_living_writer_holds_for_a_while():
 
 def hold_everything_for_a_while(buffer, ready):
     buffer.push({"x": 5.0})
-    leave_open(buffer, 1)
+    leave_open(buffer)
     ready.set()
     time.sleep(0.5)
     os._exit(0)

@@ -17,28 +17,50 @@ from shoal.chaos.faults import LENIENCE, crash, forbid, trapped
 from shoal.chaos.marked import Violation
 from shoal.replay import ReplayBuffer
 
-__all__ = ["ACKNOWLEDGED", "CALL_S", "FIELDS", "GROUP", "POINTS", "WORDS", "Ledger", "Writer"]
+__all__ = [
+    "ACKNOWLEDGED",
+    "CALL_S",
+    "FIELDS",
+    "GROUP",
+    "POINTS",
+    "WORDS",
+    "Ledger",
+    "Writer",
+    "fields_of",
+    "words_in",
+]
 
 WORDS = 1024
 """Long rows: a kill often falls into the copy. Each word of a row is its writer's number and its own."""
-FIELDS = {"words": (np.uint64, (WORDS,))}
+
+
+def fields_of(words: int) -> dict[str, tuple[type[np.uint64], tuple[int]]]:
+    return {"words": (np.uint64, (words,))}
+
+
+FIELDS = fields_of(WORDS)
 MOST = 3
 """Rows of a push."""
 BURST = 24
 """Pushes that a writer makes each time it is told to go on: most kills fall into one."""
 GROUP = 16
-"""How many rows of a large push are claimed, written and committed together."""
+"""Half as many rows as a large push has: long ones are committed one by one, short ones together."""
 CALL_S = 10.0
 ACKNOWLEDGED = struct.Struct("=QQ")
 
 POINTS = ("ticket", "claimed", "torn", "written", "group")
 """Where a writer dies by itself: it has a ticket; its slot is claimed; half the row is copied; all but the
-last bytes are; the first rows of a large push are committed and the rest are not."""
+last bytes are; in the middle of a large push."""
 
 
-def rows_of(name: int, first: int, count: int) -> Any:
+def words_in(buffer: ReplayBuffer) -> int:
+    """How many words its rows are."""
+    return buffer.fields["words"][1][0]
+
+
+def rows_of(buffer: ReplayBuffer, name: int, first: int, count: int) -> Any:
     numbers = name << 32 | np.arange(first, first + count, dtype=np.uint64)
-    return np.repeat(numbers[:, None], WORDS, axis=1)
+    return np.repeat(numbers[:, None], words_in(buffer), axis=1)
 
 
 def rows_in(pushes: int) -> int:
@@ -59,7 +81,7 @@ def _write(buffer: ReplayBuffer, name: int, go: int, pipe: int, point: str | Non
         if point is None and not os.read(go, 1):
             return
         for _ in range(BURST if point is None else pushes):
-            rows = rows_of(name, number, 1 + number % MOST)
+            rows = rows_of(buffer, name, number, 1 + number % MOST)
             ids = buffer.extend({"words": rows})
             os.write(pipe, b"".join(map(ACKNOWLEDGED.pack, ids, rows[:, 0].tolist())))
             number += len(rows)
@@ -67,13 +89,13 @@ def _write(buffer: ReplayBuffer, name: int, go: int, pipe: int, point: str | Non
     if point == "ticket":
         records = buffer._records.segment["rows"]
         forbid(records.ctypes.data, records.nbytes, may_read=True)
-        buffer.extend({"words": rows_of(name, number, 2)})
+        buffer.extend({"words": rows_of(buffer, name, number, 2)})
     elif point in ("claimed", "torn", "written"):
-        rows = rows_of(name, number, 1)
+        rows = rows_of(buffer, name, number, 1)
         at = {"claimed": 0, "torn": rows.nbytes // 4, "written": rows.nbytes - 64}[point]
         buffer.extend({"words": trapped(rows, at)})
     elif point == "group":
-        rows = rows_of(name, number, 2 * GROUP)
+        rows = rows_of(buffer, name, number, 2 * GROUP)
         buffer.extend({"words": trapped(rows, rows[0].nbytes * (GROUP + 2))})
     else:
         crash(str(point))
@@ -208,7 +230,9 @@ class Ledger:
         words = batch["words"]
         torn = (words != words[:, :1]).any(axis=1)
         if torn.any():
-            raise Violation(2, f"torn rows {batch.ids[torn].tolist()}: {words[torn][:, [0, WORDS // 2, -1]]}")
+            raise Violation(
+                2, f"torn rows {batch.ids[torn].tolist()}: {words[torn][:, [0, words.shape[1] // 2, -1]]}"
+            )
         for writer in self.writers.values():
             self.hear(writer)
         for id_, value in zip(batch.ids.tolist(), words[:, 0].tolist(), strict=True):

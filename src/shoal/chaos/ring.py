@@ -12,7 +12,7 @@ import numpy as np
 
 from shoal.chaos.faults import LENIENCE
 from shoal.chaos.held import Held
-from shoal.chaos.ledger import CALL_S, FIELDS, GROUP, POINTS, WORDS, Ledger, Writer
+from shoal.chaos.ledger import CALL_S, GROUP, POINTS, WORDS, Ledger, Writer, fields_of, words_in
 from shoal.chaos.marked import Violation
 from shoal.chaos.rounds import Outcome, Round, Tell
 from shoal.replay import ReplayBuffer
@@ -20,28 +20,42 @@ from shoal.replay import ReplayBuffer
 __all__ = ["stage"]
 
 WRITERS = 4
-RINGS: tuple[tuple[int, bool], ...] = ((3, False), (8, False), (200, False), (40, True))
-"""Capacity, and whether it is a file's."""
+SHORT = 96
+RINGS: tuple[tuple[int, bool, int], ...] = (
+    (3, False, WORDS),
+    (8, False, WORDS),
+    (8, False, SHORT),
+    (200, False, WORDS),
+    (200, False, SHORT),
+    (40, True, WORDS),
+)
+"""Capacity, whether it is a file's, and the words of a row: of short ones several are claimed at once."""
 
 
 def stage(round_: Round, outcome: Outcome, tell: Tell) -> None:
     """One round: rings of several sizes, in memory and in a file, each with its share of the kills."""
     rings = round_.options.get("rings") or RINGS
     held = Held()
-    for number, (capacity, in_file) in enumerate(rings):
+    for number, (capacity, in_file, words) in enumerate(rings):
         kills = round_.kills // len(rings) + (number < round_.kills % len(rings))
         path = os.path.join(os.environ["SHOAL_CHAOS_DIR"], f"ring{number}") if in_file else None
-        _run(round_.random(), capacity, path, kills, outcome, tell)
+        _run(round_.random(), (capacity, words), path, kills, outcome, tell)
     held.require_same("the rings")
 
 
 def _run(
-    chooser: random.Random, capacity: int, path: str | None, kills: int, outcome: Outcome, tell: Tell
+    chooser: random.Random,
+    shape: tuple[int, int],
+    path: str | None,
+    kills: int,
+    outcome: Outcome,
+    tell: Tell,
 ) -> None:
-    buffer = ReplayBuffer(capacity, FIELDS, path=path, seed=chooser.randrange(2**32))
+    capacity, words = shape
+    buffer = ReplayBuffer(capacity, fields_of(words), path=path, seed=chooser.randrange(2**32))
     ledger = Ledger(buffer)
     ledger.ends[0] = -1
-    ledger.rows[int(buffer.push({"words": np.zeros(WORDS, np.uint64)}))] = 0
+    ledger.rows[int(buffer.push({"words": np.zeros(words, np.uint64)}))] = 0
     end = outcome.kills + kills
     try:
         while outcome.kills < end:
@@ -80,7 +94,9 @@ def _run(
 def _kill_some(chooser: random.Random, ledger: Ledger, number: int, outcome: Outcome) -> list[Writer]:
     """Deaths at random and at points, several at a time; one writer at least goes on."""
     if chooser.random() < 0.3:
-        large = ledger.buffer.capacity * WORDS * 8 > 1 << 18  # whole pages of records that can be forbidden
+        large = (
+            ledger.buffer.capacity * words_in(ledger.buffer) * 8 > 1 << 17
+        )  # whole pages of records that can be forbidden
         points = [chooser.choice([*POINTS[not large :], "abort", "exit"]) for _ in range(number)]
         dead = [ledger.start(point, chooser.randrange(3)) for point in points]
         for point, writer in zip(points, dead, strict=True):
@@ -127,12 +143,12 @@ def _require_sample(ledger: Ledger) -> None:
 
 def _require_exact(buffer: ReplayBuffer, newest: int) -> None:
     """Nobody else writes: what the dead left unfinished is taken over, and ids go on one by one."""
-    first = None
+    first, words = None, words_in(buffer)
     for number in range(buffer.capacity):
-        id_ = int(buffer.push({"words": np.full(WORDS, number, np.uint64)}))
+        id_ = int(buffer.push({"words": np.full(words, number, np.uint64)}))
         first = id_ if first is None else first
         if id_ != first + number or id_ <= newest:
             raise Violation(6, f"push {number} got id {id_} after {newest}, the first of them {first}")
-    words = buffer.latest(buffer.capacity)["words"]
-    if not np.array_equal(words, np.repeat(np.arange(buffer.capacity, dtype=np.uint64)[:, None], WORDS, 1)):
+    rows = buffer.latest(buffer.capacity)["words"]
+    if not np.array_equal(rows, np.repeat(np.arange(buffer.capacity, dtype=np.uint64)[:, None], words, 1)):
         raise Violation(1, "rows that were pushed after all writers had died are not all there")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from gymnasium.spaces import Space
@@ -105,6 +105,7 @@ class ReplayBuffer:
         }
         self._outputs = Outputs()
         self._sampled: Specs = self.fields  # what `sample` gives
+        self._samples_fields = True
         self._draws = Draws(seed)
 
     def seed(self, seed: int | None = None) -> None:
@@ -136,12 +137,8 @@ class ReplayBuffer:
         An `out` that is a batch of an earlier call is filled anew, its ids too, and given back. With `device`
         ("cpu", "cuda:0", a torch.device) the batch holds torch tensors.
         """
-        plain = isinstance(out, dict) and device is None and self._sampled is self.fields
-        if plain and type(n) is int and n > 0:
-            if type(out) is Batch and len(out.ids) == n:
-                batch = out
-            else:
-                batch = begun(Batch, n, cast("dict[str, NDArray[Any]]", out))
+        if isinstance(out, dict) and type(n) is int and n > 0 and device is None and self._samples_fields:
+            batch = out if type(out) is Batch else begun(Batch, n, out)
             if self._ring.sample_into(self._draws.words, n, batch, batch.ids) == n:
                 return batch
         return self._outputs.filled(Batch, n, self._sampled, out, device, self._fill)
