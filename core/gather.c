@@ -49,6 +49,7 @@ enum { STREAMED = 4096 };
 #if defined(__SSE2__) && !defined(__SANITIZE_THREAD__)
 static void stream(char *to, const char *from, uint64_t bytes) {
     const uint64_t head = -(uintptr_t)to & 15;
+    _mm_sfence(); /* such stores wait for nobody: they must not overtake the word that says OPEN */
     memcpy(to, from, head);
     to += head, from += head, bytes -= head;
     for (; bytes >= 64; to += 64, from += 64, bytes -= 64) {
@@ -62,7 +63,7 @@ static void stream(char *to, const char *from, uint64_t bytes) {
         _mm_stream_si128((__m128i *)to + 3, d);
     }
     memcpy(to, from, bytes);
-    _mm_sfence(); /* such stores wait for nobody: the word that says FULL must not overtake them */
+    _mm_sfence(); /* nor the word that says FULL them */
 }
 #else
 static void stream(char *to, const char *from, uint64_t bytes) { shoal_racy_copy(to, from, bytes); }
@@ -111,7 +112,7 @@ uint64_t shoal_ring_push(shoal_ring *ring, shoal_columns columns, const void *co
     while (done < count) {
         const uint64_t before = done, taken = least(count - done, most);
         const uint64_t ticket = shoal_ring_take(ring, taken), end = ticket + taken;
-        for (uint64_t at = ticket, now; at < end; at += now != 0 ? now : 1) {
+        for (uint64_t at = ticket, now; at < end; at += now != 0 ? now : ring->others) {
             const shoal_turn turn = shoal_ring_turn(ring, at);
             now = shoal_ring_claim(ring, at, turn, end - at);
             scatter(columns, ring->rows + turn.slot * ring->stride, ring->stride, now, in, done);
@@ -122,10 +123,13 @@ uint64_t shoal_ring_push(shoal_ring *ring, shoal_columns columns, const void *co
         }
         lost = done == before ? lost + taken : 0;
         since = done == before ? since : 0;
-        if (lost >= ring->capacity && !wait_for_room(&since)) /* not one of a whole lap was to be had */
-            break;
+        if (lost >= ring->capacity) { /* not one of a whole lap was to be had */
+            shoal_ring_release(ring); /* or others who nap pass by what nobody writes */
+            if (!wait_for_room(&since))
+                break;
+        }
     }
-    shoal_ring_hold(ring, 0, 0);
+    shoal_ring_release(ring);
     shoal_ring_count(ring, done);
     return done;
 }

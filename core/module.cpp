@@ -264,7 +264,7 @@ NB_MODULE(_core, m) {
         .def("renew", &Ring::renew, "lock_fd"_a)
         .def("push", &Ring::push, "given"_a.none())
         .def("extend", &Ring::extend, "given"_a.none())
-        .def("sample_into", &Ring::sample_into, "rng"_a, "count"_a, "out"_a, "ids"_a)
+        .def("sample_into", &Ring::sample_into, "rng"_a, "count"_a, "out"_a, "ids"_a.none())
         .def("sample", &Ring::sample, "rng"_a, "count"_a, "out"_a, "ids"_a)
         .def("fetch", &Ring::fetch, "ids"_a, "out"_a, "found"_a)
         .def("latest", &Ring::latest, "count"_a, "ids"_a)

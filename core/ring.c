@@ -52,7 +52,7 @@ static void drop_held(shoal_ring *ring) {
         const shoal_turn turn = shoal_ring_turn(ring, from + i);
         shoal_ring_drop(ring, turn.slot, shoal_ring_word(turn.lap, ring->writer, SHOAL_RING_OPEN));
     }
-    shoal_ring_hold(ring, 0, 0);
+    shoal_ring_release(ring);
 }
 
 int shoal_ring_register(shoal_ring *ring) {
@@ -71,9 +71,11 @@ int shoal_ring_register(shoal_ring *ring) {
     return -EAGAIN;
 }
 
+static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
 void shoal_ring_look_around(shoal_ring *ring, uint64_t ticket) {
     const uint64_t numbered = atomic_load_explicit(ring->numbered, memory_order_relaxed);
-    uint64_t clear = ring->capacity; /* from `ticket` on; the tickets behind are not all taken yet */
+    uint64_t clear = ring->capacity, others = 1; /* from `ticket` on; tickets behind are not all taken yet */
     for (uint32_t w = 0; w < numbered && w < SHOAL_RING_WRITERS; w++) {
         const shoal_ring_writer *other = &ring->writers[w];
         const uint64_t held = atomic_load_explicit(&other->held, memory_order_acquire);
@@ -82,9 +84,12 @@ void shoal_ring_look_around(shoal_ring *ring, uint64_t ticket) {
             continue; /* whose tickets are later looks out for us */
         const uint64_t behind = (ticket - from) % ring->capacity;
         const uint64_t until = behind < held ? 0 : ring->capacity - behind; /* we come to its slots, or are */
-        if (until < clear && (until != 0 || shoal_ring_is_alive(ring, w)))
-            clear = until;
+        if (until >= clear || (until == 0 && !shoal_ring_is_alive(ring, w)))
+            continue;
+        clear = until;
+        others = until != 0 ? 1 : least(held - behind, ring->capacity);
     }
+    ring->others = others;
     ring->clear = ticket + clear;
 }
 
@@ -134,7 +139,9 @@ int shoal_ring_is_held(const shoal_ring *ring, uint64_t word) {
 
 void shoal_ring_drop(shoal_ring *ring, uint64_t slot, uint64_t word) {
     const uint64_t empty = shoal_ring_word(shoal_ring_lap(word), 0, SHOAL_RING_EMPTY);
-    (void)atomic_compare_exchange_strong(shoal_ring_at(ring, slot), &word, empty);
+    if (atomic_load_explicit(shoal_ring_at(ring, slot), memory_order_relaxed) ==
+        word) /* else no page is touched */
+        (void)atomic_compare_exchange_strong(shoal_ring_at(ring, slot), &word, empty);
 }
 
 static uint64_t record_end(const shoal_ring *ring) {

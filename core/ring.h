@@ -58,6 +58,7 @@ typedef struct shoal_ring {
     int lock_fd;     /* an open file description of this handle's own: holds its number, asks for others' */
     uint32_t writer; /* this handle's number; SHOAL_RING_WRITERS: it only reads */
     uint64_t clear;  /* up to which ticket slots are nobody else's */
+    uint64_t others; /* how many from there on are, or one */
 } shoal_ring;
 
 /* Numbers a writer by a lock that the kernel drops with the process, and drops what the last of that number
@@ -113,7 +114,7 @@ void shoal_ring_seal(const shoal_ring *ring, shoal_turn turn);
 void shoal_ring_count(shoal_ring *ring, uint64_t rows); /* so many were committed by this writer */
 
 /* Looks at the other writers' lines: up to which ticket, from `ticket` on, which is this writer's, slots are
- * nobody else's. */
+ * nobody else's; or if that one's is, how many are. */
 void shoal_ring_look_around(shoal_ring *ring, uint64_t ticket);
 
 #ifndef __cplusplus
@@ -124,16 +125,20 @@ void SHOAL_RING_STEP(const char *name);
 #define SHOAL_RING_STEP(name) ((void)0)
 #endif
 
-/* Says which tickets are this writer's; none when all are committed. Both stores come after what was
- * committed before; partner: shoal_ring_look_around. */
+/* Says which tickets are this writer's, or that none are. The stores come after what was committed before;
+ * partner: shoal_ring_look_around. */
 static inline void shoal_ring_hold(shoal_ring *ring, uint64_t from, uint64_t count) {
     shoal_ring_writer *own = &ring->writers[ring->writer];
     atomic_store_explicit(&own->held_from, from, memory_order_release);
     atomic_store_explicit(&own->held, count, memory_order_release);
 }
+static inline void shoal_ring_release(shoal_ring *ring) {
+    atomic_store_explicit(&ring->writers[ring->writer].held, 0, memory_order_release);
+}
 
-/* The first of `count` tickets in a row, at most half the capacity, or one; until shoal_ring_hold says other
- * ones they are this writer's. Partner: itself in another writer, which then sees what this one holds. */
+/* The first of `count` tickets in a row, at most half the capacity, or one; until shoal_ring_release, or
+ * until others are taken, they are this writer's. Partner: itself in another writer, which then sees what
+ * this one holds. */
 static inline uint64_t shoal_ring_take(shoal_ring *ring, uint64_t count) {
     uint64_t tail = atomic_load_explicit(ring->tail, memory_order_relaxed);
     do {
@@ -146,7 +151,7 @@ static inline uint64_t shoal_ring_take(shoal_ring *ring, uint64_t count) {
 }
 
 /* How many of `count` records, from that of `ticket` on, which was taken, are this writer's to be filled
- * behind their words: up to the last slot, or to one that a living writer is at; 0: this ticket is lost.
+ * behind their words: up to the last slot, or to one that a living writer is at; 0: `others` are lost.
  * Partner: shoal_ring_copied of a read that is overtaken. */
 static inline uint64_t shoal_ring_claim(shoal_ring *ring, uint64_t ticket, shoal_turn turn, uint64_t count) {
     if (ticket + count > ring->clear)

@@ -62,7 +62,7 @@ static void *write_rows(void *argument) {
         for (int w = 0; w < WORDS; w++)
             row[w] = self->name << 32 | i;
         const void *in[] = {row};
-        shoal_ring_push(&ring, columns, in, 1, &self->ids[i]);
+        CHECK(shoal_ring_push(&ring, columns, in, 1, &self->ids[i]) == 1);
         if (i % 64 == 0)
             sched_yield();
     }
@@ -187,7 +187,7 @@ static void test_tickets_slept_with_for_laps_are_still_their_owners(void) {
     for (uint64_t slot = 3; slot <= 4; slot++)
         CHECK(shoal_ring_id(&slow, slot, shoal_ring_look(&slow, slot)) == slot);
     push_beside(&quick, 20, 3, 4); /* until it says that they are done with */
-    shoal_ring_hold(&slow, 0, 0);
+    shoal_ring_release(&slow);
     push_beside(&quick, 8, 8, 8);
     CHECK(shoal_ring_latest(&quick, 8, (uint64_t[8]){0}) == 8);
     close(slow.lock_fd);
@@ -207,6 +207,35 @@ static void test_a_line_that_names_anothers_tickets_costs_turns_only(void) {
     CHECK(shoal_ring_claim(&slow, later, shoal_ring_turn(&slow, later), 1) == 1);
     close(slow.lock_fd);
     close(quick.lock_fd);
+    close(shared_fd);
+}
+
+static void *push_one(void *ring) {
+    uint64_t row[WORDS] = {0}, id;
+    const void *in[] = {row};
+    CHECK(shoal_ring_push(ring, columns, in, 1, &id) == 1);
+    return NULL;
+}
+
+static void test_who_waits_for_room_holds_nothing(void) {
+    begin();
+    shoal_ring slow = handle(1), waiting = handle(1);
+    CHECK(shoal_ring_register(&slow) == 0 && shoal_ring_register(&waiting) == 0);
+    const uint64_t held = shoal_ring_take(&slow, 1);
+    CHECK(shoal_ring_claim(&slow, held, shoal_ring_turn(&slow, held), 1) == 1);
+    pthread_t thread;
+    pthread_create(&thread, NULL, push_one, &waiting);
+    while (atomic_load(&shared->tail) < 3) /* it has tried, in vain, and tries again */
+        sched_yield();
+    const shoal_word64 *line = &shared->writers[waiting.writer].held;
+    const uint64_t begun = shoal_now_ns();
+    while (atomic_load(line) != 0) /* or two that wait for each other do so for ever */
+        CHECK(shoal_now_ns() - begun < 1000000000);
+    shoal_ring_commit(&slow, shoal_ring_turn(&slow, held), 1);
+    shoal_ring_release(&slow);
+    pthread_join(thread, NULL);
+    close(slow.lock_fd);
+    close(waiting.lock_fd);
     close(shared_fd);
 }
 
@@ -255,6 +284,7 @@ int main(void) {
     RUN(test_a_living_writers_slot_is_skipped_and_a_dead_ones_is_taken);
     RUN(test_tickets_slept_with_for_laps_are_still_their_owners);
     RUN(test_a_line_that_names_anothers_tickets_costs_turns_only);
+    RUN(test_who_waits_for_room_holds_nothing);
     RUN(test_a_copy_has_the_rows_and_a_tail_behind_is_mended);
     free(shared);
     return 0;

@@ -75,7 +75,7 @@ static void push(shoal_ring *ring, uint64_t name, uint64_t first, uint64_t *ids)
         for (int w = 0; w < WORDS; w++)
             rows[i][w] = name << 32 | (first + i);
     const void *in[] = {rows};
-    shoal_ring_push(ring, columns, in, BATCH, ids);
+    CHECK_EQUAL(shoal_ring_push(ring, columns, in, BATCH, ids), BATCH);
 }
 
 static void write_and_die(const char *name, int turn) {
@@ -236,7 +236,7 @@ static void stress(uint64_t writers, uint64_t readers, uint64_t slots) {
 }
 
 static void rows_are_whole_and_none_is_lost_however_writers_and_readers_stall(void) {
-    for (uint64_t slots = 3; slots <= MOST; slots++)
+    for (uint64_t slots = 1; slots <= MOST; slots++)
         for (uint64_t people = 1; people <= PEOPLE; people++)
             stress(people, 1 + (people + slots) % PEOPLE, slots);
 }

@@ -26,6 +26,7 @@ class Writer:
     rows: int = 2
     ticket: int = -1
     clear: int = 0
+    lost: int = 0
     other: int = 0
     """Whose line it looks at."""
     seen: Line = (0, 0)
@@ -87,8 +88,10 @@ def write(state: State, number: int, mutant: str) -> Iterator[State]:
         if other < len(state.lines):
             return replace(after, at="held", other=other, found=found, seen=(0, 0))
         clear = FOR_EVER if mutant == "believe an old look" and found else found
-        at = "claim" if found else "tail"
-        return replace(after, at=at, clear=after.ticket + clear, other=0, found=0, seen=(0, 0))
+        lost = 0 if found else after.lost + 1
+        at = "claim" if found else "tail" if lost < SLOTS else "give up"
+        after = replace(after, at=at, clear=after.ticket + clear, lost=lost % SLOTS)
+        return replace(after, other=0, found=0, seen=(0, 0))
 
     def look(after: Writer) -> Writer:
         return replace(after, at="claim") if after.ticket < after.clear else look_on(after, 0, SLOTS)
@@ -134,6 +137,10 @@ def write(state: State, number: int, mutant: str) -> Iterator[State]:
     elif writer.at == "alive":
         lives = state.writers[writer.other].alive and mutant != "steal from the living"
         yield moved(look_on(writer, writer.other + 1, 0 if lives else writer.found))
+    elif writer.at == "give up":
+        yield said(replace(writer, at="nap"), line if mutant == "nap with the line said" else (line[0], 0))
+    elif writer.at == "nap":
+        yield moved(replace(writer, at="tail"))
     elif writer.at == "claim":
         state_of = FULL if mutant == "commit before the record" else OPEN
         words = put(state.words, slot, (lap, number, state_of))
@@ -204,6 +211,9 @@ def check(state: State) -> None:
     slots = [writer.ticket % SLOTS for writer in state.writers if writer.at in WRITING]
     if len(slots) != len(set(slots)):
         raise Violation("two writers are at one slot")
+    for writer, line in zip(state.writers, state.lines, strict=True):
+        if writer.at == "nap" and line[1]:
+            raise Violation("one that waits for room keeps others from theirs")
 
 
 def check_end(state: State) -> None:

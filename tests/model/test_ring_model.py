@@ -21,6 +21,7 @@ def test_every_interleaving_of_the_protocol_is_right():
         "believe an old look",
         "empty the line before the commit",
         "drop what is another's by now",
+        "nap with the line said",
     ],
 )
 def test_a_mutant_of_the_protocol_is_caught(mutant):

@@ -122,3 +122,21 @@ def test_a_stretch_ends_where_a_row_was_overwritten_meanwhile(monkeypatch):
     assert batch["mask"][:, :2].any() and not batch["mask"][:, 2:].any()
     check(batch, buffer)
     buffer.close()
+
+
+@EVERY
+def test_ids_that_do_not_fit_are_replaced(made):
+    buffer, sample = made()
+    frozen = np.empty(8, np.uint64)
+    frozen.flags.writeable = False
+    given = sample(8)
+    for ids in (None, [0] * 8, np.empty(8), np.empty(8, ">u8"), np.empty((8, 1), np.uint64), frozen):
+        given.ids = ids
+        batch = sample(8, out=given)
+        assert batch is not given and batch.ids.dtype == np.uint64 and batch.ids.shape == (8,)
+        check(batch, buffer)
+    nameless = type(given)(given)
+    check(sample(8, out=nameless), buffer)
+    with pytest.raises(SpaceError, match="out"):
+        sample(2**64, out=sample(8))
+    buffer.close()

@@ -27,7 +27,7 @@ class Batch(dict[str, Any]):
     (array([2., 3.], dtype=float32), array([2, 3], dtype=uint64))
     """
 
-    ids: NDArray[np.uint64]
+    ids: NDArray[np.uint64] = np.empty(0, np.uint64)
 
 
 class PrioritizedBatch(Batch):
@@ -102,7 +102,7 @@ class Outputs:
             batch = empty(kind, n, specs)
         else:
             given = self._given(out, n, specs)
-            again = type(out) is kind and len(out.ids) == n and [*out] == [*specs]
+            again = type(out) is kind and _has_room(out.ids, n) and [*out] == [*specs]
             batch = cast(Kind, out) if again else begun(kind, n, given)
         fill(batch)
         return batch
@@ -116,6 +116,12 @@ class Outputs:
         if key != known[0]:  # the same arrays were looked at before, and are kept
             known = self._known = key, _checked(out, n, specs)
         return known[1]
+
+
+def _has_room(ids: Any, n: int) -> bool:
+    """Whether it is an array for the ids of `n` rows."""
+    fits = isinstance(ids, np.ndarray) and ids.dtype == np.uint64 and ids.shape == (n,)
+    return fits and ids.flags.c_contiguous and ids.flags.writeable
 
 
 def _checked(out: Mapping[str, NDArray[Any]], n: int, specs: Specs) -> dict[str, NDArray[Any]]:

@@ -28,6 +28,8 @@ __all__ = ["Draw", "ReplayBuffer", "made"]
 Draw: TypeAlias = Callable[[Any, "tuple[NDArray[Any] | None, ...]"], None]
 """Draws rows for a batch: its ids, and the fields that there is an array for."""
 
+_MANY = 1 << 62
+
 
 class ReplayBuffer:
     """The last `capacity` rows of named, typed fields, in shared memory.
@@ -105,7 +107,7 @@ class ReplayBuffer:
         }
         self._outputs = Outputs()
         self._sampled: Specs = self.fields  # what `sample` gives
-        self._samples_fields = True
+        self._raw = True  # and that as it is stored
         self._draws = Draws(seed)
 
     def seed(self, seed: int | None = None) -> None:
@@ -137,7 +139,7 @@ class ReplayBuffer:
         An `out` that is a batch of an earlier call is filled anew, its ids too, and given back. With `device`
         ("cpu", "cuda:0", a torch.device) the batch holds torch tensors.
         """
-        if isinstance(out, dict) and type(n) is int and n > 0 and device is None and self._samples_fields:
+        if type(n) is int and 0 < n < _MANY and isinstance(out, dict) and device is None and self._raw:
             batch = out if type(out) is Batch else begun(Batch, n, out)
             if self._ring.sample_into(self._draws.words, n, batch, batch.ids) == n:
                 return batch

@@ -90,7 +90,7 @@ class TrajectoryBuffer(ReplayBuffer):
         self._any_raised = False
         self._obs = [name for name in self.fields if name.split("/")[0] == "obs"]
         self._action = [name for name in self.fields if name.split("/")[0] == "action"]
-        self._sampled, self._samples_fields = self._transition(1), False
+        self._sampled, self._raw = self._transition(1), False
         self._plain = self._plain_steps()
 
     # -- writing --------------------------------------------------------------------------------------
