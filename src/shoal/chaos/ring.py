@@ -95,7 +95,7 @@ def _kill_some(chooser: random.Random, ledger: Ledger, number: int, outcome: Out
     """Deaths at random and at points, several at a time; one writer at least goes on."""
     if chooser.random() < 0.3:
         large = (
-            ledger.buffer.capacity * words_in(ledger.buffer) * 8 > 1 << 17
+            ledger.buffer.capacity * words_in(ledger.buffer) * 8 > 1 << 18
         )  # whole pages of records that can be forbidden
         points = [chooser.choice([*POINTS[not large :], "abort", "exit"]) for _ in range(number)]
         dead = [ledger.start(point, chooser.randrange(3)) for point in points]
