@@ -50,7 +50,7 @@ def test_every_invariant_holds_in_a_short_run():
         ("a_descriptor_of_each_dead_worker_stays_open", "workers", 10, 5),
         ("a_push_now_and_then_stores_half_a_row", "ring", 100, 2),
         ("a_push_is_acknowledged_and_thrown_away", "ring", 100, 1),
-        ("workers_do_not_watch_their_parent", "parent", 12, 5),
+        ("workers_do_not_watch_their_parent", "parents", 12, 5),
     ],
 )
 def test_a_broken_Shoal_is_found_out(breaks, only, kills, invariant):

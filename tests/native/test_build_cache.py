@@ -113,3 +113,24 @@ print(library)
     while library.parent.exists() and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not library.parent.exists()
+
+
+def test_what_nobody_asks_for_is_removed_and_what_is_used_stays(source, cache):
+    text = source.read_text()
+    first = build(source)
+    old = time.time() - 100 * 86400
+    for file in cache.iterdir():
+        os.utime(file, (old, old))
+    assert build(source) == first and first.stat().st_mtime > old + 86400  # it is in use
+    source.write_text(text.replace("= 1", "= 2"))
+    second = build(source)
+    assert first.exists() and second.exists()
+    os.utime(first, (old, old))
+    mine = cache / "notes.txt"
+    mine.write_text("not ours")
+    os.utime(mine, (old, old))
+    source.write_text(text.replace("= 1", "= 3"))
+    third = build(source)
+    assert not first.exists() and second.exists() and third.exists() and mine.exists()
+    source.write_text(text)
+    assert answer(build(source)) == 1  # it is made again

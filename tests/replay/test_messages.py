@@ -89,3 +89,13 @@ def test_a_buffer_whose_rows_are_all_being_written_is_not_called_empty():
         buffer._records.segment["rows"][:, :8] = 0  # as those of three writers at work
         with pytest.raises(ValueError, match="of 3 rows none is whole"):
             buffer.sample(1)
+
+
+@pytest.mark.parametrize("name", ["add", "begin", "sample_n_step", "sample_sequences"])
+def test_what_only_trajectories_have_says_how_to_make_them(name):
+    with ReplayBuffer(4, FIELDS) as buffer:
+        assert not hasattr(buffer, name) and not hasattr(buffer, "nonsense")
+        with pytest.raises(AttributeError, match=rf"{name}\(\).*ReplayBuffer\.for_env\(envs, capacity\)"):
+            getattr(buffer, name)
+        with pytest.raises(AttributeError, match="'ReplayBuffer' object has no attribute 'nonsense'"):
+            buffer.nonsense

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "those (default: 100); with --against, trials of each fault (default: 3)",
     )
     parser.add_argument("--seed", type=_seed, default=0, metavar="S", help="(default: %(default)s)")
-    parser.add_argument("--only", choices=["workers", "ring", "parent"], help="one part alone")
+    parser.add_argument("--only", choices=["workers", "ring", "parents"], help="one part alone")
     parser.add_argument("--minutes", type=_time, metavar="M", help="begin no round after so long")
     parser.add_argument("--json", action="store_true", help="print the result for programs")
     parser.add_argument(
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     from shoal.chaos import report
     from shoal.chaos.plan import planned, played
 
-    parts = [args.only if args.only != "parent" else "parents"] if args.only else list(PARTS)
+    parts = [args.only] if args.only else list(PARTS)
     rounds = planned(parts, args.kills or 100, args.seed, exactly=args.only is not None)
     until = None if args.minutes is None else time.monotonic() + 60 * args.minutes
     found = played(rounds, args.deadline, until, args.record, quiet=args.json)

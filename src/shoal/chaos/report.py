@@ -76,8 +76,7 @@ def show(found: Sequence[tuple[Round, Outcome]], rounds: Sequence[Round], seed: 
 
 
 def _command(round_: Round) -> str:
-    only = "parent" if round_.part == "parents" else round_.part
-    return f"shoal chaos --only {only} --kills {round_.kills} --seed {round_.seed}"
+    return f"shoal chaos --only {round_.part} --kills {round_.kills} --seed {round_.seed}"
 
 
 def _measures(times: dict[str, dict[str, float]]) -> list[list[str]]:

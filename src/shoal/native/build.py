@@ -2,8 +2,8 @@
 
 The library of `my_env.c` lies in a cache of one's own as `my_env-HASH.so`, where HASH covers whatever the
 result depends on: the source, the headers it includes, the flags, the compiler and the machine. A library is
-complete before it gets its name, so any number of processes may build at once. The cache may be deleted at
-any time.
+complete before it gets its name, so any number of processes may build at once. What was not asked for in a
+quarter of a year is removed; the cache may be deleted at any time.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ from shoal.errors import BuildError, telling
 
 __all__ = ["build", "cache_directory", "include_directory"]
 
+_DAY_S = 86400.0
+_KEPT_S = 90 * _DAY_S
 _FLAGS = ("-O3", "-ffp-contract=off", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra")
 
 
@@ -83,7 +86,9 @@ def build(
             compiled, inputs = inputs, _inputs(tools, [*command, *libraries], path, directory)
             if compiled == inputs:  # else someone saved a file in between: it may hold either text
                 os.replace(built, library)
+                _prune(directory)
                 break
+    _touch(library)
     return library
 
 
@@ -186,6 +191,7 @@ def _inputs(tools: str, command: list[str], source: Path, directory: Path) -> st
     record = directory / f"{source.stem}-{_digest([tools, *command, str(source)])}.json"
     names = sorted(os.listdir(source.parent))
     files = _recorded(record, names)
+    _touch(record)
     if files is None:
         files = _dependencies(command, source)
         _write_record(record, {"names": names, "files": files, "contents": _contents(files)})
@@ -258,6 +264,22 @@ def _is_trusted(status: os.stat_result) -> bool:
     """Whether only root and this user decide what lies in this directory."""
     others_write = status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX
     return status.st_uid in (0, os.geteuid()) and not others_write
+
+
+def _touch(file: Path) -> None:
+    """Says that it is still in use; once a day is enough."""
+    with suppress(OSError):
+        if time.time() - file.stat().st_mtime > _DAY_S:
+            os.utime(file)
+
+
+def _prune(directory: Path) -> None:
+    """Removes what nobody has asked for in a long time: else each change of a source would stay for ever."""
+    with suppress(OSError), os.scandir(directory) as entries:
+        for entry in entries:
+            ours = entry.name.endswith((".so", ".json")) and entry.is_file(follow_symlinks=False)
+            if ours and time.time() - entry.stat().st_mtime > _KEPT_S:
+                os.unlink(entry)
 
 
 def _is_own_file(path: Path) -> bool:

@@ -229,6 +229,16 @@ class ReplayBuffer:
         shown = ", ".join(f"{column.name}: {column}" for column in self._records.columns.values())
         return f"<ReplayBuffer of {self.capacity} rows {{{shown}}}>"
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name in ("add", "begin", "sample_n_step", "sample_sequences"):
+                raise AttributeError(
+                    f"{name}() is of buffers that know which row follows which; make such a one with "
+                    "ReplayBuffer.for_env(envs, capacity)"
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
     # -- inside ---------------------------------------------------------------------------------------
 
     def _draw(self, batch: Batch, columns: tuple[NDArray[Any] | None, ...]) -> None:
