@@ -98,4 +98,4 @@ def test_what_only_trajectories_have_says_how_to_make_them(name):
         with pytest.raises(AttributeError, match=rf"{name}\(\).*ReplayBuffer\.for_env\(envs, capacity\)"):
             getattr(buffer, name)
         with pytest.raises(AttributeError, match="'ReplayBuffer' object has no attribute 'nonsense'"):
-            buffer.nonsense
+            buffer.nonsense()
