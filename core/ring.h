@@ -23,7 +23,8 @@
  * Why an accepted copy is what was committed: the first load saw the FULL of this lap, which follows the
  * record's stores. Later stores into the record follow the fence of a later claim; had the copy read one of
  * them, the two fences would make the second load see that claim's word. Laps of a slot only grow, so no word
- * comes twice. */
+ * comes twice. (Stores that pass the cache heed no such fence; who uses them, gather.c, fences them itself.)
+ */
 // SPDX-License-Identifier: MIT
 #ifndef SHOAL_RING_H
 #define SHOAL_RING_H
