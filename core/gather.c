@@ -377,6 +377,35 @@ uint64_t shoal_ring_weigh(const shoal_ring *ring, shoal_tree *tree, uint64_t see
     return number;
 }
 
+void shoal_ring_ids(const shoal_ring *ring, const uint64_t *slots, uint64_t count, uint64_t *ids) {
+    for (uint64_t i = 0; i < count; i++) {
+        const uint64_t word = shoal_ring_look(ring, slots[i] % ring->capacity);
+        ids[i] = word == 0 ? MISSING : shoal_ring_id(ring, slots[i] % ring->capacity, word);
+    }
+}
+
+static int by_age(const void *a, const void *b) {
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* The same by a look at every slot: rows can be more than a lap behind the tail, where tickets were lost. */
+static uint64_t latest_of_all(const shoal_ring *ring, uint64_t count, uint64_t *ids) {
+    uint64_t *all = malloc(ring->capacity * sizeof *all), found = 0;
+    for (uint64_t slot = 0; all != NULL && slot < ring->capacity; slot++) {
+        const uint64_t word = shoal_ring_look(ring, slot);
+        if (word != 0)
+            all[found++] = shoal_ring_id(ring, slot, word);
+    }
+    const uint64_t done = least(found, count);
+    if (done != 0) {
+        qsort(all, found, sizeof *all, by_age);
+        memcpy(ids, all + found - done, done * sizeof *ids);
+    }
+    free(all);
+    return done;
+}
+
 uint64_t shoal_ring_latest(const shoal_ring *ring, uint64_t count, uint64_t *ids) {
     const uint64_t tail = atomic_load_explicit(ring->tail, memory_order_acquire);
     uint64_t done = 0;
@@ -386,6 +415,8 @@ uint64_t shoal_ring_latest(const shoal_ring *ring, uint64_t count, uint64_t *ids
         if (word != 0 && shoal_ring_id(ring, slot, word) == ticket)
             ids[done++] = ticket;
     }
+    if (done < count && done < least(tail, ring->capacity))
+        return latest_of_all(ring, count, ids);
     for (uint64_t i = 0; i < done / 2; i++) {
         const uint64_t id = ids[i];
         ids[i] = ids[done - 1 - i];

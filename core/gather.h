@@ -61,6 +61,9 @@ uint64_t shoal_ring_weigh_new(const shoal_ring *ring, shoal_tree *tree, uint64_t
 uint64_t shoal_ring_weigh(const shoal_ring *ring, shoal_tree *tree, uint64_t seen, const uint64_t *ids,
                           const float *weights, uint64_t count, uint64_t *slots, float *kept);
 
+/* The ids of the rows in `slots`; UINT64_MAX where there is none. */
+void shoal_ring_ids(const shoal_ring *ring, const uint64_t *slots, uint64_t count, uint64_t *ids);
+
 /* The ids of the last `count` rows that can be read, oldest first; returns how many there are. */
 uint64_t shoal_ring_latest(const shoal_ring *ring, uint64_t count, uint64_t *ids);
 

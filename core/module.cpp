@@ -268,6 +268,7 @@ NB_MODULE(_core, m) {
         .def("sample", &Ring::sample, "rng"_a, "count"_a, "out"_a, "ids"_a)
         .def("fetch", &Ring::fetch, "ids"_a, "out"_a, "found"_a)
         .def("latest", &Ring::latest, "count"_a, "ids"_a)
+        .def("ids_in", &Ring::ids_in, "slots"_a)
         .def("begin", &Ring::begin, "mapping"_a)
         .def("mend", &Ring::mend, "mapping"_a)
         .def("sync", &Ring::sync, "mapping"_a)

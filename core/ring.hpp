@@ -180,6 +180,15 @@ class Ring {
         return shoal_ring_latest(&ring_, count, static_cast<uint64_t *>(memory_of(ids, count * 8)));
     }
 
+    /* `slots` becomes the ids of the rows there, or 2**64 - 1. */
+    void ids_in(nb::object slots) const {
+        require_open();
+        Buffer asked;
+        asked.take(slots);
+        auto *words = static_cast<uint64_t *>(asked->buf);
+        shoal_ring_ids(&ring_, words, static_cast<uint64_t>(asked->len) / 8, words);
+    }
+
     uint64_t length() const {
         require_open();
         return shoal_ring_length(&ring_);

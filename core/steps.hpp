@@ -5,6 +5,8 @@
 
 #include "ring.hpp"
 
+#include <cfloat>
+#include <cmath>
 #include <vector>
 
 /* The plain case alone: arrays that fit exactly, no fault, nothing that a mode asks to be looked at. Python
@@ -97,8 +99,15 @@ class Steps {
             return false;
         const auto *from = reinterpret_cast<const double *>(head->data);
         float *to = rewards_.data();
-        for (size_t i = 0, count = count_; i < count; i++)
+        const size_t count = count_;
+        uint32_t odd = 0;
+        for (size_t i = 0; i < count; i++)
             to[i] = static_cast<float>(from[i]);
+        for (size_t i = 0; i < count; i++)
+            odd |= !(std::fabs(to[i]) <= FLT_MAX);
+        for (size_t i = 0; odd != 0 && i < count; i++)
+            if (std::isinf(to[i]) && !std::isinf(from[i]))
+                return false; /* too large for a float: Python says which */
         return true;
     }
 

@@ -12,6 +12,7 @@
 #define shoal_ring_weigh_new steps_weigh_new
 #define shoal_ring_weigh steps_weigh
 #define shoal_ring_latest steps_latest
+#define shoal_ring_ids steps_ids
 #include "../../core/gather.c"
 
 #include "check.h"

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import shoal
 from shoal import ReplayBuffer
 from shoal.errors import ClosedError, CorruptFileError, SpaceError
+from shoal.replay import PrioritizedSampler
 
 FIELDS = {
     "obs": (np.float32, (3,)),
@@ -290,3 +291,24 @@ def test_a_save_into_a_directory_that_is_not_there_makes_none(tmp_path):
         with pytest.raises(FileNotFoundError, match="is not a directory; create it first"):
             buffer.save(tmp_path / "typo" / "saved")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_rows_far_behind_the_tail_are_still_the_latest(tmp_path):
+    with ReplayBuffer(8, {"x": (np.int64, ())}, path=tmp_path / "rows") as buffer:
+        buffer.extend({"x": np.arange(11)})
+        buffer._records.segment["tail"][0] = 1000  # as tickets that were taken and lost, or one flipped bit
+        assert buffer.latest(3)["x"].tolist() == [8, 9, 10]
+        assert buffer.latest(8)["x"].tolist() == [row["x"] for row in buffer] == list(range(3, 11))
+        assert buffer.save(tmp_path / "saved") == 8
+        assert buffer.push({"x": 11}) == 1000 and buffer.latest(2)["x"].tolist() == [10, 11]
+
+
+def test_a_batch_of_another_kind_gets_the_ids_of_what_is_put_into_it():
+    with ReplayBuffer(100, {"x": (np.int64, ())}, seed=0) as buffer:
+        buffer.extend({"x": np.arange(100)})
+        sampler = PrioritizedSampler(buffer, seed=0)
+        for first, then in ((sampler.sample, buffer.sample), (buffer.sample, sampler.sample)):
+            batch = first(16)
+            other = then(16, out=batch)
+            assert type(other) is not type(batch) and other["x"] is batch["x"]
+            assert batch.ids.tolist() == other.ids.tolist() == batch["x"].tolist()

@@ -159,3 +159,13 @@ def test_bad_questions_are_refused():
 def test_a_size_that_does_not_fit_is_said_before_anything_is_allocated():
     with pytest.raises(MemoryError, match="bytes"):
         SharedCircularBuffer(2**30, 2**20)
+
+
+def test_transitions_far_behind_the_tail_are_sampled():
+    buffer = SharedCircularBuffer(3, 1)
+    for number in range(4):
+        buffer.push([number], number, 0.0, [0.0], False)
+    buffer._records.segment["tail"][0] = 100  # as tickets that were taken and lost
+    assert set(buffer.sample(50, seed=0)["actions"]) == {1, 2, 3}
+    assert buffer.latest(3)["actions"] == [1, 2, 3]
+    buffer.close()

@@ -1,11 +1,13 @@
 """Errors of replay buffers say what was expected, what was found and what to do."""
 
+import os
+
 import gymnasium
 import numpy as np
 import pytest
 
 import shoal
-from shoal.errors import CorruptFileError, LayoutError, NameInUse
+from shoal.errors import CorruptFileError, LayoutError, NameInUse, SegmentError
 from shoal.replay import PrioritizedSampler, ReplayBuffer, SharedCircularBuffer
 
 FIELDS = {"x": (np.float32, ())}
@@ -99,3 +101,46 @@ def test_what_only_trajectories_have_says_how_to_make_them(name):
             getattr(buffer, name)
         with pytest.raises(AttributeError, match="'ReplayBuffer' object has no attribute 'nonsense'"):
             buffer.nonsense()
+
+
+def test_a_snapshot_does_not_take_the_place_of_the_buffers_own_file(tmp_path):
+    path, link = tmp_path / "rows", tmp_path / "link"
+    with ReplayBuffer(8, FIELDS, path=path, durability="sync") as buffer:
+        buffer.push({"x": 1.0})
+        os.link(path, link)
+        for own in (path, link):
+            with pytest.raises(FileExistsError, match="is the file that this buffer is kept in"):
+                buffer.snapshot(own)
+        buffer.push({"x": 2.0})
+        assert buffer.snapshot(tmp_path / "other") == 2 and buffer.snapshot(tmp_path / "other") == 2
+    with ReplayBuffer.open(path) as again:
+        assert len(again) == 2
+
+
+def test_a_directory_is_not_opened_but_loaded(tmp_path):
+    with ReplayBuffer(4, FIELDS) as buffer:
+        buffer.save(tmp_path / "saved")
+    with pytest.raises(SegmentError, match=r"found a directory; .*ReplayBuffer\.load"):
+        ReplayBuffer.open(tmp_path / "saved")
+
+
+def test_environments_that_do_not_say_when_they_reset_are_refused_with_what_to_say():
+    class Silent(gymnasium.vector.VectorEnv):
+        single_observation_space = single_action_space = gymnasium.spaces.Discrete(2)
+        num_envs = 2
+
+    with pytest.raises(ValueError, match=r'Silent\.metadata\["autoreset_mode"\].*found None; set it'):
+        ReplayBuffer.for_env(Silent(), 100)
+
+
+def test_seeds_and_rewards_of_the_small_buffer_are_checked():
+    buffer = SharedCircularBuffer(4, 1)
+    buffer.push([0.0], 0, 0.0, [0.0], False)
+    with pytest.raises(TypeError, match=r"seed must be None or an int, got float: 1\.5"):
+        buffer.sample(1, seed=1.5)
+    with pytest.raises(ValueError, match=r"seed must be from 0 to 2\*\*32 - 1, got -1"):
+        buffer.sample(1, seed=-1)
+    with pytest.raises(TypeError, match="reward must be a number, got str: '1'"):
+        buffer.push([0.0], 0, "1", [0.0], False)
+    assert len(buffer) == 1
+    buffer.close()

@@ -258,7 +258,7 @@ def test_what_is_missing_is_said():
         buffer.sample(1)
     with pytest.raises(SpaceError, match="final_obs"):
         buffer.add(*step)
-    with pytest.raises(SpaceError, match="one per environment"):
+    with pytest.raises(SpaceError, match="one for each environment"):
         buffer.begin(observations[:1])
     with pytest.raises(ValueError, match="mask"):
         buffer.begin(observations, np.ones(3, bool))
@@ -345,3 +345,35 @@ def test_the_quick_way_and_the_careful_one_store_the_same_rows(mode):
         assert all(np.array_equal(batches[0][name], batches[1][name]) for name in batches[0])
         quick.close()
         careful.close()
+
+
+@pytest.mark.parametrize("made_for", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED])
+def test_steps_of_another_autoreset_mode_are_refused_before_a_wrong_row_is_stored(made_for):
+    envs = shoal.make_vec("CartPole-v1", 2, autoreset_mode=AutoresetMode.SAME_STEP)
+    of_others = shoal.make_vec("CartPole-v1", 2, autoreset_mode=made_for)
+    buffer = ReplayBuffer.for_env(of_others, 1000)
+    buffer.begin(envs.reset(seed=0)[0])
+    actions, added = np.zeros(2, np.int64), 2
+    with pytest.raises(ShoalError, match=rf"made for .*{made_for.name}.*these are SAME_STEP"):
+        for _ in range(100):
+            buffer.add(actions, *envs.step(actions))
+            added += 2
+    assert len(buffer) == added and not buffer.latest(added)["terminated"].any()
+    buffer.close(), envs.close(), of_others.close()
+
+
+def test_a_reward_that_is_no_float32_is_refused_and_infinity_is_kept():
+    envs = shoal.make_vec("CartPole-v1", 2)
+    buffer = ReplayBuffer.for_env(envs, 100)
+    observations = envs.reset(seed=0)[0]
+    buffer.begin(observations)
+    flags, actions = np.zeros(2, np.bool_), np.zeros(2, np.int64)
+    with pytest.raises(SpaceError, match=r"'reward': expected values that fit float32, found .*e\+300"):
+        buffer.add(actions, observations, np.array([1.0, 1e300]), flags, flags, {})
+    assert len(buffer) == 2
+    buffer.add(actions, observations, np.array([np.inf, -3e38]), flags, flags, {})
+    assert buffer.latest(2)["reward"].tolist() == [np.inf, float(np.float32(-3e38))]
+    for gamma in (-0.1, 1.1, float("nan")):
+        with pytest.raises(ValueError, match="gamma must be from 0 to 1"):
+            buffer.sample_n_step(2, 2, gamma)
+    buffer.close(), envs.close()

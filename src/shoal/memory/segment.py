@@ -216,9 +216,10 @@ class Segment(Mapping[str, NDArray[Any]]):
         if get_spawning_popen() is not None:  # somebody else's pickler inside Process.start()
             return _reduce(self)
         raise TypeError(
-            "a Segment is memory, not data, so pickle cannot store it. Pass it as an argument of "
-            "multiprocessing.Process or through its queues and pipes (the descriptor travels), or use "
-            "Segment.named or Segment.file and attach by name or path"
+            "a Segment, or a buffer that lies in one, is memory, not data, so pickle cannot store it. Pass "
+            "it as an argument of multiprocessing.Process or through its queues and pipes (the descriptor "
+            "travels), or give it a name or a path (Segment.named, Segment.file, ReplayBuffer(path=...)) and "
+            "attach by that; to keep a buffer's rows, save(directory)"
         )
 
     def __copy__(self) -> NoReturn:

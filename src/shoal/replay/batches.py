@@ -49,10 +49,11 @@ Specs: TypeAlias = Mapping[str, tuple["np.dtype[Any]", tuple[int, ...]]]
 """What a batch holds for each row: name to dtype and shape."""
 
 
-def begun(kind: type[Kind], n: int, arrays: Mapping[str, NDArray[Any]]) -> Kind:
-    """A batch over arrays that are to be filled."""
+def begun(kind: type[Kind], n: int, arrays: Mapping[str, NDArray[Any]], out: Any = None) -> Kind:
+    """A batch over arrays that are to be filled; those of `out`, if it is one, and then its ids too."""
     batch = kind(arrays)
-    batch.ids = np.empty(n, np.uint64)
+    has_ids = isinstance(out, Batch) and _has_room(out.ids, n)
+    batch.ids = out.ids if has_ids else np.empty(n, np.uint64)
     if isinstance(batch, PrioritizedBatch):
         batch.weights = np.empty(n, np.float32)
     return batch
@@ -103,7 +104,7 @@ class Outputs:
         else:
             given = self._given(out, n, specs)
             again = type(out) is kind and _has_room(out.ids, n) and [*out] == [*specs]
-            batch = cast(Kind, out) if again else begun(kind, n, given)
+            batch = cast(Kind, out) if again else begun(kind, n, given, out)
         fill(batch)
         return batch
 

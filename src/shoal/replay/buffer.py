@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from gymnasium.spaces import Space
+from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from shoal.errors import SpaceError, SpaceKeyError
@@ -79,12 +80,18 @@ class ReplayBuffer:
                 f"for_env takes a vector environment, got {type(envs).__name__}; make one with "
                 "shoal.make_vec(id, num_envs) or gymnasium.vector.SyncVectorEnv([function, ...])"
             )
+        mode = (envs.metadata or {}).get("autoreset_mode")
+        if not isinstance(mode, AutoresetMode):
+            raise ValueError(
+                f"for_env needs to know when environments reset: expected {type(envs).__name__}.metadata"
+                f'["autoreset_mode"] to be a gymnasium.vector.AutoresetMode, found {mode!r}; set it'
+            )
         return TrajectoryBuffer(
             capacity,
             envs.single_observation_space,
             envs.single_action_space,
             envs.num_envs,
-            envs.metadata["autoreset_mode"],
+            mode,
             seed=seed,
             path=path,
             durability=durability,
@@ -140,7 +147,7 @@ class ReplayBuffer:
         ("cpu", "cuda:0", a torch.device) the batch holds torch tensors.
         """
         if type(n) is int and 0 < n < _MANY and isinstance(out, dict) and device is None and self._raw:
-            batch = out if type(out) is Batch else begun(Batch, n, out)
+            batch = out if type(out) is Batch else begun(Batch, n, out, out)
             if self._ring.sample_into(self._draws.words, n, batch, batch.ids) == n:
                 return batch
         return self._outputs.filled(Batch, n, self._sampled, out, device, self._fill)

@@ -71,7 +71,7 @@ class SharedCircularBuffer:
         used = len(self)
         if used == 0:
             raise ValueError("cannot sample from an empty buffer; push something first")
-        generator = np.random.RandomState(seed)
+        generator = np.random.RandomState(_seed(seed))
         out = self._records.empty(count)
         missing = np.arange(count)
         slots = generator.randint(0, used, size=count)
@@ -105,10 +105,8 @@ class SharedCircularBuffer:
     def _read(
         self, slots: NDArray[Any], places: NDArray[Any], out: dict[str, NDArray[Any]]
     ) -> NDArray[np.bool_]:
-        tail = int(self._records.segment["tail"][0])
-        lap = (tail - 1) // self.capacity
-        ids = lap * self.capacity + slots
-        ids = np.where(ids < tail, ids, ids - self.capacity).astype(np.uint64)
+        ids = slots.astype(np.uint64)
+        self._records.ring.ids_in(ids)
         part, found = self._records.empty(len(slots)), np.empty(len(slots), np.bool_)
         self._records.ring.fetch(ids, tuple(part.values()), found.view(np.uint8))
         for name, array in part.items():
@@ -145,8 +143,20 @@ def _integer(value: Any) -> int:
     return int(value)
 
 
+def _seed(value: Any) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
+        raise TypeError(f"seed must be None or an int, got {type(value).__name__}: {value!r}")
+    if not 0 <= value < 2**32:
+        raise ValueError(f"seed must be from 0 to 2**32 - 1, got {value}")
+    return int(value)
+
+
 def _number(name: str, value: Any) -> float:
     try:
+        if isinstance(value, (str, bytes)):
+            raise TypeError
         return float(value)
     except (TypeError, ValueError, OverflowError) as error:
         raise TypeError(f"{name} must be a number, got {type(value).__name__}: {value!r}") from error

@@ -16,7 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.lib.format import read_array_header_1_0, read_magic
+from numpy.lib.format import (
+    header_data_from_array_1_0,
+    read_array_header_1_0,
+    read_magic,
+    write_array_header_1_0,
+)
 from numpy.typing import NDArray
 
 from shoal.errors import CorruptFileError, VersionError, telling
@@ -135,7 +140,8 @@ def _renumbered(previous: NDArray[np.uint64], ids: NDArray[np.uint64]) -> NDArra
 
 def _write(path: Path, array: NDArray[Any]) -> None:
     with path.open("wb") as file:
-        np.save(file, array, allow_pickle=False)
+        write_array_header_1_0(file, header_data_from_array_1_0(array))
+        file.write(array.reshape(-1).view(np.uint8).data)  # which says why it fails; np.save does not
         file.flush()
         os.fsync(file.fileno())
 

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal import _core
-from shoal.errors import CorruptFileError, LayoutError, NameInUse, telling
+from shoal.errors import CorruptFileError, LayoutError, NameInUse, SegmentError, telling
 from shoal.memory import Layout, Segment
 from shoal.memory.allocate import reopen
 from shoal.memory.layout import FieldSpec, stored_dtype
@@ -141,6 +141,11 @@ class Records:
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Records:
         """The ring in a file; after a crash of the machine rows that are not whole are dropped."""
+        if Path(path).is_dir():
+            raise SegmentError(
+                f"expected a file that a buffer was kept in at {os.fspath(path)!r}, found a directory; read "
+                "one that save wrote with ReplayBuffer.load"
+            )
         segment = Segment.open(Path(path))
         try:
             self = cls.of(segment)
@@ -214,6 +219,12 @@ class Records:
 
     def snapshot(self, path: Path) -> int:
         """A copy in a file of its own, whole or not there at all."""
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.stat(path), os.fstat(self.segment.fileno())):
+                raise FileExistsError(
+                    f"{str(path)!r} is the file that this buffer is kept in, and needs no snapshot; give "
+                    "another name"
+                )
         partial = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
         fields = {column.name: (column.dtype, column.shape) for column in self.columns.values()}
         try:

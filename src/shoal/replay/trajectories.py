@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from shoal import _core
 from shoal.errors import ShoalError, SpaceError
-from shoal.replay.arguments import checked_capacity, checked_count
+from shoal.replay.arguments import checked_capacity, checked_count, checked_fraction
 from shoal.replay.batches import Batch, empty, put
 from shoal.replay.buffer import Draw, ReplayBuffer
 from shoal.replay.fields import by_field, space_fields
@@ -124,13 +124,17 @@ class TrajectoryBuffer(ReplayBuffer):
         Rows of a replaced worker, or of an environment that raised (`info["_fault"]`, also in
         `error.results`), begin an episode: what led to them is not known.
         """
-        if self._plain is not None and not self._any_raised and (not infos or "_fault" not in infos):
-            if self._plain.add(actions, next_observations, rewards, terminated, truncated):
+        plain = None if self._any_raised else self._plain
+        if infos:
+            self._require_own_mode(infos)
+            plain = None if "_fault" in infos else plain
+        if plain is not None:
+            if plain.add(actions, next_observations, rewards, terminated, truncated):
                 if self._synced:
                     self._records.sync()
                 return
         parts, acted = self._parts("obs", next_observations), self._parts("action", actions)
-        rewards = np.asarray(rewards, np.float32)
+        rewards = self._converted("reward", rewards)
         ended, cut = np.asarray(terminated, np.bool_), np.asarray(truncated, np.bool_)
         every = np.arange(self.num_envs)
         infos = infos or {}
@@ -153,13 +157,23 @@ class TrajectoryBuffer(ReplayBuffer):
             self._records.sync()
             return
         if self.autoreset_mode == AutoresetMode.DISABLED and self._over.any():
-            raise ShoalError("begin(observations, mask) the environments that were reset, then add")
+            raise ShoalError(
+                f"the episodes of environments {np.flatnonzero(self._over).tolist()} are over: reset them, "
+                "and call begin(observations, mask) with what that returned, then add"
+            )
         if not self._last.any():
             raise ShoalError("call begin(observations) first, with what reset returned")
         # NEXT_STEP: after the end of an episode the next step is a reset, and its action was not used.
         self._append(parts, acted, rewards, ended, cut, every, self._over | lost)
         self._over[:] = done | lost  # which the next step, or the next reset, begins again
         self._records.sync()
+
+    def _require_own_mode(self, infos: Mapping[str, Any]) -> None:
+        if "final_obs" in infos and self.autoreset_mode != AutoresetMode.SAME_STEP:
+            raise ShoalError(
+                f"this buffer was made for environments with autoreset_mode {self.autoreset_mode.name}, and "
+                'the infos have "final_obs", so these are SAME_STEP; make it with for_env of such ones'
+            )
 
     def _plain_steps(self) -> _core.Steps | None:
         """Adds steps with nothing to be said of them, where observation and action are one array each."""
@@ -210,7 +224,8 @@ class TrajectoryBuffer(ReplayBuffer):
         for name, part in zip(names, parts, strict=True):
             if len(part) != self.num_envs:
                 raise SpaceError(
-                    f"{name}: expected {self.num_envs} rows, one per environment, not {len(part)}"
+                    f"{name}: expected {self.num_envs} rows, one for each environment that the buffer was "
+                    f"made for, not {len(part)}; every process that adds to it steps as many"
                 )
         return parts
 
@@ -220,7 +235,10 @@ class TrajectoryBuffer(ReplayBuffer):
         if not done.any():
             return parts
         if "final_obs" not in infos:
-            raise SpaceError('autoreset_mode SAME_STEP needs the infos of the step: they have no "final_obs"')
+            raise SpaceError(
+                'the buffer was made for autoreset_mode SAME_STEP, and the infos have no "final_obs"; give '
+                "add the infos of the step too, or make the buffer with for_env of the environments it is for"
+            )
         whole = [part.copy() for part in parts]
         for env in np.flatnonzero(done):
             final = dict(by_field("obs", infos["final_obs"][env], self._obs))
@@ -262,8 +280,9 @@ class TrajectoryBuffer(ReplayBuffer):
         `reward` is the discounted sum; `next_obs`, `terminated` and `truncated` are those of the last step;
         `discount` is what to multiply the value of `next_obs` with: gamma ** (steps taken).
         """
+        discount = checked_fraction("gamma", gamma)
         specs = self._transition(checked_count("stack", stack)) | {"discount": (np.dtype(np.float32), ())}
-        fill = partial(self._fill_steps, stack=stack, steps=checked_count("steps", steps), gamma=float(gamma))
+        fill = partial(self._fill_steps, stack=stack, steps=checked_count("steps", steps), gamma=discount)
         return self._outputs.filled(Batch, n, specs, out, device, fill)
 
     def sample_sequences(
