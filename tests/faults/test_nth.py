@@ -26,9 +26,9 @@ pytestmark = [
 # What the core calls that is not in the table, because it cannot fail, or nothing could be done about it.
 CANNOT_FAIL = set(
     """memcpy memset memmove memcmp memchr bcmp strlen strnlen strcmp strncmp strchr strrchr strtoull strtod
-    strerror snprintf vsnprintf ldexp qsort free close unlink _exit getpid geteuid getenv sysconf clock_gettime
-    nanosleep pthread_sigmask pthread_join pthread_detach pthread_once pthread_atfork sigfillset sched_yield
-    sched_getcpu sched_getaffinity sched_setaffinity dlsym dlclose dlerror _GLOBAL_OFFSET_TABLE_""".split()
+    strerror snprintf vsnprintf ldexp qsort free close unlink _exit getpid geteuid getenv sysconf
+    clock_gettime nanosleep pthread_sigmask pthread_join pthread_detach pthread_once pthread_atfork
+    sigfillset sched_yield sched_getcpu sched_getaffinity sched_setaffinity dlsym dlclose dlerror _GLOBAL_OFFSET_TABLE_""".split()
 )
 
 
