@@ -28,7 +28,8 @@ CANNOT_FAIL = set(
     """memcpy memset memmove memcmp memchr bcmp strlen strnlen strcmp strncmp strchr strrchr strtoull strtod
     strerror snprintf vsnprintf ldexp qsort free close unlink _exit getpid geteuid getenv sysconf
     clock_gettime nanosleep pthread_sigmask pthread_join pthread_detach pthread_once pthread_atfork
-    sigfillset sched_yield sched_getcpu sched_getaffinity sched_setaffinity dlsym dlclose dlerror _GLOBAL_OFFSET_TABLE_""".split()
+    sigfillset sched_yield sched_getcpu sched_getaffinity sched_setaffinity dlsym dlclose
+    dlerror _GLOBAL_OFFSET_TABLE_""".split()
 )
 
 
