@@ -27,6 +27,8 @@ from gymnasium.spaces import Box, Dict, Discrete, Text
 
 import shoal
 from shoal.replay import PrioritizedSampler
+from shoal.replay.buffer import made
+from shoal.replay.records import Records
 from shoal.spaces import create_shared_memory, write_to_shared_memory
 from shoal.state.names import directory
 from shoal.vector import ProcessVectorEnv
@@ -482,6 +484,35 @@ def _() -> None:
 @situation(REPLAY, "a directory that `save` did not write", "Open snapshots and files with `open`.")
 def _() -> None:
     shoal.ReplayBuffer.load("nowhere")
+
+
+@situation(REPLAY, "a snapshot over the file it is of", "Give another name.")
+def _() -> None:
+    with shoal.ReplayBuffer(10, X, path="own.ring") as buffer:
+        buffer.snapshot("own.ring")
+
+
+@situation(REPLAY, "steps of environments that reset otherwise", "Make the buffer with `for_env` of these.")
+def _() -> None:
+    same = gymnasium.vector.AutoresetMode.SAME_STEP
+    with poles() as others, shoal.ReplayBuffer.for_env(others, 100) as buffer:
+        with poles(autoreset_mode=same) as envs:
+            buffer.begin(envs.reset(seed=0)[0])
+            while True:
+                buffer.add(np.zeros(4, np.int64), *envs.step(np.zeros(4, np.int64)))
+
+
+@situation(
+    REPLAY,
+    "a push where writers that are stopped hold every slot, after two seconds",
+    "Let them go on, or end them; make it larger.",
+)
+def _() -> None:
+    with shoal.ReplayBuffer(1, X) as buffer:
+        stopped = made(Records.of(buffer._records.segment), None)
+        stopped.push({"x": [0.0, 0.0]})
+        buffer._records.segment["writers"][0, 1:3] = 0, 1  # as in the middle of its push
+        buffer.push({"x": [1.0, 1.0]})
 
 
 # ---- Sessions
