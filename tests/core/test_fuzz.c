@@ -88,6 +88,7 @@ enum { CAPACITY = 7, STRIDE = 64 };
 typedef struct memory {
     shoal_word64 tail;
     shoal_ring_mark mark;
+    shoal_word64 numbered;
     shoal_ring_writer writers[SHOAL_RING_WRITERS];
     _Alignas(64) char rows[CAPACITY * STRIDE];
 } memory;
@@ -99,7 +100,15 @@ static void rings(void) {
     memory *of = aligned_alloc(64, sizeof *of), *whole = aligned_alloc(64, sizeof *of);
     memset(of, 0, sizeof *of);
     const int fd = shoal_memory_create();
-    shoal_ring ring = {&of->tail, of->writers, of->rows, CAPACITY, STRIDE, &of->mark, fd, SHOAL_RING_WRITERS};
+    shoal_ring ring = {.tail = &of->tail,
+                       .numbered = &of->numbered,
+                       .writers = of->writers,
+                       .rows = of->rows,
+                       .capacity = CAPACITY,
+                       .stride = STRIDE,
+                       .mark = &of->mark,
+                       .lock_fd = fd,
+                       .writer = SHOAL_RING_WRITERS};
     CHECK(shoal_ring_begin(&ring, of, sizeof *of) == 0 && shoal_ring_register(&ring) == 0);
     char row[STRIDE - 16] = "a row", out[4][STRIDE - 16];
     const void *in[] = {row};
@@ -114,7 +123,7 @@ static void rings(void) {
         if (below(2))
             mutate(&of->rows, sizeof of->rows);
         if (below(3) == 0)
-            mutate(&of->tail, 24);
+            mutate(&of->tail, 32); /* the mark, and how many writers, too */
         if (below(3) == 0)
             mutate(of->writers, 4 * sizeof *of->writers);
         shoal_ring opener = ring;
