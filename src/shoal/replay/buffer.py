@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import numpy as np
 from gymnasium.spaces import Space
@@ -30,6 +30,16 @@ Draw: TypeAlias = Callable[[Any, "tuple[NDArray[Any] | None, ...]"], None]
 """Draws rows for a batch: its ids, and the fields that there is an array for."""
 
 _MANY = 1 << 62
+
+
+class _OfTrajectories:
+    """A method of buffers that know which row follows which alone; others say how to make such a one."""
+
+    def __get__(self, instance: object, owner: type) -> NoReturn:
+        raise AttributeError(
+            f"{owner.__name__} does not know which row follows which: add, begin, sample_n_step and "
+            "sample_sequences are of buffers made with ReplayBuffer.for_env(envs, capacity)"
+        )
 
 
 class ReplayBuffer:
@@ -236,15 +246,8 @@ class ReplayBuffer:
         shown = ", ".join(f"{column.name}: {column}" for column in self._records.columns.values())
         return f"<ReplayBuffer of {self.capacity} rows {{{shown}}}>"
 
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            if name in ("add", "begin", "sample_n_step", "sample_sequences"):
-                raise AttributeError(
-                    f"{name}() is of buffers that know which row follows which; make such a one with "
-                    "ReplayBuffer.for_env(envs, capacity)"
-                )
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+    if not TYPE_CHECKING:  # (a __getattr__ would make every attribute slower)
+        add = begin = sample_n_step = sample_sequences = _OfTrajectories()
 
     # -- inside ---------------------------------------------------------------------------------------
 
