@@ -229,7 +229,7 @@ static uint64_t gather(const shoal_ring *ring, shoal_columns columns, uint64_t b
     const uint64_t block = block_of(ring);
     const uint64_t reach = reach_of(ring);
     uint64_t missing = 0;
-    if (begin != 0)
+    if (begin != 0) /* the first were sent for when they were drawn */
         prefetch(ring, slots + begin, least(reach, end - begin));
     for (uint64_t at = begin, now; at < end; at += now) {
         uint64_t words[AHEAD];
@@ -389,7 +389,8 @@ static int by_age(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* The same by a look at every slot: rows can be more than a lap behind the tail, where tickets were lost. */
+/* The same by a look at every slot: rows can be more than a lap behind the tail, where tickets were lost. 0
+ * and nothing written if there is no memory for it. */
 static uint64_t latest_of_all(const shoal_ring *ring, uint64_t count, uint64_t *ids) {
     uint64_t *all = malloc(ring->capacity * sizeof *all), found = 0;
     for (uint64_t slot = 0; all != NULL && slot < ring->capacity; slot++) {
@@ -415,8 +416,11 @@ uint64_t shoal_ring_latest(const shoal_ring *ring, uint64_t count, uint64_t *ids
         if (word != 0 && shoal_ring_id(ring, slot, word) == ticket)
             ids[done++] = ticket;
     }
-    if (done < count && done < least(tail, ring->capacity))
-        return latest_of_all(ring, count, ids);
+    if (done < count && done < least(tail, ring->capacity)) {
+        const uint64_t more = latest_of_all(ring, count, ids);
+        if (more != 0)
+            return more;
+    }
     for (uint64_t i = 0; i < done / 2; i++) {
         const uint64_t id = ids[i];
         ids[i] = ids[done - 1 - i];

@@ -71,8 +71,6 @@ int shoal_ring_register(shoal_ring *ring) {
     return -EAGAIN;
 }
 
-static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
-
 void shoal_ring_look_around(shoal_ring *ring, uint64_t ticket) {
     const uint64_t numbered = atomic_load_explicit(ring->numbered, memory_order_relaxed);
     uint64_t clear = ring->capacity, others = 1; /* from `ticket` on; tickets behind are not all taken yet */
@@ -87,7 +85,8 @@ void shoal_ring_look_around(shoal_ring *ring, uint64_t ticket) {
         if (until >= clear || (until == 0 && !shoal_ring_is_alive(ring, w)))
             continue;
         clear = until;
-        others = until != 0 ? 1 : least(held - behind, ring->capacity);
+        if (until == 0) /* a damaged line may say more than there are */
+            others = held - behind < ring->capacity ? held - behind : ring->capacity;
     }
     ring->others = others;
     ring->clear = ticket + clear;
@@ -139,9 +138,9 @@ int shoal_ring_is_held(const shoal_ring *ring, uint64_t word) {
 
 void shoal_ring_drop(shoal_ring *ring, uint64_t slot, uint64_t word) {
     const uint64_t empty = shoal_ring_word(shoal_ring_lap(word), 0, SHOAL_RING_EMPTY);
-    if (atomic_load_explicit(shoal_ring_at(ring, slot), memory_order_relaxed) ==
-        word) /* else no page is touched */
-        (void)atomic_compare_exchange_strong(shoal_ring_at(ring, slot), &word, empty);
+    shoal_word64 *at = shoal_ring_at(ring, slot);
+    if (atomic_load_explicit(at, memory_order_relaxed) == word) /* a swap, even in vain, dirties the page */
+        (void)atomic_compare_exchange_strong(at, &word, empty);
 }
 
 static uint64_t record_end(const shoal_ring *ring) {

@@ -30,6 +30,7 @@ Draw: TypeAlias = Callable[[Any, "tuple[NDArray[Any] | None, ...]"], None]
 """Draws rows for a batch: its ids, and the fields that there is an array for."""
 
 _MANY = 1 << 62
+"""More rows than the core can be asked for: the careful way says what is wrong with such a number."""
 
 
 class _OfTrajectories:

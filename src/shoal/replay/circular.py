@@ -154,10 +154,8 @@ def _seed(value: Any) -> int | None:
 
 
 def _number(name: str, value: Any) -> float:
-    try:
-        if isinstance(value, (str, bytes)):
-            raise TypeError
-        return float(value)
+    try:  # numpy's arrays of one number are numbers, too; text that float() would read is not
+        return float("" if isinstance(value, (str, bytes)) else value)
     except (TypeError, ValueError, OverflowError) as error:
         raise TypeError(f"{name} must be a number, got {type(value).__name__}: {value!r}") from error
 
