@@ -283,8 +283,13 @@ uint64_t shoal_ring_draw(const shoal_ring *ring, const shoal_tree *tree, shoal_r
     if (tree == NULL) {
         draw(ring, rng, used, slots, count);
     } else {
-        shoal_tree_draw(tree, rng, slots, weights, count);
-        prefetch(ring, slots, least(count, reach_of(ring)));
+        const uint64_t reach = reach_of(ring);
+        for (uint64_t at = 0, end; at < count; at = end) {
+            end = least(count, at + SHOAL_TREE_AHEAD);
+            shoal_tree_draw(tree, rng, count, at, end, slots + at, weights + at);
+            if (at < reach) /* on their way while the next are drawn */
+                prefetch(ring, slots + at, least(reach, end) - at);
+        }
     }
     return count;
 }

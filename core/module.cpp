@@ -284,8 +284,9 @@ NB_MODULE(_core, m) {
              "truncated"_a.none());
     nb::class_<Weights>(m, "Weights")
         .def(nb::init<nb::object>(), "ring"_a)
-        .def("weigh_new", &Weights::weigh_new, "weight"_a)
-        .def("weigh", &Weights::weigh, "ids"_a, "weights"_a)
+        .def("weigh_new", &Weights::weigh_new)
+        .def("update", &Weights::update, "ids"_a, "priorities"_a, "alpha"_a)
+        .def_static("unbias", &Weights::unbias, "weights"_a, "beta"_a)
         .def("sample", &Weights::sample, "rng"_a, "count"_a, "out"_a, "ids"_a, "weights"_a)
         .def_prop_ro("total", &Weights::total);
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FANOUT = SHOAL_TREE_FANOUT, AHEAD = 64 };
+enum { FANOUT = SHOAL_TREE_FANOUT, LANES = 4, AHEAD = SHOAL_TREE_AHEAD };
 
 static uint64_t rounded(uint64_t nodes) { return (nodes + FANOUT - 1) / FANOUT * FANOUT; }
 
@@ -30,13 +30,23 @@ void shoal_tree_init(shoal_tree *tree, uint64_t leaves, float *memory) {
     }
 }
 
-/* Four partial sums, so that it does not depend on how a compiler vectorises it. */
+/* A line as four rows of four: sums down its columns. */
+typedef float columns[LANES][LANES];
+
+static inline void add_down(const float *line, columns sums) {
+    for (int j = 0; j < LANES; j++)
+        sums[0][j] = line[j];
+    for (int i = 1; i < LANES; i++)
+        for (int j = 0; j < LANES; j++)
+            sums[i][j] = sums[i - 1][j] + line[i * LANES + j];
+}
+
+/* In an order that does not depend on how a compiler vectorises it. */
 static float sum_line(const float *line) {
-    float part[4] = {0, 0, 0, 0};
-    for (int i = 0; i < FANOUT; i += 4)
-        for (int j = 0; j < 4; j++)
-            part[j] += line[i + j];
-    return (part[0] + part[1]) + (part[2] + part[3]);
+    columns sums;
+    add_down(line, sums);
+    const float *whole = sums[LANES - 1];
+    return (whole[0] + whole[1]) + (whole[2] + whole[3]);
 }
 
 float shoal_tree_total(const shoal_tree *tree) { return sum_line(tree->level[tree->levels - 1]); }
@@ -76,43 +86,51 @@ void shoal_tree_fill(shoal_tree *tree, uint64_t begin, uint64_t end, float weigh
     }
 }
 
-/* The child in which `*at` falls, and `*at` within it. Rounding may leave it behind the last: then the last
- * that weighs something. */
-static uint64_t descend(const float *line, double *at) {
-    double left = *at;
-    int last = -1;
-    for (int i = 0; i < FANOUT; i++) {
-        if (line[i] <= 0)
-            continue;
-        if (left < line[i]) {
-            *at = left;
-            return (uint64_t)i;
-        }
-        left -= line[i];
-        last = i;
-    }
-    *at = last < 0 ? 0 : line[last] * 0.5;
-    return last < 0 ? 0 : (uint64_t)last;
+/* Rounding has left it behind all: the last child that weighs something. */
+static uint64_t last_of(const float *line, double *at) {
+    uint64_t child = FANOUT - 1;
+    while (child > 0 && !(line[child] > 0))
+        child--;
+    *at = line[child] * 0.5;
+    return child;
 }
 
-void shoal_tree_draw(const shoal_tree *tree, shoal_rng *rng, uint64_t *leaves, float *weights,
-                     uint64_t count) {
-    const double total = shoal_tree_total(tree), part = total / (double)count;
-    for (uint64_t done = 0; done < count; done += AHEAD) {
-        const uint64_t now = count - done < AHEAD ? count - done : AHEAD;
-        double at[AHEAD]; /* a float would be too coarse for a leaf among a million */
-        uint64_t *node = leaves + done;
-        for (uint64_t i = 0; i < now; i++) {
-            at[i] = ((double)(done + i) + shoal_random(rng)) * part;
-            node[i] = 0; /* a line of the level */
-        }
-        for (uint32_t h = tree->levels; h-- > 0;)
-            for (uint64_t i = 0; i < now; i++) {
-                node[i] = node[i] * FANOUT + descend(tree->level[h] + node[i] * FANOUT, &at[i]);
-                if (h > 0)
-                    __builtin_prefetch(tree->level[h - 1] + node[i] * FANOUT);
-            }
-        for (uint64_t i = 0; i < now; i++)
-            weights[done + i] = tree->level[0][node[i]];
+/* The child in which `*at` falls, and `*at` within it; children lie column by column. Without a branch that
+ * depends on the weights: a draw's way is not to be guessed. */
+static inline uint64_t descend(const float *line, double *at) {
+    columns sums;
+    add_down(line, sums);
+    const float *whole = sums[LANES - 1];
+    const double one = whole[0], two = one + whole[1], three = two + whole[2];
+    const double before_lane[LANES] = {0, one, two, three};
+    const uint64_t lane = (uint64_t)(*at >= one) + (*at >= two) + (*at >= three);
+    double left = *at - before_lane[lane];
+    const double first = sums[0][lane], second = sums[1][lane], third = sums[2][lane];
+    const double before[LANES] = {0, first, second, third};
+    const uint64_t row = (uint64_t)(left >= first) + (left >= second) + (left >= third);
+    const uint64_t child = row * LANES + lane;
+    left -= before[row];
+    if (__builtin_expect(!(left < line[child]), 0))
+        return last_of(line, at);
+    *at = left;
+    return child;
+}
+
+void shoal_tree_draw(const shoal_tree *tree, shoal_rng *rng, uint64_t parts, uint64_t begin, uint64_t end,
+                     uint64_t *leaves, float *weights) {
+    const double part = shoal_tree_total(tree) / (double)parts;
+    const uint64_t count = end - begin;
+    double at[AHEAD]; /* a float would be too coarse for a leaf among a million */
+    for (uint64_t i = 0; i < count; i++) {
+        at[i] = ((double)(begin + i) + shoal_random(rng)) * part;
+        leaves[i] = 0; /* a line of the level */
     }
+    for (uint32_t h = tree->levels; h-- > 0;)
+        for (uint64_t i = 0; i < count; i++) {
+            leaves[i] = leaves[i] * FANOUT + descend(tree->level[h] + leaves[i] * FANOUT, &at[i]);
+            if (h > 0)
+                __builtin_prefetch(tree->level[h - 1] + leaves[i] * FANOUT);
+        }
+    for (uint64_t i = 0; i < count; i++)
+        weights[i] = shoal_tree_get(tree, leaves[i]);
 }

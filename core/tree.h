@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-enum { SHOAL_TREE_FANOUT = 16, SHOAL_TREE_LEVELS = 12 };
+enum { SHOAL_TREE_FANOUT = 16, SHOAL_TREE_LEVELS = 12, SHOAL_TREE_AHEAD = 64 };
 
 typedef struct shoal_tree {
     uint64_t leaves;
@@ -34,10 +34,10 @@ float shoal_tree_get(const shoal_tree *tree, uint64_t leaf);
 void shoal_tree_set(shoal_tree *tree, const uint64_t *leaves, const float *weights, uint64_t count);
 /* Sets leaves begin .. end to one weight. */
 void shoal_tree_fill(shoal_tree *tree, uint64_t begin, uint64_t end, float weight);
-/* Draws `count` leaves, the i-th from the i-th of `count` equal parts of the total; their weights too. The
- * total must be positive. */
-void shoal_tree_draw(const shoal_tree *tree, shoal_rng *rng, uint64_t *leaves, float *weights,
-                     uint64_t count);
+/* Draws one leaf from each of the equal parts begin .. end - 1, at most SHOAL_TREE_AHEAD of them, out of
+ * `parts` that make up the total, which must be positive; their weights too. */
+void shoal_tree_draw(const shoal_tree *tree, shoal_rng *rng, uint64_t parts, uint64_t begin, uint64_t end,
+                     uint64_t *leaves, float *weights);
 
 #ifdef __cplusplus
 }

@@ -5,6 +5,9 @@
 
 #include "ring.hpp"
 
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <new>
@@ -23,18 +26,45 @@ class Weights {
         shoal_tree_init(&tree_, capacity, memory_.get());
     }
 
-    /* Rows that came since have `weight`. */
-    void weigh_new(float weight) { seen_ = shoal_ring_weigh_new(ring_.ring(), &tree_, seen_, weight); }
+    /* Rows that came since have the highest weight there was. */
+    void weigh_new() { seen_ = shoal_ring_weigh_new(ring_.ring(), &tree_, seen_, highest_); }
 
-    uint64_t weigh(nb::object ids, nb::object weights) {
+    /* Rows that are still there weigh priority ** alpha from now on; how many were. All or none is refused:
+     * weights are floats, and so are sums of millions of them. */
+    uint64_t update(nb::object ids, nb::object priorities, double alpha) {
         Buffer wanted;
         wanted.take(ids);
         const uint64_t count = static_cast<uint64_t>(wanted->len) / 8;
-        const auto *given = static_cast<const float *>(memory_of(weights, count * sizeof(float)));
-        std::vector<uint64_t> slots(count);
-        std::vector<float> kept(count);
+        const auto *given = static_cast<const double *>(memory_of(priorities, count * sizeof(double)));
+        weights_.resize(count);
+        slots_.resize(count);
+        float highest = highest_;
+        for (uint64_t i = 0; i < count; i++) {
+            const double weight = std::pow(given[i], alpha);
+            if (!(given[i] > 0 && std::isfinite(given[i]) && weight >= LEAST && weight <= 1 / LEAST))
+                refuse(given[i], weight);
+            weights_[i] = static_cast<float>(weight);
+            highest = std::max(highest, weights_[i]);
+        }
+        weigh_new();
+        highest_ = highest;
         return shoal_ring_weigh(ring_.ring(), &tree_, seen_, static_cast<const uint64_t *>(wanted->buf),
-                                given, count, slots.data(), kept.data());
+                                weights_.data(), count, slots_.data(), weights_.data());
+    }
+
+    /* Weights of rows that were drawn become those that undo the bias: (1 / weight) ** beta, the highest 1.
+     */
+    static void unbias(nb::object weights, double beta) {
+        Buffer drawn;
+        drawn.take(weights);
+        auto *items = static_cast<float *>(drawn->buf);
+        const uint64_t count = static_cast<uint64_t>(drawn->len) / sizeof(float);
+        const auto power = static_cast<float>(-beta);
+        float highest = 0;
+        for (uint64_t i = 0; i < count; i++)
+            highest = std::max(highest, items[i] = std::pow(items[i], power));
+        for (uint64_t i = 0; i < count; i++)
+            items[i] /= highest;
     }
 
     uint64_t sample(nb::object rng, uint64_t count, nb::tuple out, nb::object ids, nb::object weights) {
@@ -47,6 +77,19 @@ class Weights {
     float total() const { return shoal_tree_total(&tree_); }
 
   private:
+    static constexpr double LEAST = 1e-25;
+    [[noreturn]] static void refuse(double priority, double weight) {
+        char text[160];
+        if (priority > 0 && std::isfinite(priority))
+            snprintf(text, sizeof text,
+                     "priority ** alpha must be from %g to %g, found %g for %g; scale the priorities", LEAST,
+                     1 / LEAST, weight, priority);
+        else
+            snprintf(text, sizeof text,
+                     "priorities must be finite and more than 0, found %g; add a small number to errors",
+                     priority);
+        throw nb::value_error(text);
+    }
     struct Free {
         void operator()(float *memory) const { std::free(memory); }
     };
@@ -55,6 +98,9 @@ class Weights {
     std::unique_ptr<float, Free> memory_;
     shoal_tree tree_ = {};
     uint64_t seen_ = 0;
+    float highest_ = 1;
+    std::vector<float> weights_; /* of one update */
+    std::vector<uint64_t> slots_;
 };
 
 #endif

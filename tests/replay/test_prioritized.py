@@ -79,6 +79,30 @@ def test_two_samplers_over_the_same_rows_do_not_disturb_each_other():
     buffer.close()
 
 
+def test_a_refused_update_changes_nothing():
+    buffer, sampler = filled(10, 10, alpha=1.0, seed=0)
+    ids = sampler.sample(1).ids  # the rows have been weighed
+    total = sampler._weights.total
+    for bad in (0.0, np.nan, 1e30):
+        with pytest.raises(ValueError, match="priorit"):
+            sampler.update_priorities(np.repeat(ids, 2), [1e6, bad])
+    buffer.push({"x": 10})
+    sampler.sample(1)
+    assert sampler._weights.total == total == 10  # nor is a new row as heavy as what was refused
+    buffer.close()
+
+
+def test_priorities_may_be_of_any_type_and_layout():
+    buffer, sampler = filled(8, 8, alpha=1.0, seed=0)
+    ids = buffer.latest(8).ids
+    many = np.arange(1, 17)
+    for given in (many[::2], many[::2].astype(np.float32), many.astype(">f8")[::2], many[::2].tolist()):
+        sampler.update_priorities(ids, np.ones(8))
+        assert sampler.update_priorities(ids, given) == 8
+        assert sampler._weights.total == many[::2].sum()
+    buffer.close()
+
+
 def test_bad_priorities_are_refused():
     buffer, sampler = filled(10, 5)
     ids = buffer.latest(5).ids

@@ -16,9 +16,6 @@ from shoal.replay.draws import Draws
 
 __all__ = ["PrioritizedSampler"]
 
-_LEAST = 1e-25
-"""Weights are floats, and so are sums of millions of them."""
-
 
 class PrioritizedSampler:
     """Draws rows in proportion to priority ** alpha. New rows have the highest priority seen.
@@ -46,7 +43,6 @@ class PrioritizedSampler:
         self.buffer = buffer
         self.alpha, self.beta = checked_fraction("alpha", alpha, 100), checked_fraction("beta", beta)
         self._weights = _core.Weights(buffer._records.ring)
-        self._highest = 1.0
         self._draws = Draws(seed)
 
     def sample(
@@ -62,12 +58,11 @@ class PrioritizedSampler:
         `out` and `device` are those of the buffer's own `sample`; the ids stay an array.
         """
         strength = checked_fraction("beta", self.beta if beta is None else beta)
-        self._weights.weigh_new(self._highest)
+        self._weights.weigh_new()
 
         def fill(batch: PrioritizedBatch) -> None:
             self.buffer._fill(batch, self._draw)
-            batch.weights **= -strength
-            batch.weights /= batch.weights.max()
+            self._weights.unbias(batch.weights, strength)
 
         return self.buffer._outputs.filled(PrioritizedBatch, n, self.buffer._sampled, out, device, fill)
 
@@ -80,25 +75,9 @@ class PrioritizedSampler:
         """Sets the priorities of rows that are still there; how many were."""
         wanted = checked_ids(ids)
         try:
-            given = np.asarray(priorities, np.float64)
+            given = np.asarray(priorities, np.float64, order="C")
         except (TypeError, ValueError) as error:
             raise TypeError(f"priorities must be numbers, got {priorities!r:.80}") from error
         if given.shape != wanted.shape:
             raise ValueError(f"expected as many priorities as ids, found {given.shape} and {wanted.shape}")
-        if not np.isfinite(given).all() or (given <= 0).any():
-            bad = given[~(np.isfinite(given) & (given > 0))][0]
-            raise ValueError(
-                f"priorities must be finite and more than 0, found {bad:g}; add a small number to errors"
-            )
-        with np.errstate(over="ignore", under="ignore"):
-            weights = given**self.alpha
-        if len(weights) and not (weights.min() >= _LEAST and weights.max() <= 1 / _LEAST):
-            raise ValueError(
-                f"priority ** alpha must be from {_LEAST:g} to {1 / _LEAST:g}, found {weights.min():g} to "
-                f"{weights.max():g}; scale the priorities"
-            )
-        weights = weights.astype(np.float32)
-        self._weights.weigh_new(self._highest)
-        if len(weights):
-            self._highest = max(self._highest, float(weights.max()))
-        return self._weights.weigh(wanted, weights)
+        return self._weights.update(wanted, given, self.alpha)

@@ -39,6 +39,11 @@ def rows_of(count: int, shape: Shape, dtype: str) -> Rows:
     }
 
 
+def priorities_of(count: int) -> NDArray[Any]:
+    """Of so many rows, the same each time."""
+    return np.random.default_rng(0).random(count) + 0.1
+
+
 class Rival:
     """A buffer that can be filled; each operation is a method that returns what to time."""
 
@@ -61,7 +66,7 @@ class Rival:
         raise NotImplementedError
 
     def prioritized(self) -> Call:
-        """A draw by priorities, and new priorities for what was drawn."""
+        """A draw by priorities, and new priorities for what was drawn; of a buffer that this fills."""
         raise NotImplementedError
 
     def step(self) -> Call:
@@ -109,11 +114,13 @@ class Shoal(Rival):
     def prioritized(self) -> Call:
         from shoal.replay import PrioritizedSampler
 
-        sampler, priorities = PrioritizedSampler(self.buffer, seed=0), np.random.rand(BATCH) + 0.1
-        out = self.buffer._records.empty(BATCH)
+        fill(self)
+        sampler, priorities = PrioritizedSampler(self.buffer, seed=0), priorities_of(self.capacity)
+        sampler.update_priorities(self.buffer.latest(self.capacity).ids, priorities)
 
         def call() -> None:
-            sampler.update_priorities(sampler.sample(BATCH, 0.4, out).ids, priorities)
+            self.out = sampler.sample(BATCH, 0.4, self.out)
+            sampler.update_priorities(self.out.ids, priorities[:BATCH])
 
         return call
 
@@ -228,10 +235,11 @@ class Cpprb(Rival):
         rows = rows_of(min(50_000, self.capacity), self.shape, self.dtype)
         for _ in range(-(-self.capacity // len(rows["done"]))):
             buffer.add(**rows)
-        priorities = np.random.rand(BATCH) + 0.1
+        priorities = priorities_of(self.capacity)
+        buffer.update_priorities(np.arange(self.capacity), priorities)
 
         def call() -> None:
-            buffer.update_priorities(buffer.sample(BATCH, 0.4)["indexes"], priorities)
+            buffer.update_priorities(buffer.sample(BATCH, 0.4)["indexes"], priorities[:BATCH])
 
         return call
 
@@ -299,6 +307,21 @@ class Tianshou(Rival):
     def sample(self) -> Call:
         return lambda: self.buffer.sample(BATCH)
 
+    def prioritized(self) -> Call:
+        from tianshou.data import PrioritizedReplayBuffer, ReplayBuffer
+
+        r = rows_of(self.capacity, self.shape, self.dtype)
+        rows = r["obs"], r["action"], r["reward"], r["done"], r["done"], r["done"], r["next_obs"]
+        buffer = PrioritizedReplayBuffer(self.capacity, alpha=0.6, beta=0.4)
+        buffer.update(ReplayBuffer.from_data(*rows))
+        priorities = priorities_of(self.capacity)
+        buffer.update_weight(np.arange(self.capacity), priorities)
+
+        def call() -> None:
+            buffer.update_weight(buffer.sample(BATCH)[1], priorities[:BATCH])
+
+        return call
+
 
 class TorchRl(Rival):
     def __init__(self, capacity: int, shape: Shape, dtype: str) -> None:
@@ -324,30 +347,46 @@ class TorchRl(Rival):
     def sample(self) -> Call:
         return lambda: self.buffer.sample()
 
+    def prioritized(self) -> Call:
+        from torchrl.data import LazyTensorStorage, TensorDictPrioritizedReplayBuffer
+
+        buffer = TensorDictPrioritizedReplayBuffer(
+            alpha=0.6, beta=0.4, storage=LazyTensorStorage(self.capacity), batch_size=BATCH
+        )
+        buffer.extend(self._rows(rows_of(self.capacity, self.shape, self.dtype)))
+        priorities = self.torch.from_numpy(priorities_of(self.capacity).astype(np.float32))
+        buffer.update_priority(self.torch.arange(self.capacity), priorities)
+
+        def call() -> None:
+            buffer.update_priority(buffer.sample()["index"], priorities[:BATCH])
+
+        return call
+
 
 # ---- Made once, timed many times
 
 _made: dict[tuple[Any, ...], Any] = {}
 
 
-def _filled(kind: Callable[..., Any], capacity: int, shape: Shape, dtype: str) -> Any:
-    key = kind, capacity, shape, dtype
+def _rival(kind: Callable[..., Any], capacity: int, shape: Shape, dtype: str, filled: bool = True) -> Any:
+    key = kind, capacity, shape, dtype, filled
     if key not in _made:
         _made[key] = kind(capacity, shape, dtype)
-        fill(_made[key])
+        if filled:
+            fill(_made[key])
     return _made[key]
 
 
 def _maker(kind: Callable[..., Any]) -> Callable[..., tuple[int, Burst]]:
     def make(operation: str, capacity: int, shape: list[int], dtype: str) -> tuple[int, Burst]:
-        rival = _filled(kind, capacity, tuple(shape), dtype)
+        rival = _rival(kind, capacity, tuple(shape), dtype, filled=operation != "prioritized")
         return 1, undisturbed(repeated(getattr(rival, operation)()))
 
     return make
 
 
 def _gather(operation: str, capacity: int, shape: list[int], dtype: str) -> tuple[int, Burst]:
-    return 1, undisturbed(_filled(Shoal, capacity, tuple(shape), dtype).gather())
+    return 1, undisturbed(_rival(Shoal, capacity, tuple(shape), dtype).gather())
 
 
 MAKERS: dict[str, dict[str, Callable[..., tuple[int, Burst]]]] = {

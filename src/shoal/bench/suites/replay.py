@@ -53,7 +53,8 @@ def _case(bench: Bench, operation: str, kind: str, capacity: int, pace: Pace) ->
         if operation != "prioritized":
             roster.add("shoal", "NumPy ring", *what, how="arrays, take(out=)")
         for library in ("cpprb", "stable_baselines3", "tianshou", "torchrl"):
-            if library not in _SLOW.get(kind, ()) and (operation != "prioritized" or library == "cpprb"):
+            lacks = operation == "prioritized" and library == "stable_baselines3"
+            if library not in _SLOW.get(kind, ()) and not lacks:
                 for maker in MAKERS[library]:
                     roster.add(library, maker, *what)
         if operation in ("sample", "prioritized"):
