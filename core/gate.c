@@ -19,7 +19,7 @@ enum {
     TRIAL = 64
 };
 
-_Static_assert(sizeof(shoal_gate) == 192 && sizeof(shoal_bell) == 64, "whole cache lines");
+_Static_assert(sizeof(shoal_gate) == 256 && sizeof(shoal_bell) == 64, "whole cache lines");
 
 static void learn(shoal_patience *patience, uint64_t waited_ns) {
     waited_ns += patience->yielded_ns;
@@ -134,16 +134,18 @@ int shoal_gates_look(shoal_gate *const *gates, uint32_t count, shoal_patience *p
     return wait_awake(&idle, all_idle, last_finished, patience);
 }
 
-void shoal_bell_arm(shoal_bell *bell) { atomic_store(&bell->asleep, 1); }
-void shoal_bell_arm_for(shoal_bell *bell, uint32_t worker) { atomic_store(&bell->asleep, 2 + worker); }
+void shoal_bell_arm(shoal_bell *bell, uint32_t whom) { atomic_store(&bell->asleep, whom); }
 
 void shoal_bell_disarm(shoal_bell *bell) { atomic_store_explicit(&bell->asleep, 0, memory_order_relaxed); }
 
+static uint64_t slice_of(uint64_t timeout_ns) {
+    return timeout_ns < SHOAL_GATE_SLICE_NS ? timeout_ns : SHOAL_GATE_SLICE_NS;
+}
+
 int shoal_bell_sleep(shoal_bell *bell, struct pollfd *polled, uint32_t count, uint64_t timeout_ns,
                      shoal_patience *patience) {
-    const uint64_t limit = timeout_ns < SHOAL_GATE_SLICE_NS ? timeout_ns : SHOAL_GATE_SLICE_NS;
     const uint64_t begin = shoal_now_ns();
-    int ready = poll(polled, count, (int)((limit + 999999) / 1000000));
+    int ready = poll(polled, count, (int)((slice_of(timeout_ns) + 999999) / 1000000));
     learn(patience, shoal_now_ns() - begin);
     shoal_bell_disarm(bell);
     if (ready > 0 && polled[0].revents != 0) {
@@ -152,6 +154,20 @@ int shoal_bell_sleep(shoal_bell *bell, struct pollfd *polled, uint32_t count, ui
         ready--;
     }
     return ready > 0;
+}
+
+int shoal_bell_sleep_beside(shoal_bell *bell, shoal_life *const *lives, uint32_t count, uint64_t timeout_ns,
+                            shoal_patience *patience) {
+    const uint64_t begin = shoal_now_ns();
+    const uint32_t armed = atomic_load(&bell->asleep);
+    int over = 0;
+    if (armed != 0) /* else it has rung already */
+        shoal_futex_wait_beside(&bell->asleep, armed, lives, count, slice_of(timeout_ns));
+    learn(patience, shoal_now_ns() - begin);
+    shoal_bell_disarm(bell);
+    for (uint32_t i = 0; i < count; i++)
+        over |= shoal_life_is_over(lives[i]);
+    return over;
 }
 
 uint32_t shoal_gate_wait(shoal_gate *gate, uint32_t seen, shoal_patience *patience) {
@@ -194,19 +210,24 @@ void shoal_gate_finish(shoal_gate *gates, uint32_t count, uint32_t worker, uint3
                        int bell_fd) {
     gates[worker].finished_ns = shoal_now_ns();
     atomic_store(&gates[worker].done, seen); /* releases the rows; partner shoal_gate_idle */
-    const uint32_t asleep = atomic_load(&bell->asleep);
-    if (asleep != 1 && asleep != 2 + worker)
+    const uint32_t asleep = atomic_load(&bell->asleep) & ~SHOAL_BELL_BY_WORD;
+    if (asleep != SHOAL_BELL_ALL && asleep != SHOAL_BELL_ONE + worker)
         return;
     /* Of workers that finish together, the one whose store of done comes last sees all the others'. */
-    for (uint32_t w = 0; asleep == 1 && w < count; w++)
+    for (uint32_t w = 0; asleep == SHOAL_BELL_ALL && w < count; w++)
         if (atomic_load(&gates[w].done) != atomic_load(&gates[w].go))
             return;
     shoal_bell_ring(bell, bell_fd);
 }
 
 void shoal_bell_ring(shoal_bell *bell, int bell_fd) {
-    if (!atomic_load(&bell->asleep) || !atomic_exchange(&bell->asleep, 0))
+    const uint32_t armed = atomic_load(&bell->asleep) == 0 ? 0 : atomic_exchange(&bell->asleep, 0);
+    if (armed == 0)
         return; /* awake, or another worker rings */
+    if (armed & SHOAL_BELL_BY_WORD) {
+        shoal_futex_wake(&bell->asleep);
+        return;
+    }
     const uint64_t one = 1;
     ssize_t written;
     do

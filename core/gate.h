@@ -10,7 +10,8 @@
  *    before it sleeps: either the writer sees asleep, or the sleeper sees the new number. Looking and
  * yielding are dropped for a while where they did not pay.
  * 3. A sleep is never longer than SHOAL_GATE_SLICE_NS: a wake-up lost to a killed process costs that, not a
- *    hang. Death itself is the kernel's to tell (a descriptor the parent polls). */
+ *    hang. Death itself is the kernel's to tell: by the sign of life in the gate, where the system has such a
+ *    thing and all whom the parent waits for hold theirs, else by descriptors that the parent polls. */
 // SPDX-License-Identifier: MIT
 #ifndef SHOAL_GATE_H
 #define SHOAL_GATE_H
@@ -69,11 +70,17 @@ typedef struct shoal_gate {
     /* Writer: worker, before it sleeps. Reader: parent, after go. */
     SHOAL_ALIGN(64) shoal_word asleep;
     uint8_t pad[60];
+    /* Writer: worker, once; the kernel, when that ends. Zeroed by the parent before there is a worker. */
+    SHOAL_ALIGN(64) shoal_life life;
 } shoal_gate;
 
+#define SHOAL_BELL_ALL 1u
+#define SHOAL_BELL_ONE 2u
+#define SHOAL_BELL_BY_WORD 0x80000000u
+
 typedef struct shoal_bell {
-    /* 1: the parent sleeps until all workers are idle; 2 + w: until worker w is. Writers: parent, before it
-     * sleeps; the worker that wakes it. */
+    /* 1: the parent sleeps until all workers are idle; 2 + w: until worker w is; plus SHOAL_BELL_BY_WORD: on
+     * this very word, else on its descriptor. Writers: parent, before it sleeps; the worker that wakes it. */
     SHOAL_ALIGN(64) shoal_word asleep;
     shoal_word core; /* where the parent waited lately, plus one; written by the parent alone */
     uint8_t pad[56];
@@ -85,14 +92,17 @@ void shoal_gate_post(shoal_gate *gate, uint32_t command);
 int shoal_gate_idle(const shoal_gate *gate);
 /* Parent: 1 once all `count` gates are idle, 0 if it would have to sleep now: after a while of looking. */
 int shoal_gates_look(shoal_gate *const *gates, uint32_t count, shoal_patience *patience);
-/* Parent: says that it will sleep. It must look once more after this, then sleep or disarm. */
-void shoal_bell_arm(shoal_bell *bell);
-void shoal_bell_arm_for(shoal_bell *bell, uint32_t worker);
+/* Parent: says that it will sleep, for SHOAL_BELL_ALL or SHOAL_BELL_ONE + worker, and how. It must look once
+ * more after this, then sleep that way or disarm. */
+void shoal_bell_arm(shoal_bell *bell, uint32_t whom);
 void shoal_bell_disarm(shoal_bell *bell);
 /* Parent: sleeps until the bell rings (polled[0] is its descriptor), something else in `polled` is heard, a
  * signal comes, or `timeout_ns` or a slice have passed; then disarms. Whether something else was heard. */
 int shoal_bell_sleep(shoal_bell *bell, struct pollfd *polled, uint32_t count, uint64_t timeout_ns,
                      shoal_patience *patience);
+/* The same by words, where shoal_lives_can_be_watched: whether one of these lives is over. */
+int shoal_bell_sleep_beside(shoal_bell *bell, shoal_life *const *lives, uint32_t count, uint64_t timeout_ns,
+                            shoal_patience *patience);
 
 /* Worker: waits for a number other than `seen`, at most one slice; returns the number there is. */
 uint32_t shoal_gate_wait(shoal_gate *gate, uint32_t seen, shoal_patience *patience);

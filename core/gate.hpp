@@ -47,6 +47,8 @@ class Gates {
      * no worker, and it counts as idle. */
     void watch(uint32_t worker, int fd, bool is_socket) {
         workers_.at(worker) = {fd, is_socket};
+        if (fd < 0)
+            gates_[worker].life.at.store(0);
         atomic_store_explicit(&gates_[worker].done, atomic_load(&gates_[worker].go),
                               std::memory_order_relaxed);
     }
@@ -84,7 +86,7 @@ class Gates {
         return wait_unlocked(timeout_ns, only, unlocked);
     }
 
-    /* The workers whose descriptor says they are dead. */
+    /* The workers that are dead, or dying: the kernel may still be taking their memory apart. */
     nb::list dead() const {
         nb::list found;
         for (uint32_t w = 0; w < workers_.size(); w++)
@@ -173,13 +175,13 @@ class Gates {
                     sched_yield();
                     continue;
                 }
-                std::vector<pollfd> polled = poll_set(true, -1);
-                shoal_bell_arm(bell_);
+                Watched watched = watch_all(true, -1);
+                shoal_bell_arm(bell_, SHOAL_BELL_ALL | watched.how());
                 if (ready() >= most) {
                     shoal_bell_disarm(bell_);
                     break;
                 }
-                if (sleep(polled, timeout_ns - waited) && any_dead()) {
+                if (sleep(watched, timeout_ns - waited) && any_dead()) {
                     status = DIED;
                     break;
                 }
@@ -216,6 +218,8 @@ class Gates {
     bool is_dead(uint32_t w) const {
         if (workers_[w].fd < 0)
             return false;
+        if (shoal_life_is_over(&gates_[w].life))
+            return true;
         pollfd one = {workers_[w].fd, static_cast<short>(workers_[w].is_socket ? 0 : POLLIN), 0};
         return poll(&one, 1, 0) > 0;
     }
@@ -226,17 +230,43 @@ class Gates {
         return false;
     }
 
-    std::vector<pollfd> poll_set(bool idle_too, int64_t only) const {
-        std::vector<pollfd> polled = {{bell_fd_, POLLIN, 0}};
+    /* Whose deaths end a sleep, and how they are heard of: by words, or by descriptors if there are any. */
+    struct Watched {
+        std::vector<shoal_life *> lives;
+        std::vector<pollfd> polled;
+
+        uint32_t how() const { return polled.empty() ? SHOAL_BELL_BY_WORD : 0; }
+    };
+
+    Watched watch_all(bool idle_too, int64_t only) const {
+        Watched watched;
+        for (uint32_t w = 0; w < workers_.size(); w++) {
+            shoal_life *life = &gates_[w].life;
+            /* The idle ones too: who rings may die between its two steps, and is idle by then. */
+            if (workers_[w].fd >= 0 && counts(w, only) && (idle_too || !idle(w) || !shoal_life_is_over(life)))
+                watched.lives.push_back(life);
+        }
+        if (shoal_lives_can_be_watched(watched.lives.data(), static_cast<uint32_t>(watched.lives.size())))
+            return watched;
+        watched.polled = {{bell_fd_, POLLIN, 0}};
         for (uint32_t w = 0; w < workers_.size(); w++)
             if (workers_[w].fd >= 0 && counts(w, only) && (idle_too || !idle(w)))
-                polled.push_back({workers_[w].fd, static_cast<short>(workers_[w].is_socket ? 0 : POLLIN), 0});
-        return polled;
+                watched.polled.push_back(
+                    {workers_[w].fd, static_cast<short>(workers_[w].is_socket ? 0 : POLLIN), 0});
+        return watched;
     }
 
-    bool sleep(std::vector<pollfd> &polled, uint64_t timeout_ns) {
-        return shoal_bell_sleep(bell_, polled.data(), static_cast<uint32_t>(polled.size()), timeout_ns,
-                                &patience_) != 0;
+    /* Whether there is reason to look for deaths: one was heard of, or nothing at all for a whole slice. */
+    bool sleep(Watched &watched, uint64_t timeout_ns) {
+        if (!watched.polled.empty())
+            return shoal_bell_sleep(bell_, watched.polled.data(),
+                                    static_cast<uint32_t>(watched.polled.size()), timeout_ns,
+                                    &patience_) != 0;
+        const uint64_t begin = shoal_now_ns();
+        return shoal_bell_sleep_beside(bell_, watched.lives.data(),
+                                       static_cast<uint32_t>(watched.lives.size()), timeout_ns,
+                                       &patience_) != 0 ||
+               shoal_now_ns() - begin >= SHOAL_GATE_SLICE_NS;
     }
 
     int wait_unlocked(uint64_t timeout_ns, int64_t only, Unlocked &unlocked) {
@@ -253,19 +283,17 @@ class Gates {
             const uint64_t waited = shoal_now_ns() - begin;
             if (waited >= timeout_ns)
                 return TIMEOUT;
-            std::vector<pollfd> polled = poll_set(false, only);
+            Watched watched = watch_all(false, only);
             slept = true;
             if (crowded_)
                 shoal_bell_here(bell_, true);
-            if (only < 0) /* partner: shoal_gate_finish */
-                shoal_bell_arm(bell_);
-            else
-                shoal_bell_arm_for(bell_, static_cast<uint32_t>(only));
+            const uint32_t whom = only < 0 ? SHOAL_BELL_ALL : SHOAL_BELL_ONE + static_cast<uint32_t>(only);
+            shoal_bell_arm(bell_, whom | watched.how()); /* partner: shoal_gate_finish */
             if (none_busy(busy, only)) {
                 shoal_bell_disarm(bell_);
                 return IDLE;
             }
-            if (sleep(polled, timeout_ns - waited))
+            if (sleep(watched, timeout_ns - waited))
                 for (uint32_t w = 0; w < workers_.size(); w++)
                     if (counts(w, only) && is_dead(w) && !idle(w))
                         return DIED;
@@ -291,7 +319,12 @@ class Gate {
           gates_(static_cast<shoal_gate *>(memory_of(gates, (worker + 1) * sizeof(shoal_gate)))),
           gate_(gates_ + worker), bell_(static_cast<shoal_bell *>(memory_of(bell, sizeof(shoal_bell)))),
           bell_fd_(bell_fd), seen_(gate_->done.load()), crowded_(crowded),
-          patience_(shoal_patience_new(crowded, false)) {}
+          patience_(shoal_patience_new(crowded, false)) {
+        (void)shoal_life_hold(&gate_->life); /* without, the parent polls descriptors */
+    }
+    ~Gate() { shoal_life_release(&gate_->life); }
+    Gate(const Gate &) = delete;
+    Gate &operator=(const Gate &) = delete;
 
     uint32_t wait() {
         const uint32_t before = seen_;

@@ -362,6 +362,119 @@ void shoal_futex_wake(const shoal_word *word) {
 #endif
 }
 
+/* A robust mutex that is locked and never unlocked: when its owner ends, the kernel marks its word with
+ * FUTEX_OWNER_DIED, and wakes who sleeps there if FUTEX_WAITERS is set. */
+#ifdef __linux__
+_Static_assert(sizeof(pthread_mutex_t) <= sizeof((shoal_life){0}.room), "room for a mutex");
+
+enum { MOST_LIVES = 127, SYS_FUTEX_WAITV = 449, WAITV_32_BITS = 2 }; /* Linux 5.16, on every machine */
+typedef struct waited {
+    uint64_t expected, address;
+    uint32_t flags, reserved;
+} waited;
+
+static pthread_once_t waitv_once = PTHREAD_ONCE_INIT;
+static int has_waitv;
+static void probe_waitv(void) {
+    has_waitv = syscall(SYS_FUTEX_WAITV, NULL, 0, 0, NULL, 0) < 0 && errno == EINVAL;
+}
+
+/* NULL if nobody holds it; whatever another process wrote there, a word within. */
+static shoal_word *word_of(const shoal_life *life) {
+    const uint32_t at = atomic_load_explicit(&life->at, memory_order_acquire);
+    if (at == 0 || at - 1 > sizeof life->room - sizeof(shoal_word) || (at - 1) % sizeof(shoal_word) != 0)
+        return NULL;
+    return (shoal_word *)(uintptr_t)(life->room + (at - 1));
+}
+
+int shoal_life_hold(shoal_life *life) {
+    pthread_mutex_t *mutex = (pthread_mutex_t *)life->room;
+    pthread_mutexattr_t shared;
+    struct robust_list_head *held = NULL;
+    size_t size = 0;
+    memset(life, 0, sizeof *life);
+    pthread_mutexattr_init(&shared);
+    pthread_mutexattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
+    pthread_mutexattr_setrobust(&shared, PTHREAD_MUTEX_ROBUST);
+    pthread_mutex_init(mutex, &shared);
+    pthread_mutex_lock(mutex);
+    pthread_mutexattr_destroy(&shared);
+    if (syscall(SYS_get_robust_list, 0, &held, &size) != 0) {
+        const int error = errno;
+        pthread_mutex_unlock(mutex);
+        return -error;
+    }
+    /* The last that was locked is the first of the list; all have their word equally far from their link. */
+    const uintptr_t word = ((uintptr_t)held->list.next & ~(uintptr_t)1) + (uintptr_t)held->futex_offset;
+    const uintptr_t at = word - (uintptr_t)life->room;
+    const int is_ours = at <= sizeof life->room - sizeof(shoal_word) && at % sizeof(shoal_word) == 0;
+    if (!is_ours || (*(const uint32_t *)word & FUTEX_TID_MASK) != (uint32_t)syscall(SYS_gettid)) {
+        pthread_mutex_unlock(mutex);
+        return -ENOSYS;
+    }
+    atomic_store_explicit(&life->at, (uint32_t)at + 1, memory_order_release);
+    return 0;
+}
+
+void shoal_life_release(shoal_life *life) {
+    const shoal_word *word = word_of(life);
+    if (word == NULL || (atomic_load(word) & FUTEX_TID_MASK) != (uint32_t)syscall(SYS_gettid))
+        return; /* a forked child's copy, say */
+    atomic_store(&life->at, 0);
+    pthread_mutex_unlock((pthread_mutex_t *)life->room);
+}
+
+int shoal_life_is_over(const shoal_life *life) {
+    const shoal_word *word = word_of(life);
+    return word != NULL && (atomic_load_explicit(word, memory_order_acquire) & FUTEX_OWNER_DIED) != 0;
+}
+
+int shoal_lives_can_be_watched(shoal_life *const *lives, uint32_t count) {
+    pthread_once(&waitv_once, probe_waitv);
+    for (uint32_t i = 0; i < count; i++)
+        if (word_of(lives[i]) == NULL)
+            return 0;
+    return has_waitv && count <= MOST_LIVES;
+}
+
+void shoal_futex_wait_beside(const shoal_word *word, uint32_t expected, shoal_life *const *lives,
+                             uint32_t count, uint64_t timeout_ns) {
+    waited all[1 + MOST_LIVES] = {{expected, (uintptr_t)word, WAITV_32_BITS, 0}};
+    uint32_t number = 1;
+    for (uint32_t i = 0; i < count && number <= MOST_LIVES; i++) {
+        shoal_word *life = word_of(lives[i]);
+        if (life == NULL)
+            continue;
+        const uint32_t is = atomic_fetch_or(life, FUTEX_WAITERS) | FUTEX_WAITERS;
+        if (is & FUTEX_OWNER_DIED)
+            return;
+        all[number++] = (waited){is, (uintptr_t)life, WAITV_32_BITS, 0};
+    }
+    const uint64_t until = shoal_now_ns() + timeout_ns;
+    const struct timespec limit = {(time_t)(until / 1000000000u), (long)(until % 1000000000u)};
+    (void)syscall(SYS_FUTEX_WAITV, all, number, 0, &limit, CLOCK_MONOTONIC);
+}
+#else
+int shoal_life_hold(shoal_life *life) {
+    memset(life, 0, sizeof *life);
+    return -ENOSYS;
+}
+void shoal_life_release(shoal_life *life) { (void)life; }
+int shoal_life_is_over(const shoal_life *life) {
+    (void)life;
+    return 0;
+}
+int shoal_lives_can_be_watched(shoal_life *const *lives, uint32_t count) {
+    (void)lives, (void)count;
+    return 0;
+}
+void shoal_futex_wait_beside(const shoal_word *word, uint32_t expected, shoal_life *const *lives,
+                             uint32_t count, uint64_t timeout_ns) {
+    (void)lives, (void)count;
+    shoal_futex_wait(word, expected, timeout_ns);
+}
+#endif
+
 int shoal_bell_create(int *sleep_fd, int *ring_fd) {
 #ifdef __linux__
     int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -409,6 +522,12 @@ int shoal_cpu(void) {
     return sched_getcpu();
 #else
     return -1;
+#endif
+}
+
+void shoal_wake_modestly(void) {
+#ifdef __linux__
+    pthread_setschedparam(pthread_self(), SCHED_BATCH, &(struct sched_param){0});
 #endif
 }
 

@@ -67,6 +67,27 @@ uint64_t shoal_process_start(int64_t pid);
 void shoal_futex_wait(const shoal_word *word, uint32_t expected, uint64_t timeout_ns);
 void shoal_futex_wake(const shoal_word *word);
 
+/* A sign of life in shared memory: the kernel takes it away, and wakes who sleeps beside it, as soon as the
+ * thread that holds it begins to end, however that comes: before the process's memory is taken apart, and so
+ * milliseconds before a pidfd tells. Zeroed: nobody holds it. */
+typedef struct shoal_life {
+    shoal_word at; /* of the kernel's word in `room`, from its beginning, plus one; 0: nobody holds it */
+    uint32_t pad[3];
+    unsigned char room[48];
+} shoal_life;
+
+/* For this thread, until it ends or releases it; the memory must stay so long. -errno where the system has no
+ * such thing; who watches finds that out. */
+int shoal_life_hold(shoal_life *life);
+/* If this thread holds it: nobody does from now on, and it is not over. Who sleeps beside it is woken. */
+void shoal_life_release(shoal_life *life);
+int shoal_life_is_over(const shoal_life *life);
+/* Whether shoal_futex_wait_beside can be used: somebody holds each of these, and the system can do it. */
+int shoal_lives_can_be_watched(shoal_life *const *lives, uint32_t count);
+/* Sleeps while `*word` is `expected` and nobody's life ends, at most `timeout_ns`; may return early. */
+void shoal_futex_wait_beside(const shoal_word *word, uint32_t expected, shoal_life *const *lives,
+                             uint32_t count, uint64_t timeout_ns);
+
 /* For the body of a loop that waits for another core. */
 static inline void shoal_relax(void) {
 #if defined(__x86_64__)
@@ -93,6 +114,7 @@ enum { SHOAL_MSG_NOSIGNAL = 0, SHOAL_MSG_CLOEXEC = 0 };
 uint64_t shoal_now_ns(void);     /* monotonic */
 uint32_t shoal_cpu_count(void);  /* that this process may use */
 int shoal_cpu(void);             /* the one this thread runs on, -1: unknown */
+void shoal_wake_modestly(void);  /* from now on this thread, when woken, takes the core of nobody */
 void shoal_move_to_cpu(int cpu); /* moves this thread, if it may run there; it may be moved again */
 
 /* How often this process's line of ancestors forked since the library was loaded: a number that differs from

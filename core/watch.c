@@ -52,6 +52,7 @@ static int pass_on(const watch *w) {
 
 static void *run_voice(void *argument) {
     const watch w = *(watch *)argument;
+    shoal_wake_modestly();
     free(argument);
     do /* the pipe may be one that does not block */
         poll(&(struct pollfd){.fd = w.said_fd, .events = POLLIN}, 1, -1);
@@ -61,6 +62,7 @@ static void *run_voice(void *argument) {
 
 static void *run_guard(void *argument) {
     const watch w = *(watch *)argument;
+    shoal_wake_modestly();
     free(argument);
     for (;;) {
         struct pollfd polled[] = {{.fd = w.parent_fd, .events = POLLIN}, {.fd = w.socket_fd, .events = 0}};

@@ -31,10 +31,11 @@ typedef struct world {
     payload payloads[WORKERS];
     int bell_fd, ring_fd;
     uint32_t first; /* number before the first hand-off */
+    int by_word;    /* the parent sleeps on words, if workers hold their lives, else on descriptors */
 } world;
 
 typedef struct waits {
-    uint64_t sleeps, lost; /* lost: slept a slice out although all had finished */
+    uint64_t sleeps, by_word, lost; /* lost: slept a slice out although all had finished */
 } waits;
 
 static world *open_world(uint32_t first) {
@@ -90,26 +91,46 @@ static int idle(const world *w, uint32_t count) {
     return 1;
 }
 
+/* All were idle for half a slice: whoever should have rung had the time to. */
+static int long_idle(const world *w, uint32_t count) {
+    uint64_t last = 0;
+    for (uint32_t i = 0; i < count; i++)
+        last = w->gates[i].finished_ns > last ? w->gates[i].finished_ns : last;
+    return idle(w, count) && shoal_now_ns() - last > SHOAL_GATE_SLICE_NS / 2;
+}
+
 /* The parent's wait, as core/gate.hpp has it; `others` are descriptors that tell of deaths. 1: all are idle.
  */
 static int wait_all(world *w, uint32_t count, shoal_patience *patience, const int *others, waits *sum) {
     shoal_gate *gates[WORKERS];
+    shoal_life *lives[WORKERS];
     struct pollfd polled[1 + WORKERS] = {{w->bell_fd, POLLIN, 0}};
     for (uint32_t i = 0; i < count; i++) {
         gates[i] = &w->gates[i];
+        lives[i] = &w->gates[i].life;
         polled[1 + i] = (struct pollfd){others == NULL ? -1 : others[i], POLLIN, 0};
     }
     for (;;) {
         if (shoal_gates_look(gates, count, patience))
             return 1;
-        shoal_bell_arm(&w->bell);
+        const int by_word = w->by_word && shoal_lives_can_be_watched(lives, count);
+        shoal_bell_arm(&w->bell, SHOAL_BELL_ALL | (by_word ? SHOAL_BELL_BY_WORD : 0));
         if (idle(w, count)) {
             shoal_bell_disarm(&w->bell);
             return 1;
         }
         const uint64_t begin = shoal_now_ns();
-        const int heard = shoal_bell_sleep(&w->bell, polled, 1 + count, UINT64_MAX, patience);
         sum->sleeps++;
+        if (by_word) {
+            const int over = shoal_bell_sleep_beside(&w->bell, lives, count, UINT64_MAX, patience);
+            sum->lost += shoal_now_ns() - begin >= SHOAL_GATE_SLICE_NS && long_idle(w, count);
+            sum->by_word++;
+            for (uint32_t i = 0; over && i < count; i++)
+                if (shoal_life_is_over(lives[i]) && !shoal_gate_idle(gates[i]))
+                    return 0;
+            continue;
+        }
+        const int heard = shoal_bell_sleep(&w->bell, polled, 1 + count, UINT64_MAX, patience);
         if (shoal_now_ns() - begin >= SHOAL_GATE_SLICE_NS && polled[0].revents == 0 && idle(w, count)) {
             usleep(2000); /* the ring may have been under way as the slice ended */
             sum->lost += !rung(w);
@@ -146,6 +167,8 @@ static pid_t fork_tied(void) {
 
 static void serve(world *w, uint32_t i) {
     shoal_patience patience = shoal_patience_new(i % 2, 0); /* both ways of looking */
+    if (w->by_word)
+        (void)shoal_life_hold(&w->gates[i].life);
     uint64_t state = 77 + i;
     uint32_t seen = w->first;
     for (uint64_t round = 1;; round++) {
@@ -180,7 +203,7 @@ static void post(world *w, uint32_t i, uint64_t round, uint32_t command) {
 static waits run_rounds(world *w, uint64_t rounds) {
     shoal_patience patience = shoal_patience_new(0, 0);
     uint64_t state = 99;
-    waits sum = {0, 0};
+    waits sum = {0, 0, 0};
     for (uint64_t round = 1; round <= rounds; round++) {
         for (uint32_t i = 0; i < WORKERS; i++)
             post(w, i, round, WORK);
@@ -204,10 +227,13 @@ static void check_waits(const world *w, waits sum, uint64_t rounds) {
     uint64_t late = 0;
     for (int i = 0; i < WORKERS; i++)
         late += w->payloads[i].late;
-    printf("   %llu hand-offs, %llu sleeps of the parent, %llu of them slept out; %llu late wake-ups\n",
-           (unsigned long long)rounds * WORKERS, (unsigned long long)sum.sleeps, (unsigned long long)sum.lost,
-           (unsigned long long)late);
-    CHECK(sum.sleeps > 0);             /* else nothing of this was tested */
+    printf(
+        "   %llu hand-offs, %llu sleeps of the parent, %llu on words, %llu slept out; %llu late wake-ups\n",
+        (unsigned long long)rounds * WORKERS, (unsigned long long)sum.sleeps, (unsigned long long)sum.by_word,
+        (unsigned long long)sum.lost, (unsigned long long)late);
+    CHECK(sum.sleeps > 0); /* else nothing of this was tested */
+    if (w->by_word && shoal_lives_can_be_watched(NULL, 0))
+        CHECK(sum.by_word > sum.sleeps / 2);
     CHECK_EQUAL(sum.lost, 0);          /* who rings, rings */
     CHECK(late <= rounds / 1000 + 10); /* a busy machine may be slow to run a worker that was woken */
 }
@@ -223,8 +249,9 @@ static void *serve_thread(void *argument) {
     return NULL;
 }
 
-static void run_threads(uint32_t first, uint64_t rounds) {
+static void run_threads(uint32_t first, uint64_t rounds, int by_word) {
     world *w = open_world(first);
+    w->by_word = by_word;
     pthread_t threads[WORKERS];
     job jobs[WORKERS];
     for (uint32_t i = 0; i < WORKERS; i++) {
@@ -239,16 +266,18 @@ static void run_threads(uint32_t first, uint64_t rounds) {
 }
 
 static void threads_lose_no_wake_up_and_no_value_in_a_hundred_thousand_hand_offs(void) {
-    run_threads(0, ROUNDS);
+    run_threads(0, ROUNDS, 0);
+    run_threads(0, ROUNDS, 1);
 }
 
 static void generation_numbers_wrap_around(void) {
-    run_threads(UINT32_MAX - 500, 1000); /* over 0 */
-    run_threads(INT32_MAX - 500u, 1000); /* over the sign, for whoever would compare */
+    run_threads(UINT32_MAX - 500, 1000, 0); /* over 0 */
+    run_threads(INT32_MAX - 500u, 1000, 1); /* over the sign, for whoever would compare */
 }
 
-static void processes_lose_no_wake_up_and_no_value_in_a_hundred_thousand_hand_offs(void) {
+static void run_processes(int by_word) {
     world *w = open_world(0);
+    w->by_word = by_word;
     pid_t pids[WORKERS];
     for (uint32_t i = 0; i < WORKERS; i++)
         if ((pids[i] = fork_tied()) == 0) {
@@ -265,6 +294,11 @@ static void processes_lose_no_wake_up_and_no_value_in_a_hundred_thousand_hand_of
     close_world(w);
 }
 
+static void processes_lose_no_wake_up_and_no_value_in_a_hundred_thousand_hand_offs(void) {
+    run_processes(0);
+    run_processes(1);
+}
+
 /* -- the bell, step by step ------------------------------------------------------------------------------ */
 
 static void finish(world *w, uint32_t i) {
@@ -277,7 +311,7 @@ static void the_last_of_the_workers_rings_once_and_only_for_a_parent_that_sleeps
         shoal_gate_post(&w->gates[0], WORK);
         shoal_gate_post(&w->gates[1], WORK);
         if (turn == 1)
-            shoal_bell_arm(&w->bell);
+            shoal_bell_arm(&w->bell, SHOAL_BELL_ALL);
         finish(w, (uint32_t)turn);
         CHECK(!rung(w)); /* the other one is at work */
         CHECK(!idle(w, 2));
@@ -299,7 +333,7 @@ static void a_parent_that_sleeps_for_one_worker_is_rung_by_that_one_alone(void) 
     for (uint32_t i = 0; i < 2; i++) {
         shoal_gate_post(&w->gates[0], WORK);
         shoal_gate_post(&w->gates[1], WORK);
-        shoal_bell_arm_for(&w->bell, i);
+        shoal_bell_arm(&w->bell, SHOAL_BELL_ONE + i);
         finish(w, !i);
         CHECK(!rung(w));
         shoal_gate_post(&w->gates[!i], WORK); /* busy again, which does not matter */
@@ -317,16 +351,39 @@ static void a_ring_left_over_ends_the_next_sleep_and_no_other(void) {
     world *w = open_world(0);
     struct pollfd one = {w->bell_fd, POLLIN, 0};
     shoal_patience patience = shoal_patience_new(0, 0);
-    shoal_bell_arm(&w->bell);
+    shoal_bell_arm(&w->bell, SHOAL_BELL_ALL);
     shoal_bell_ring(&w->bell, w->ring_fd);
     uint64_t begin = shoal_now_ns();
-    shoal_bell_arm(&w->bell);
+    shoal_bell_arm(&w->bell, SHOAL_BELL_ALL);
     CHECK_EQUAL(shoal_bell_sleep(&w->bell, &one, 1, UINT64_MAX, &patience), 0);
     CHECK(shoal_now_ns() - begin < SHOAL_GATE_SLICE_NS);
     CHECK_EQUAL(atomic_load(&w->bell.asleep), 0);
     begin = shoal_now_ns();
     CHECK_EQUAL(shoal_bell_sleep(&w->bell, &one, 1, 3000000, &patience), 0);
     CHECK(shoal_now_ns() - begin >= 3000000);
+    close_world(w);
+}
+
+static void a_parent_that_sleeps_on_the_word_is_woken_there_and_not_by_the_descriptor(void) {
+    world *w = open_world(0);
+    shoal_patience patience = shoal_patience_new(0, 0);
+    shoal_gate_post(&w->gates[0], WORK);
+    shoal_bell_arm(&w->bell, SHOAL_BELL_ALL | SHOAL_BELL_BY_WORD);
+    finish(w, 0);
+    CHECK(!rung(w) && atomic_load(&w->bell.asleep) == 0);
+    uint64_t begin = shoal_now_ns();
+    CHECK_EQUAL(shoal_bell_sleep_beside(&w->bell, NULL, 0, UINT64_MAX, &patience), 0); /* it has rung */
+    CHECK(shoal_now_ns() - begin < SHOAL_GATE_SLICE_NS / 2);
+    shoal_gate_post(&w->gates[1], WORK);
+    shoal_bell_arm(&w->bell, (SHOAL_BELL_ONE + 1) | SHOAL_BELL_BY_WORD);
+    finish(w, 0);
+    CHECK_EQUAL(atomic_load(&w->bell.asleep), (SHOAL_BELL_ONE + 1) | SHOAL_BELL_BY_WORD); /* not for it */
+    begin = shoal_now_ns();
+    CHECK_EQUAL(shoal_bell_sleep_beside(&w->bell, NULL, 0, 3000000, &patience), 0);
+    CHECK(shoal_now_ns() - begin >= (shoal_lives_can_be_watched(NULL, 0) ? 3000000 : 0));
+    CHECK_EQUAL(atomic_load(&w->bell.asleep), 0);
+    finish(w, 1);
+    CHECK(!rung(w));
     close_world(w);
 }
 
@@ -386,7 +443,7 @@ static void who_waits_long_sleeps_without_yielding_and_forgets_it_soon(void) {
     CHECK(!shoal_gates_look(&gate, 1, &patience));
     CHECK_EQUAL(patience.yielded_ns, 0);
     for (int i = 0; i < 20; i++) { /* the bell has rung already: sleeps of no length */
-        shoal_bell_arm(&w->bell);
+        shoal_bell_arm(&w->bell, SHOAL_BELL_ALL);
         shoal_bell_ring(&w->bell, w->ring_fd);
         (void)shoal_bell_sleep(&w->bell, &one, 1, UINT64_MAX, &patience);
     }
@@ -448,7 +505,7 @@ static void a_worker_killed_just_before_it_rings_costs_the_parent_a_slice(void) 
     world *w = open_world(0);
     for (int turn = 0; turn < 5; turn++) {
         shoal_gate_post(&w->gates[0], WORK);
-        shoal_bell_arm(&w->bell);
+        shoal_bell_arm(&w->bell, SHOAL_BELL_ALL);
         const pid_t pid = fork();
         if (pid == 0) { /* takes the bell in hand, and dies */
             atomic_store(&w->gates[0].done, atomic_load(&w->gates[0].go));
@@ -472,6 +529,7 @@ static void a_worker_killed_at_any_moment_never_hangs_the_parent(void) {
     int deaths = 0;
     for (int turn = 0; turn < 100; turn++) {
         world *w = open_world((uint32_t)turn);
+        w->by_word = turn % 2;
         pid_t pids[2];
         int fds[2];
         for (uint32_t i = 0; i < 2; i++) {
@@ -489,7 +547,7 @@ static void a_worker_killed_at_any_moment_never_hangs_the_parent(void) {
         const uint64_t moment = shoal_now_ns() + drawn(&state) % 3000000;
         const uint32_t victim = (uint32_t)drawn(&state) % 2;
         shoal_patience patience = shoal_patience_new(0, 0);
-        waits sum = {0, 0};
+        waits sum = {0, 0, 0};
         uint64_t killed = 0;
         for (uint64_t round = 1;; round++) {
             for (uint32_t i = 0; i < 2; i++)
@@ -521,6 +579,7 @@ int main(void) {
     RUN(the_last_of_the_workers_rings_once_and_only_for_a_parent_that_sleeps);
     RUN(a_parent_that_sleeps_for_one_worker_is_rung_by_that_one_alone);
     RUN(a_ring_left_over_ends_the_next_sleep_and_no_other);
+    RUN(a_parent_that_sleeps_on_the_word_is_woken_there_and_not_by_the_descriptor);
     RUN(who_waits_without_being_woken_comes_back_after_a_slice);
     RUN(a_look_that_ends_no_wait_and_a_yield_that_ends_it_late_rest_ever_longer);
     RUN(who_waits_long_sleeps_without_yielding_and_forgets_it_soon);

@@ -25,9 +25,9 @@ static void note_wake(const shoal_word *word);
 #define shoal_gate_idle order_gate_idle
 #define shoal_gates_look order_gates_look
 #define shoal_bell_arm order_bell_arm
-#define shoal_bell_arm_for order_bell_arm_for
 #define shoal_bell_disarm order_bell_disarm
 #define shoal_bell_sleep order_bell_sleep
+#define shoal_bell_sleep_beside order_bell_sleep_beside
 #define shoal_gate_wait order_gate_wait
 #define shoal_gate_finish order_gate_finish
 #define shoal_bell_ring order_bell_ring
@@ -149,9 +149,9 @@ static void go_to_sleep_again_and_again(meeting *m) {
         atomic_store(&m->gates[0].go, turn);
         meet_about(m, 0, 2 * turn - 1);
         if (turn % 2)
-            shoal_bell_arm(&m->bell);
+            shoal_bell_arm(&m->bell, SHOAL_BELL_ALL);
         else
-            shoal_bell_arm_for(&m->bell, 0);
+            shoal_bell_arm(&m->bell, SHOAL_BELL_ONE + 0);
         const int idle = shoal_gate_idle(&m->gates[0]);
         meet(m, 0, 2 * turn);
         uint64_t count = 0;
@@ -179,7 +179,7 @@ static void finish_one(meeting *m, int me) {
             begin_round(m, turn);
             atomic_store(&m->gates[0].go, turn);
             atomic_store(&m->gates[1].go, turn);
-            shoal_bell_arm(&m->bell);
+            shoal_bell_arm(&m->bell, SHOAL_BELL_ALL);
         }
         meet_about(m, me, 2 * turn - 1);
         shoal_gate_finish(m->gates, 2, (uint32_t)me, turn, &m->bell, m->ring_fd);

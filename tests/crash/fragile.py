@@ -22,8 +22,9 @@ from shoal.errors import WorkerDied
 from shoal.vector import ProcessVectorEnv
 
 GO_ON, KILL, SEGFAULT, ABORT, EXIT, RAISE, LOOP, C_LOOP, DEAF_LOOP = range(9)
-FINISH, BIG, SLOW, SAY, STOP, FORK = range(9, 15)
-"""Actions. LOOP is Python's, C_LOOP never gives up the GIL, DEAF_LOOP blocks all signals first."""
+FINISH, BIG, SLOW, SAY, STOP, FORK, HEAVY, BECOME = range(9, 17)
+"""Actions. LOOP is Python's, C_LOOP never gives up the GIL, DEAF_LOOP blocks all signals first; HEAVY takes
+memory, BECOME makes the process another program."""
 
 WAYS = {KILL: "kill", SEGFAULT: "segfault", ABORT: "abort", EXIT: "exit", LOOP: "loop", C_LOOP: "loop in C"}
 WAYS |= {DEAF_LOOP: "loop, signals blocked", STOP: "stop"}
@@ -43,7 +44,7 @@ class Fragile(gymnasium.Env):
     """Shows who it is, a number drawn when it was made, its step, and what its generator drew at reset."""
 
     observation_space = Box(-(2**62), 2**62, (4,), np.int64)
-    action_space = Discrete(15)
+    action_space = Discrete(17)
 
     def __init__(self, tag: int = 0, deaths: str | None = None) -> None:
         """`deaths` is a file; while it holds a number above 0 that is counted down and this process ends."""
@@ -85,6 +86,10 @@ class Fragile(gymnasium.Env):
             child = multiprocessing.get_context("fork").Process(target=int)
             child.start()
             child.join()
+        elif what == HEAVY:
+            self.held = np.ones(BIG_BYTES * 10, np.uint8)
+        elif what == BECOME:
+            os.execv("/bin/sleep", ["sleep", "100"])
         return {}
 
     def do_if(self, tag, what):

@@ -122,7 +122,7 @@ int __wrap_fcntl(int fd, int command, ...) {
     return fails("fcntl", ENOLCK) ? -1 : __real_fcntl(fd, command, argument);
 }
 
-/* The core's one use of syscall() is the futex. */
+/* The core's use of syscall() is futexes, and the signs of life that they are marked by. */
 long __real_syscall(long number, ...);
 long __wrap_syscall(long number, ...);
 long __wrap_syscall(long number, ...) {

@@ -5,6 +5,9 @@ and sleeps; each worker sees its number, writes its row in two halves, gives the
 parent sleeps and everybody is done. A worker may die in every state, and may be taken for late: the parent
 is told of deaths by the kernel, kills whom it holds for late, and starts another under the same gate.
 
+The parent sleeps on its descriptor, which keeps a ring until it is heard, or on the bell's own word: then
+the kernel lets it sleep only if the word still says so, and a wake-up reaches who sleeps just then or nobody.
+
 No sleep ends by itself here. The slices of core/gate.h are a belt, and nothing may depend on it.
 Memory is sequentially consistent: what real machines reorder is for tests/core/test_gate_order.c.
 """
@@ -49,6 +52,7 @@ class State:
     crashes: int = 1
     late: int = 1  # how often the parent may still hold somebody for late
     ghost: tuple[int, Worker] | None = None  # one that was replaced and not killed: a mutant's
+    by_word: bool = False
 
 
 class Violation(Exception):
@@ -105,8 +109,13 @@ def work(
         all_idle = all(map(is_idle, state.gates))
         mine = w == 0 if mutant == "only one of them rings" else True
         yield to("write" if state.armed and all_idle and mine else "look")
-    else:  # of several, the one that takes the bell writes to its descriptor; it may die in between
-        yield to("look", armed=False, rung=state.rung or state.armed)
+    elif worker.at == "write":  # of several, the one that takes the bell rings; it may die in between
+        if not state.by_word:
+            yield to("look", armed=False, rung=state.rung or state.armed)
+        else:
+            yield to("wake" if state.armed else "look", armed=False)
+    else:
+        yield to("look", rung=state.rung or state.parent == "asleep")
 
 
 def step_workers(state: State, mutant: str) -> Iterator[State]:
@@ -138,14 +147,23 @@ def step_parent(state: State, steps: int, mutant: str) -> Iterator[State]:
         yield replace(state, parent="arm" if busy else "take")
     elif at == "arm":
         after = "sleep" if mutant == "parent: no second look" else "again"
-        yield replace(state, parent=after, armed=True, polled=frozenset(busy))
+        polled = set(busy)
+        if state.by_word and mutant != "watch the busy ones alone":  # who rings may die before it wakes
+            polled |= {w for w, worker in enumerate(state.workers) if worker.alive}
+        yield replace(state, parent=after, armed=True, polled=frozenset(polled))
     elif at == "again":
         yield (
             replace(state, parent="sleep")
             if busy
             else replace(state, parent="take", armed=False, polled=frozenset())
         )
-    elif at == "sleep":
+    elif at == "sleep" and state.by_word:
+        if state.armed or mutant == "sleep whatever the word says":
+            yield replace(state, parent="asleep")
+        else:
+            after = "bury" if dead else "look"
+            yield replace(state, parent=after, rung=False, polled=frozenset())
+    elif at in ("sleep", "asleep"):
         heard = any(not state.workers[w].alive for w in state.polled) and mutant != "deaf to a death"
         if state.rung or heard:
             after = "bury" if dead else "look"
@@ -195,9 +213,9 @@ def crash(state: State) -> Iterator[State]:
             yield replace(state, workers=gone, crashes=state.crashes - 1)
 
 
-def explore(mutant: str = "", steps: int = 2, crashes: int = 1) -> int:
+def explore(mutant: str = "", steps: int = 2, crashes: int = 1, by_word: bool = False) -> int:
     """Goes through every state; how many there are. Violation if one breaks a promise."""
-    begin = State(crashes=crashes)
+    begin = State(crashes=crashes, by_word=by_word)
     seen, todo = {begin}, [begin]
     while todo:
         state = todo.pop()

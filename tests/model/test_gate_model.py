@@ -5,10 +5,12 @@ import pytest
 from tests.model.gate_model import Violation, explore
 
 
-def test_every_interleaving_of_the_protocol_is_right():
-    assert explore() > 20_000  # it really went through them
+@pytest.mark.parametrize("by_word", [False, True])
+def test_every_interleaving_of_the_protocol_is_right(by_word):
+    assert explore(by_word=by_word) > 20_000  # it really went through them
 
 
+@pytest.mark.parametrize("by_word", [False, True])
 @pytest.mark.parametrize(
     ("mutant", "what"),
     [
@@ -24,6 +26,12 @@ def test_every_interleaving_of_the_protocol_is_right():
         ("replace without killing", "row"),
     ],
 )
-def test_a_mutant_of_the_protocol_is_caught(mutant, what):
+def test_a_mutant_of_the_protocol_is_caught(mutant, what, by_word):
     with pytest.raises(Violation, match=what):
-        explore(mutant)
+        explore(mutant, by_word=by_word)
+
+
+@pytest.mark.parametrize("mutant", ["sleep whatever the word says", "watch the busy ones alone"])
+def test_a_mutant_of_the_sleep_on_a_word_is_caught(mutant):
+    with pytest.raises(Violation, match="nobody can go on"):
+        explore(mutant, by_word=True)

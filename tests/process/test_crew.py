@@ -15,8 +15,12 @@ from shoal.process.crew import DIED, IDLE, TIMEOUT, Crew, Plan, checked_makers, 
 from shoal.process.mail import Failure
 from shoal.spaces import Bounds
 from tests.crash.fragile import (
+    ABORT,
+    BECOME,
     BIG_BYTES,
     C_LOOP,
+    EXIT,
+    HEAVY,
     KILL,
     LOOP,
     SAY,
@@ -108,6 +112,64 @@ def test_a_death_is_waited_for_in_vain_by_nobody_and_told_once(crew):
     assert crew.wait(None) == IDLE and crew.answer(0, None) is None
     crew.start([0])
     assert crew.wait(4 * SOON_S) == IDLE and crew.answer(0, None)["render_mode"] is None
+
+
+def died(crew, what):
+    """Has a heavy worker die, and says what is told of it; whether that was before it was dead."""
+    ask(crew, 0, HEAVY)
+    assert crew.wait(4 * SOON_S) == IDLE and crew.answer(0, None) is not None
+    victim = crew.pid(0)
+    ask(crew, 0, what)
+    with at_most(SOON_S):
+        assert crew.wait(None) == DIED
+    error = crew.bury(0)
+    assert error.pid == victim and not crew.present(0)
+    early = bool(crew._dying)
+    crew.start([0])
+    assert not crew._dying and not is_running(victim)  # nobody takes its place before
+    assert crew.wait(4 * SOON_S) == IDLE and crew.answer(0, None)["render_mode"] is None
+    return error.signal, error.exitcode, early
+
+
+@pytest.mark.parametrize(
+    ("what", "number", "code"), [(KILL, signal.SIGKILL, None), (ABORT, signal.SIGABRT, None), (EXIT, None, 7)]
+)
+def test_a_death_is_told_while_the_kernel_takes_the_memory_apart(crew, monkeypatch, what, number, code):
+    early = False
+    for _ in range(10):  # a busy machine may run us too late
+        *facts, soon = died(crew, what)
+        assert facts == [number, code]
+        early = early or soon
+        if early:
+            break
+    assert early or not hasattr(os, "pidfd_open")
+    monkeypatch.setattr("shoal.process.start.Running.fate", lambda self: None)  # as where nobody says
+    assert died(crew, what) == (number, code, False)
+
+
+def test_a_crew_that_ends_while_one_is_dying_leaves_nothing(crew):
+    before = len(os.listdir("/proc/self/fd"))
+    ask(crew, 0, HEAVY)
+    assert crew.wait(4 * SOON_S) == IDLE
+    pids = [crew.pid(0), crew.pid(1)]
+    os.kill(pids[0], signal.SIGKILL)
+    ask(crew, 0, SAY)
+    assert crew.wait(SOON_S) == DIED
+    crew.bury(0)
+    crew.stop(0.5)
+    assert not crew._dying and not any(map(is_running, pids))
+    assert len(os.listdir("/proc/self/fd")) < before
+
+
+def test_one_that_becomes_another_program_is_dead(crew):
+    ask(crew, 0, BECOME)
+    victim = crew.pid(0)
+    with at_most(SOON_S):
+        assert crew.wait(None) == DIED
+    error = crew.bury(0)
+    assert (error.pid, error.signal) == (victim, signal.SIGKILL)
+    wait_until(lambda: not is_running(victim), SOON_S)
+    assert crew.wait(None) == IDLE
 
 
 def test_who_is_late_is_ended_for_certain(crew):

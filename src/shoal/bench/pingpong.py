@@ -89,7 +89,7 @@ def _placed(burst: Burst, pid: int, mine: int, partners: int) -> Burst:
 
 def _bound_gates() -> tuple[Any, int, Callable[[], None]]:
     memory = mmap.mmap(-1, 4096)
-    words = np.ndarray((1, 192), np.uint8, memory), np.ndarray(64, np.uint8, memory, 192)
+    words = np.ndarray((1, 256), np.uint8, memory), np.ndarray(64, np.uint8, memory, 256)
     bell_fd, ring_fd = _core.bell_create()
     pid = os.fork()
     if pid == 0:

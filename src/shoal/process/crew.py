@@ -49,7 +49,7 @@ from shoal.state.session import watch_fields
 __all__ = ["DIED", "IDLE", "TIMEOUT", "Crew", "Plan", "checked_makers", "surroundings"]
 
 IDLE, TIMEOUT, DIED = 0, 1, 2
-_GATE_BYTES, _BELL_BYTES, _TAIL_BYTES = 192, 64, 4096
+_GATE_BYTES, _BELL_BYTES, _TAIL_BYTES = 256, 64, 4096
 _FOREVER_NS = 2**62
 _DESCRIPTORS = 5
 
@@ -95,6 +95,8 @@ class Crew:
         """How long a worker may be deaf while a message too large for its box is sent to it."""
         self._running: list[Running | None] = [None] * self.size
         self._mails: list[Mail | None] = [None] * self.size
+        self._dying: list[Running] = []
+        """Workers that were buried while the kernel took their memory apart; nobody follows them before."""
         _require_descriptors(self.size)
         self._kills = oom_kills()
         self.board = Segment(_board_layout(self.plans, rows, instance_bytes))
@@ -115,6 +117,7 @@ class Crew:
 
     def start(self, workers: Sequence[int] | None = None) -> None:
         """Starts workers; each answers with its facts (`answer`) when its environments are made."""
+        self._reap_dying()
         chosen = list(range(self.size) if workers is None else workers)
         for w in chosen:  # all of them first: while one begins to run, the next is forked
             plan = self.plans[w]
@@ -260,22 +263,35 @@ class Crew:
             running.wait(5)
 
     def bury(self, worker: int, late_s: float | None = None) -> WorkerDied:
-        """Ends a worker for certain, reaps it, and returns what there is to say; `late_s`: it was late."""
+        """Ends a worker for certain, and returns what there is to say; `late_s`: it was late.
+
+        One whose death came of itself may still be dying, for some milliseconds.
+        """
         running = self._running[worker]
         assert running is not None
         if late_s is not None and running.alive():
             self.show_stack(worker, 0.2)  # into its last words; one that is stopped says nothing
-        self.end(worker)
-        words = running.last_words()
-        if words:
-            with contextlib.suppress(OSError):
-                os.write(2, words)
-        status = running.reap()
+        running.send_signal(signal.SIGKILL)
+        status = running.fate() if late_s is None else None
+        if status is not None:
+            words = _passed_on(running)
+            self._dying.append(running)
+        else:
+            running.wait(5)
+            words = _passed_on(running)
+            status = running.reap()
         self._running[worker] = self._mails[worker] = None
         self.gates.watch(worker, -1, False)
         tail = (_core.read_tail(self.board["tail"][worker]) + words).decode(errors="replace")
         plan = self.plans[worker]
         return self._obituary(plan, running.pid, status, tail, late_s)
+
+    def _reap_dying(self) -> None:
+        while self._dying:
+            running = self._dying.pop()
+            running.wait(5)
+            _passed_on(running)
+            running.reap()
 
     def _obituary(
         self, plan: Plan, pid: int, status: int | None, tail: str, late_s: float | None
@@ -327,13 +343,11 @@ class Crew:
                 running = self._running[w]
                 if running is not None:
                     running.wait(1)
-                    words = running.last_words()
-                    if words:
-                        with contextlib.suppress(OSError):
-                            os.write(2, words)
+                    _passed_on(running)
                     running.reap()
                     self._running[w] = None
                 self.gates.watch(w, -1, False)
+            self._reap_dying()
         self.board.close()
         for fd in {self._bell_fd, self._ring_fd, self._parent_fd}:
             if fd >= 0:
@@ -381,6 +395,15 @@ def _require_descriptors(workers: int) -> None:
 
 def _is_there(running: Running, until: float | None) -> bool:
     return running.alive() and (until is None or time.monotonic() < until)
+
+
+def _passed_on(running: Running) -> bytes:
+    """What a dead worker had said and nobody heard yet, said for it."""
+    words = running.last_words()
+    if words:
+        with contextlib.suppress(OSError):
+            os.write(2, words)
+    return words
 
 
 def _signal_name(number: int) -> str:

@@ -22,6 +22,8 @@ from shoal.process.launcher import Launcher, LauncherEnded, launcher, open_pidfd
 
 __all__ = ["Running", "start"]
 
+_EXITING = 4  # Linux's PF_EXITING
+
 
 class Running:
     """A worker process: its socket, its end of life as a descriptor, and what it says on stderr."""
@@ -76,6 +78,17 @@ class Running:
                 return True
             if left <= 0:
                 return False
+
+    def fate(self) -> int | None:
+        """The exit status of one that is dying, before it is dead; None if nobody says, or it is not."""
+        try:
+            with open(f"/proc/{self.pid}/stat", "rb") as file:
+                fields = file.read().rpartition(b") ")[2].split()  # from the third on, as proc(5) counts
+            flags, status = int(fields[6]), int(fields[49])
+        except (OSError, ValueError, IndexError):
+            return None
+        # Not yet dead after the look: the number was still its own. 0 is also said to who may not know.
+        return status if flags & _EXITING and status != 0 and self.alive() else None
 
     def reap(self) -> int | None:
         """Its exit status as os.waitpid gives it, once it is dead; None if nobody can say. Closes all."""

@@ -142,8 +142,8 @@ def run(channel: socket.socket, parent_end: int = -1, inherited: Any = None) -> 
     except BaseException as error:
         worker.answer_start(Failure.of(error, getattr(error, "env_id", None)))
         return
-    worker.answer_start(facts)
-    worker.serve(chunk)
+    if worker.answer_start(facts):
+        worker.serve(chunk)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
@@ -182,10 +182,12 @@ class _Worker:
         self.mail = Mail(channel, board["reply"][w], board["request"][w])
         self.gate = _core.Gate(board["gates"], board["bell"], w, bell_fd, plan.crowded)
 
-    def answer_start(self, facts: Any) -> None:
-        command = self.gate.wait()  # not inside the assert, which python -O leaves out
-        assert command == MESSAGE
+    def answer_start(self, facts: Any) -> bool:
+        """Whether anybody asked: if not, another could not be started, and all of them are stopped."""
+        if self.gate.wait() != MESSAGE:
+            return False
         self.reply(facts)
+        return True
 
     def reply(self, value: Any) -> None:
         """Finishes the command in hand with a message."""

@@ -219,12 +219,14 @@ class Records:
 
     def snapshot(self, path: Path) -> int:
         """A copy in a file of its own, whole or not there at all."""
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.stat(path), os.fstat(self.segment.fileno())):
-                raise FileExistsError(
-                    f"{str(path)!r} is the file that this buffer is kept in, and needs no snapshot; give "
-                    "another name"
-                )
+        is_own = False
+        with telling(f"look at {str(path)!r}"), contextlib.suppress(FileNotFoundError):
+            is_own = os.path.samestat(os.stat(path), os.fstat(self.segment.fileno()))
+        if is_own:
+            raise FileExistsError(
+                f"{str(path)!r} is the file that this buffer is kept in, and needs no snapshot; give another "
+                "name"
+            )
         partial = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
         fields = {column.name: (column.dtype, column.shape) for column in self.columns.values()}
         try:

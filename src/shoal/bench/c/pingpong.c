@@ -93,7 +93,7 @@ static void gate_round(pingpong *p) {
     shoal_gate_post(gate, SHOAL_STEP);
     while (!shoal_gates_look(&gate, 1, &p->patience)) {
         struct pollfd polled = {p->bell_fd, POLLIN, 0};
-        shoal_bell_arm(&p->shared->bell);
+        shoal_bell_arm(&p->shared->bell, SHOAL_BELL_ALL);
         if (shoal_gate_idle(gate)) {
             shoal_bell_disarm(&p->shared->bell);
             return;
