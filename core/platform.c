@@ -528,6 +528,7 @@ int shoal_cpu(void) {
 void shoal_wake_modestly(void) {
 #ifdef __linux__
     pthread_setschedparam(pthread_self(), SCHED_BATCH, &(struct sched_param){0});
+    (void)!nice(10); /* of this thread alone */
 #endif
 }
 

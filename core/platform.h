@@ -114,7 +114,7 @@ enum { SHOAL_MSG_NOSIGNAL = 0, SHOAL_MSG_CLOEXEC = 0 };
 uint64_t shoal_now_ns(void);     /* monotonic */
 uint32_t shoal_cpu_count(void);  /* that this process may use */
 int shoal_cpu(void);             /* the one this thread runs on, -1: unknown */
-void shoal_wake_modestly(void);  /* from now on this thread, when woken, takes the core of nobody */
+void shoal_wake_modestly(void);  /* from now on this thread leaves a core to others who want it */
 void shoal_move_to_cpu(int cpu); /* moves this thread, if it may run there; it may be moved again */
 
 /* How often this process's line of ancestors forked since the library was loaded: a number that differs from

@@ -5,8 +5,8 @@
  *
  * Two, since the voice may be held up: the real stderr is shared with other workers, so that it can be full
  * by the time of the write whatever a poll said before.
- * Neither takes a core from anybody when it is woken: a kill wakes both, and the last thread of a process
- * takes its memory apart, which would hold up the parent that is to hear of it.
+ * Both leave a core to others who want it: a kill wakes them, and the last thread of a process takes its
+ * memory apart, which would hold up the parent that is to hear of it.
  * After a crash the parent finds the tail in the segment, and what was still in the pipe. */
 // SPDX-License-Identifier: MIT
 #ifndef SHOAL_WATCH_H

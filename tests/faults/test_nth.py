@@ -30,7 +30,7 @@ CANNOT_FAIL = set(
     clock_gettime nanosleep pthread_sigmask pthread_join pthread_detach pthread_once pthread_atfork
     pthread_mutexattr_init pthread_mutexattr_setpshared pthread_mutexattr_setrobust
     pthread_mutexattr_destroy pthread_mutex_init pthread_mutex_lock pthread_mutex_unlock
-    pthread_self pthread_setschedparam sigfillset sched_yield sched_getcpu sched_getaffinity
+    pthread_self pthread_setschedparam nice sigfillset sched_yield sched_getcpu sched_getaffinity
     sched_setaffinity dlsym dlclose dlerror _GLOBAL_OFFSET_TABLE_""".split()
 )
 
