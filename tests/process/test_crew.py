@@ -161,6 +161,20 @@ def test_a_crew_that_ends_while_one_is_dying_leaves_nothing(crew):
     assert len(os.listdir("/proc/self/fd")) < before
 
 
+def modesty_of(thread):
+    return os.sched_getscheduler(thread), os.getpriority(os.PRIO_PROCESS, thread)
+
+
+def test_the_threads_that_watch_leave_a_core_to_others(crew):
+    pid = crew.pid(0)
+    nice = os.getpriority(os.PRIO_PROCESS, 0)
+    assert modesty_of(pid) == (os.SCHED_OTHER, nice)  # whoever steps does not
+    threads = [int(name) for name in os.listdir(f"/proc/{pid}/task") if int(name) != pid]
+    assert len(threads) == 2
+    found = {(os.SCHED_BATCH, min(19, nice + 10))}
+    wait_until(lambda: {modesty_of(thread) for thread in threads} == found, SOON_S)
+
+
 def test_one_that_becomes_another_program_is_dead(crew):
     ask(crew, 0, BECOME)
     victim = crew.pid(0)
