@@ -114,6 +114,7 @@ class Chunk {
     void reset_one(uint32_t slot, uint64_t row, uint64_t local, nb::object seed, nb::object options,
                    nb::list reports) {
         Target &target = target_of(slot, row);
+        reset_[first_ + local] = 1; /* if it raises, the next step tries again: the old episode is over */
         nb::object result = env(local).attr("reset")(nb::arg("seed") = seed, nb::arg("options") = options);
         nb::object info = take_reset(result, target, row, local, reports);
         begin_episode(local);

@@ -38,18 +38,19 @@ class Weights {
         const auto *given = static_cast<const double *>(memory_of(priorities, count * sizeof(double)));
         weights_.resize(count);
         slots_.resize(count);
-        float highest = highest_;
         for (uint64_t i = 0; i < count; i++) {
             const double weight = std::pow(given[i], alpha);
-            if (!(given[i] > 0 && std::isfinite(given[i]) && weight >= LEAST && weight <= 1 / LEAST))
+            if (!(given[i] > 0 && std::isfinite(given[i]) && weight >= LEAST && weight <= MOST))
                 refuse(given[i], weight);
             weights_[i] = static_cast<float>(weight);
-            highest = std::max(highest, weights_[i]);
         }
         weigh_new();
-        highest_ = highest;
-        return shoal_ring_weigh(ring_.ring(), &tree_, seen_, static_cast<const uint64_t *>(wanted->buf),
-                                weights_.data(), count, slots_.data(), weights_.data());
+        const uint64_t applied =
+            shoal_ring_weigh(ring_.ring(), &tree_, seen_, static_cast<const uint64_t *>(wanted->buf),
+                             weights_.data(), count, slots_.data(), weights_.data());
+        for (uint64_t i = 0; i < applied; i++) /* of rows that are gone, nothing is left there */
+            highest_ = std::max(highest_, weights_[i]);
+        return applied;
     }
 
     /* Weights of rows that were drawn become those that undo the bias: (1 / weight) ** beta, the highest 1.
@@ -77,13 +78,13 @@ class Weights {
     float total() const { return shoal_tree_total(&tree_); }
 
   private:
-    static constexpr double LEAST = 1e-25;
+    static constexpr double LEAST = 1e-25, MOST = 1e25;
     [[noreturn]] static void refuse(double priority, double weight) {
         char text[160];
         if (priority > 0 && std::isfinite(priority))
             snprintf(text, sizeof text,
                      "priority ** alpha must be from %g to %g, found %g for %g; scale the priorities", LEAST,
-                     1 / LEAST, weight, priority);
+                     MOST, weight, priority);
         else
             snprintf(text, sizeof text,
                      "priorities must be finite and more than 0, found %g; add a small number to errors",

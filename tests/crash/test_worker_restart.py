@@ -173,10 +173,60 @@ def test_a_worker_that_dies_in_a_call_is_replaced_and_the_death_raised(start):
     envs, before = start()
     with at_most(RESTART_S), pytest.raises(WorkerDied) as caught:
         envs.call("do_if", 2, KILL)
-    assert caught.value.env_ids == [2, 3]
+    assert caught.value.env_ids == [2, 3] and "it has been replaced" in str(caught.value)
     assert envs.call("echo", 5) == (5,) * 4
     observation, reward, *_ = envs.step(actions())
     assert (observation[:2, 1] == before[:2, 1]).all() and reward[:2].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_death_in_a_call_shows_in_the_next_step_as_one_in_a_step_does(start, mode):
+    """Nobody may take the first observation of another life for the next of the old one."""
+    found = []
+    for by_call in (False, True):
+        envs, before = start(autoreset_mode=mode)
+        envs.step(actions())
+        os.kill(envs.worker_pids[1], signal.SIGKILL)
+        if by_call:
+            with pytest.raises(WorkerDied):
+                envs.get_attr("tag")
+            envs.call("echo", 1)
+        seen = []
+        for _ in range(3):
+            observation, reward, terminated, truncated, infos = envs.step(actions())
+            faults = infos.get("fault", [None] * 4)
+            seen.append(
+                [observation[:, 2].tolist(), reward.tolist(), terminated.tolist(), truncated.tolist()]
+            )
+            seen[-1] += [[fault is not None for fault in faults], sorted(infos)]
+            if mode == AutoresetMode.DISABLED and truncated.any():
+                envs.reset(options={"reset_mask": truncated})
+        found.append(seen)
+        envs.close()
+    assert found[0] == found[1]
+    assert found[1][0][3] == found[1][0][4] == [False, False, True, True]
+    assert found[1][0][1] == [2.0, 2.0, 0.0, 0.0] and not any(found[1][1][4])
+
+
+def test_a_reset_after_a_death_in_a_call_owes_nothing(start):
+    envs, _ = start()
+    with pytest.raises(WorkerDied):
+        envs.call("do_if", 2, KILL)
+    envs.reset(seed=1)
+    _, reward, _, truncated, infos = envs.step(actions())
+    assert reward.tolist() == [1.0] * 4 and not truncated.any() and "fault" not in infos
+
+
+@pytest.mark.parametrize("on_fault", ["raise", "restart"])
+def test_an_environment_whose_reset_raises_is_reset_by_the_next_step(make, on_fault):
+    envs = make(on_fault=on_fault)
+    envs.reset(seed=0)
+    for _ in range(3):
+        envs.step(actions())
+    with pytest.raises(Broken):
+        envs.reset(options={1: RAISE})
+    observation, reward, *_ = envs.step(actions())
+    assert observation[:, 2].tolist() == [1, 0, 1, 1] and reward.tolist() == [1, 0, 1, 1]
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED])

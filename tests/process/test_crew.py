@@ -181,7 +181,7 @@ def test_one_that_becomes_another_program_is_dead(crew):
     with at_most(SOON_S):
         assert crew.wait(None) == DIED
     error = crew.bury(0)
-    assert (error.pid, error.signal) == (victim, signal.SIGKILL)
+    assert (error.pid, error.signal) == (victim, signal.SIGKILL) and "another program (exec)" in str(error)
     wait_until(lambda: not is_running(victim), SOON_S)
     assert crew.wait(None) == IDLE
 

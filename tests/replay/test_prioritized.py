@@ -92,6 +92,30 @@ def test_a_refused_update_changes_nothing():
     buffer.close()
 
 
+def test_an_update_that_is_left_out_leaves_no_trace():
+    buffer, sampler = filled(8, 8, alpha=1.0, seed=0)
+    sampler.update_priorities(buffer.latest(8).ids, np.ones(8))
+    buffer.push({"x": 8})
+    assert sampler.update_priorities([0, 10**6], [1000.0, 1e6]) == 0  # overwritten, and never there
+    buffer.push({"x": 9})
+    sampler.sample(1)
+    assert sampler._weights.total == 8
+    buffer.close()
+
+
+def test_the_least_and_the_highest_priority_are_taken_and_what_is_no_number_refused():
+    buffer, sampler = filled(2, 2, alpha=1.0, seed=0)
+    ids = buffer.latest(2).ids
+    assert sampler.update_priorities(ids, [1e-25, 1e25]) == 2
+    for bad in (np.array([1 + 5j, 2]), ["2.5", "1"], None, [None, 1], [[1], [2, 3]]):
+        with pytest.raises(TypeError, match="priorities must be numbers"):
+            sampler.update_priorities(ids, bad)
+    sampler.alpha = -2.0
+    with pytest.raises(ValueError, match="alpha must be from 0"):
+        sampler.update_priorities(ids, [1, 1])
+    buffer.close()
+
+
 def test_priorities_may_be_of_any_type_and_layout():
     buffer, sampler = filled(8, 8, alpha=1.0, seed=0)
     ids = buffer.latest(8).ids

@@ -271,9 +271,10 @@ class Crew:
         assert running is not None
         if late_s is not None and running.alive():
             self.show_stack(worker, 0.2)  # into its last words; one that is stopped says nothing
-        running.send_signal(signal.SIGKILL)
         status = running.fate() if late_s is None else None
-        if status is not None:
+        left = status == -1  # it is said to be dead, and runs: as something else
+        running.send_signal(signal.SIGKILL)
+        if status is not None and not left:
             words = _passed_on(running)
             self._dying.append(running)
         else:
@@ -284,7 +285,7 @@ class Crew:
         self.gates.watch(worker, -1, False)
         tail = (_core.read_tail(self.board["tail"][worker]) + words).decode(errors="replace")
         plan = self.plans[worker]
-        return self._obituary(plan, running.pid, status, tail, late_s)
+        return self._obituary(plan, running.pid, status, tail, late_s, left)
 
     def _reap_dying(self) -> None:
         while self._dying:
@@ -294,7 +295,7 @@ class Crew:
             running.reap()
 
     def _obituary(
-        self, plan: Plan, pid: int, status: int | None, tail: str, late_s: float | None
+        self, plan: Plan, pid: int, status: int | None, tail: str, late_s: float | None, left: bool
     ) -> WorkerDied:
         number = os.WTERMSIG(status) if status is not None and os.WIFSIGNALED(status) else None
         code = os.WEXITSTATUS(status) if status is not None and os.WIFEXITED(status) else None
@@ -311,7 +312,9 @@ class Crew:
         if late_s is not None:
             summary = f"{who} did not answer within {late_s:g} s and was killed"
             return WorkerTimeout(summary + advice + _quoted(tail), summary=summary, **facts)
-        if number is not None:
+        if left:
+            how = "became another program (exec), or its main thread ended, and was killed"
+        elif number is not None:
             how = f"was killed by {_signal_name(number)}"
         else:
             how = "ended" if code is None else f"ended with exit code {code}"

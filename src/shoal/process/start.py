@@ -80,15 +80,18 @@ class Running:
                 return False
 
     def fate(self) -> int | None:
-        """The exit status of one that is dying, before it is dead; None if nobody says, or it is not."""
+        """The exit status of one that is dying, before it is dead; None if nobody says; -1: it is not."""
         try:
             with open(f"/proc/{self.pid}/stat", "rb") as file:
                 fields = file.read().rpartition(b") ")[2].split()  # from the third on, as proc(5) counts
             flags, status = int(fields[6]), int(fields[49])
         except (OSError, ValueError, IndexError):
             return None
-        # Not yet dead after the look: the number was still its own. 0 is also said to who may not know.
-        return status if flags & _EXITING and status != 0 and self.alive() else None
+        if not self.alive():  # else the number was still its own
+            return None
+        if not flags & _EXITING:
+            return -1
+        return status or None  # 0 is also said to who may not know
 
     def reap(self) -> int | None:
         """Its exit status as os.waitpid gives it, once it is dead; None if nobody can say. Closes all."""

@@ -75,9 +75,12 @@ class PrioritizedSampler:
         """Sets the priorities of rows that are still there; how many were."""
         wanted = checked_ids(ids)
         try:
-            given = np.asarray(priorities, np.float64, order="C")
+            given = np.asarray(priorities)
         except (TypeError, ValueError) as error:
             raise TypeError(f"priorities must be numbers, got {priorities!r:.80}") from error
+        if given.dtype.kind not in "fiub":
+            raise TypeError(f"priorities must be numbers, got {priorities!r:.80}")
+        given = np.ascontiguousarray(given, np.float64) if given.ndim else given
         if given.shape != wanted.shape:
             raise ValueError(f"expected as many priorities as ids, found {given.shape} and {wanted.shape}")
-        return self._weights.update(wanted, given, self.alpha)
+        return self._weights.update(wanted, given, checked_fraction("alpha", self.alpha, 100))

@@ -302,6 +302,9 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         with contextlib.suppress(WorkerDied):  # whom it lost, the reset brings back
             self._catch_up()
         self._repair.revive()
+        for w, part in enumerate(self._workers.parts()):
+            if mask is None or mask[part].all():
+                self._repair.forget(w)
         slot = self._lender.first if self._flight is not None else self._lender.take()
         if mask is not None:
             slot.copy_rows(*self._lender.last, np.repeat(~mask, self.num_envs // self.num_worlds))
@@ -400,14 +403,17 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
             self._vector_steps += 1
             self._waited_ns += time.perf_counter_ns() - begin
         reports: list[Any] = []
-        if outcome is NOTHING:
+        owed = self._repair.owed if kind == "step" else ()
+        if outcome is NOTHING and not owed:
             return reports, into
         for w in sorted(outcome.answers):
+            if w in owed:
+                continue
             answer = outcome.answers[w]
             if isinstance(answer, Failure):
                 answer = [answer if kind == "call" else (None, ERROR, answer)]
             reports += answer
-        if outcome.faults and kind == "step":
+        if kind == "step" and (outcome.faults or owed):
             reports += self._repair.after_step(outcome.faults, into, row)
         elif outcome.faults and kind == "reset":
             reports += self._repair.after_reset(outcome.faults, into, row, self._again)

@@ -21,14 +21,28 @@ class Repair:
         self._workers, self._restarts, self._same_step = workers, restarts, same_step
         self._limit_s = limit_s
         self.lost = workers.lost
+        self.owed: dict[int, WorkerDied] = {}
+        """Workers that were replaced in a call: their environments' next step is to say so."""
 
     def after_step(self, faults: dict[int, WorkerDied], into: Rows, row: int) -> list[Any]:
         """Replaces workers that died in a step; the reports of their environments, which begin anew."""
         self._raise_unless_restarting(faults)
         reports: list[Any] = []
         for w, error in faults.items():
+            self.owed.pop(w, None)
             reports += self.replace(w, error, into, row)
+        for (
+            w,
+            error,
+        ) in self.owed.items():  # nobody saw the beginning of what they step now
+            begun, again = self._workers.begin_anew(w, into.number, row, self._limit_s)
+            reports += self.replace(w, again, into, row) if again else self._told(w, error, into, row, begun)
+        self.owed.clear()
         return reports
+
+    def forget(self, w: int) -> None:
+        """The environments of a worker were reset: they owe nothing."""
+        self.owed.pop(w, None)
 
     def after_reset(
         self, faults: dict[int, WorkerDied], into: Rows, row: int, again: Callable[[int], None]
@@ -62,8 +76,10 @@ class Repair:
         self._raise_unless_restarting(faults)
         for w, error in faults.items():
             self._renew(w, error, into.number, 0)
+            self.owed[w] = error
         for error in faults.values():
-            raise error
+            after = "it has been replaced, and the next step shows its environments truncated"
+            raise type(error)(f"{error}; {after}", **vars(error)) from None
 
     def revive(self) -> None:
         """An explicit reset brings back workers whose death was raised."""
@@ -71,7 +87,10 @@ class Repair:
             self._renew(w, error, 0, 0)
 
     def replace(self, w: int, error: WorkerDied, into: Rows, row: int) -> list[Any]:
-        begun = self._renew(w, error, into.number, row)
+        return self._told(w, error, into, row, self._renew(w, error, into.number, row))
+
+    def _told(self, w: int, error: WorkerDied, into: Rows, row: int, begun: list[Any]) -> list[Any]:
+        """What there is to say of environments that begin anew, and that their old episodes were cut off."""
         marks = self._workers.mark(w, error, into, row)
         if not self._same_step:
             return begun + marks

@@ -401,6 +401,13 @@ class Workers:
         steps.append(partial(self.post_reset_of, slot, row, seeds, None, None, w))
         return self._run(w, steps, limit_s)
 
+    def begin_anew(
+        self, w: int, slot: int, row: int, limit_s: float | None
+    ) -> tuple[list[Any], WorkerDied | None]:
+        """Resets the environments of one worker; their first observations in their rows, or its death."""
+        seeds: list[int | None] = [None] * len(self._seeds)
+        return self._run(w, [partial(self.post_reset_of, slot, row, seeds, None, None, w)], limit_s)
+
     def _run(
         self, w: int, steps: list[Callable[[], None]], limit_s: float | None
     ) -> tuple[list[Any], WorkerDied | None]:
