@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import signal
 import threading
 from functools import partial
@@ -142,7 +143,8 @@ def test_a_death_is_told_while_the_kernel_takes_the_memory_apart(crew, monkeypat
         early = early or soon
         if early:
             break
-    assert early or not hasattr(os, "pidfd_open")
+    release = [int(part) for part in re.findall(r"\d+", os.uname().release)[:2]]
+    assert early or not hasattr(os, "pidfd_open") or release < [5, 16]
     monkeypatch.setattr("shoal.process.start.Running.fate", lambda self: None)  # as where nobody says
     assert died(crew, what) == (number, code, False)
 
