@@ -29,8 +29,8 @@ class Weights {
     /* Rows that came since have the highest weight there was. */
     void weigh_new() { seen_ = shoal_ring_weigh_new(ring_.ring(), &tree_, seen_, highest_); }
 
-    /* Rows that are still there weigh priority ** alpha from now on; how many were. All or none is refused:
-     * weights are floats, and so are sums of millions of them. */
+    /* Rows that are still there weigh priority ** alpha from now on; how many were. Nothing is changed if one
+     * is out of range: weights are floats, and so are sums of millions of them. */
     uint64_t update(nb::object ids, nb::object priorities, double alpha) {
         Buffer wanted;
         wanted.take(ids);

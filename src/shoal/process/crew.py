@@ -33,7 +33,7 @@ from shoal.memory.layout import FieldSpec
 from shoal.memory.limits import oom_kills
 from shoal.process.launcher import open_pidfd
 from shoal.process.mail import BOX_BYTES, HungUp, Mail, dumps, receive, transmit
-from shoal.process.start import Running, start
+from shoal.process.start import RUNS, Running, start
 from shoal.process.worker import (
     MESSAGE,
     SENT,
@@ -272,9 +272,9 @@ class Crew:
         if late_s is not None and running.alive():
             self.show_stack(worker, 0.2)  # into its last words; one that is stopped says nothing
         status = running.fate() if late_s is None else None
-        left = status == -1  # it is said to be dead, and runs: as something else
+        is_another = status == RUNS  # its sign of life is gone, and it runs: as another program
         running.send_signal(signal.SIGKILL)
-        if status is not None and not left:
+        if status is not None and not is_another:
             words = _passed_on(running)
             self._dying.append(running)
         else:
@@ -285,7 +285,7 @@ class Crew:
         self.gates.watch(worker, -1, False)
         tail = (_core.read_tail(self.board["tail"][worker]) + words).decode(errors="replace")
         plan = self.plans[worker]
-        return self._obituary(plan, running.pid, status, tail, late_s, left)
+        return self._obituary(plan, running.pid, status, tail, late_s, is_another)
 
     def _reap_dying(self) -> None:
         while self._dying:
@@ -295,7 +295,7 @@ class Crew:
             running.reap()
 
     def _obituary(
-        self, plan: Plan, pid: int, status: int | None, tail: str, late_s: float | None, left: bool
+        self, plan: Plan, pid: int, status: int | None, tail: str, late_s: float | None, is_another: bool
     ) -> WorkerDied:
         number = os.WTERMSIG(status) if status is not None and os.WIFSIGNALED(status) else None
         code = os.WEXITSTATUS(status) if status is not None and os.WIFEXITED(status) else None
@@ -312,8 +312,8 @@ class Crew:
         if late_s is not None:
             summary = f"{who} did not answer within {late_s:g} s and was killed"
             return WorkerTimeout(summary + advice + _quoted(tail), summary=summary, **facts)
-        if left:
-            how = "became another program (exec), or its main thread ended, and was killed"
+        if is_another:
+            how = "became another program (exec) and was killed"
         elif number is not None:
             how = f"was killed by {_signal_name(number)}"
         else:

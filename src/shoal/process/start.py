@@ -20,8 +20,10 @@ from shoal.errors import WorkerError, telling
 from shoal.process import worker
 from shoal.process.launcher import Launcher, LauncherEnded, launcher, open_pidfd
 
-__all__ = ["Running", "start"]
+__all__ = ["RUNS", "Running", "start"]
 
+RUNS = -1
+"""The fate of one that is not dying at all."""
 _EXITING = 4  # Linux's PF_EXITING
 
 
@@ -80,7 +82,7 @@ class Running:
                 return False
 
     def fate(self) -> int | None:
-        """The exit status of one that is dying, before it is dead; None if nobody says; -1: it is not."""
+        """The exit status of one that is dying, before it is dead; None if nobody says; RUNS."""
         try:
             with open(f"/proc/{self.pid}/stat", "rb") as file:
                 fields = file.read().rpartition(b") ")[2].split()  # from the third on, as proc(5) counts
@@ -90,7 +92,7 @@ class Running:
         if not self.alive():  # else the number was still its own
             return None
         if not flags & _EXITING:
-            return -1
+            return RUNS
         return status or None  # 0 is also said to who may not know
 
     def reap(self) -> int | None:

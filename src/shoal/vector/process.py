@@ -301,10 +301,7 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
             arguments.no_options(others)
         with contextlib.suppress(WorkerDied):  # whom it lost, the reset brings back
             self._catch_up()
-        self._repair.revive()
-        for w, part in enumerate(self._workers.parts()):
-            if mask is None or mask[part].all():
-                self._repair.forget(w)
+        self._repair.revive(mask)
         slot = self._lender.first if self._flight is not None else self._lender.take()
         if mask is not None:
             slot.copy_rows(*self._lender.last, np.repeat(~mask, self.num_envs // self.num_worlds))

@@ -36,13 +36,11 @@ class Repair:
             error,
         ) in self.owed.items():  # nobody saw the beginning of what they step now
             begun, again = self._workers.begin_anew(w, into.number, row, self._limit_s)
-            reports += self.replace(w, again, into, row) if again else self._told(w, error, into, row, begun)
+            reports += (
+                self.replace(w, again, into, row) if again else self._marked(w, error, into, row, begun)
+            )
         self.owed.clear()
         return reports
-
-    def forget(self, w: int) -> None:
-        """The environments of a worker were reset: they owe nothing."""
-        self.owed.pop(w, None)
 
     def after_reset(
         self, faults: dict[int, WorkerDied], into: Rows, row: int, again: Callable[[int], None]
@@ -81,15 +79,18 @@ class Repair:
             after = "it has been replaced, and the next step shows its environments truncated"
             raise type(error)(f"{error}; {after}", **vars(error)) from None
 
-    def revive(self) -> None:
-        """An explicit reset brings back workers whose death was raised."""
+    def revive(self, mask: Any) -> None:
+        """An explicit reset brings back workers whose death was raised; those it resets owe nothing."""
         for w, error in list(self.lost.items()):
             self._renew(w, error, 0, 0)
+        parts = self._workers.parts()
+        for w in [w for w in self.owed if mask is None or mask[parts[w]].all()]:
+            del self.owed[w]
 
     def replace(self, w: int, error: WorkerDied, into: Rows, row: int) -> list[Any]:
-        return self._told(w, error, into, row, self._renew(w, error, into.number, row))
+        return self._marked(w, error, into, row, self._renew(w, error, into.number, row))
 
-    def _told(self, w: int, error: WorkerDied, into: Rows, row: int, begun: list[Any]) -> list[Any]:
+    def _marked(self, w: int, error: WorkerDied, into: Rows, row: int, begun: list[Any]) -> list[Any]:
         """What there is to say of environments that begin anew, and that their old episodes were cut off."""
         marks = self._workers.mark(w, error, into, row)
         if not self._same_step:
