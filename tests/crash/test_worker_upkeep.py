@@ -66,11 +66,18 @@ from pathlib import Path
 
 def held():
     process = launcher._current._process.pid
-    children = [int(pid) for path in (f"/proc/{os.getpid()}/task", f"/proc/{process}/task")
-                for task in os.listdir(path) for pid in Path(path, task, "children").read_text().split()]
+    pids = [pid for path in (f"/proc/{os.getpid()}/task", f"/proc/{process}/task")
+            for task in os.listdir(path) for pid in Path(path, task, "children").read_text().split()]
+    children = [name_of(pid) for pid in pids]
     maps = sum("memfd:shoal" in line for line in open("/proc/self/maps"))
     launchers = len(os.listdir(f"/proc/{process}/fd"))
     return sorted(os.listdir("/proc/self/fd")), children, threading.active_count(), maps, launchers
+
+def name_of(pid):
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return "gone"
 
 def use(**arguments):
     with make_fragile(**arguments) as envs:
@@ -80,6 +87,7 @@ def use(**arguments):
         envs.step(actions(1, BIG))
 
 use()
+wait_until(lambda: launcher.SPARE in held()[1], 5)  # the one in reserve is there at last, each time
 before = held()
 for turn in range(20):
     use(on_fault=("raise", "restart")[turn % 2])
