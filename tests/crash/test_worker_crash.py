@@ -80,8 +80,8 @@ def test_what_a_worker_said_before_it_died_is_in_the_error(make):
 def test_a_kill_of_the_memory_limit_is_said_to_be_one(make, monkeypatch):
     envs = make()
     envs.reset(seed=0)
-    kills = crew.oom_kills()
-    monkeypatch.setattr(crew, "oom_kills", lambda: kills + 1)
+    kills = crew.oom_kills(crew.oom_counters())
+    monkeypatch.setattr(crew, "oom_kills", lambda counters: kills + 1)
     assert "likely out of memory" in str(died(envs, actions(0, KILL)))
     envs.reset()
     assert "out of memory" not in str(died(envs, actions(0, KILL)))  # it rose before that one

@@ -20,6 +20,7 @@ __all__ = [
     "file_size_limits",
     "format_bytes",
     "memory_limits",
+    "oom_counters",
     "oom_kills",
     "require_room",
     "space_limits",
@@ -106,13 +107,15 @@ def file_size_limits() -> list[Limit]:
     return [Limit("the file-size limit (RLIMIT_FSIZE)", soft, advice)]
 
 
-def oom_kills(root: Path = Path("/")) -> int:
-    """How often the kernel has killed for want of memory in this process's cgroups; 0 if it does not say."""
-    kills = 0
-    for version, directory, _ in _memory_cgroups(root):
-        table = _read_table(directory / ("memory.events" if version == 2 else "memory.oom_control"))
-        kills += table.get("oom_kill", 0)
-    return kills
+def oom_counters(root: Path = Path("/")) -> list[Path]:
+    """The files in which the kernel counts whom it killed for want of memory in this process's cgroups."""
+    names = {2: "memory.events", 1: "memory.oom_control"}
+    return [directory / names[version] for version, directory, _ in _memory_cgroups(root)]
+
+
+def oom_kills(counters: Iterable[Path]) -> int:
+    """How often the kernel has killed for want of memory; 0 if it does not say."""
+    return sum(_read_table(counter).get("oom_kill", 0) for counter in counters)
 
 
 def huge_page_bytes(begin: int, end: int) -> int:

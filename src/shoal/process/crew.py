@@ -30,7 +30,7 @@ from shoal import _core
 from shoal.errors import WorkerDied, WorkerError, WorkerTimeout, telling
 from shoal.memory import Layout, Segment
 from shoal.memory.layout import FieldSpec
-from shoal.memory.limits import oom_kills
+from shoal.memory.limits import oom_counters, oom_kills
 from shoal.process.launcher import open_pidfd
 from shoal.process.mail import BOX_BYTES, HungUp, Mail, dumps, receive, transmit
 from shoal.process.start import RUNS, Running, start
@@ -98,7 +98,8 @@ class Crew:
         self._dying: list[Running] = []
         """Workers that were buried while the kernel took their memory apart; nobody follows them before."""
         _require_descriptors(self.size)
-        self._kills = oom_kills()
+        self._oom_counters = oom_counters()
+        self._kills = oom_kills(self._oom_counters)
         self.board = Segment(_board_layout(self.plans, rows, instance_bytes))
         with telling("make what workers ring when they are done", WorkerError):
             self._bell_fd, self._ring_fd = _core.bell_create()
@@ -318,7 +319,7 @@ class Crew:
             how = f"was killed by {_signal_name(number)}"
         else:
             how = "ended" if code is None else f"ended with exit code {code}"
-        kills = oom_kills()
+        kills = oom_kills(self._oom_counters)
         if number == signal.SIGKILL and kills > self._kills:
             how += " (the memory cgroup's oom_kill counter rose: likely out of memory)"
         self._kills = kills
