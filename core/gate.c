@@ -19,7 +19,7 @@ enum {
     TRIAL = 64
 };
 
-_Static_assert(sizeof(shoal_gate) == 256 && sizeof(shoal_bell) == 64, "whole cache lines");
+_Static_assert(sizeof(shoal_gate) == 320 && sizeof(shoal_bell) == 64, "whole cache lines");
 
 static void learn(shoal_patience *patience, uint64_t waited_ns) {
     waited_ns += patience->yielded_ns;

@@ -70,8 +70,10 @@ typedef struct shoal_gate {
     /* Writer: worker, before it sleeps. Reader: parent, after go. */
     SHOAL_ALIGN(64) shoal_word asleep;
     uint8_t pad[60];
-    /* Writer: worker, once; the kernel, when that ends. Zeroed by the parent before there is a worker. */
+    /* Writers: the worker's thread and its guard's, once; the kernel, when these end. Whichever is first to
+     * get a core after a kill tells. Zeroed by the parent before there is a worker. */
     SHOAL_ALIGN(64) shoal_life life;
+    SHOAL_ALIGN(64) shoal_life guard_life;
 } shoal_gate;
 
 #define SHOAL_BELL_ALL 1u

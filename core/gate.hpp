@@ -48,7 +48,8 @@ class Gates {
     void watch(uint32_t worker, int fd, bool is_socket) {
         workers_.at(worker) = {fd, is_socket};
         if (fd < 0)
-            gates_[worker].life.at.store(0);
+            for (shoal_life *life : {&gates_[worker].life, &gates_[worker].guard_life})
+                life->at.store(0);
         atomic_store_explicit(&gates_[worker].done, atomic_load(&gates_[worker].go),
                               std::memory_order_relaxed);
     }
@@ -68,22 +69,27 @@ class Gates {
         shoal_gate_post(&gate, command);
     }
 
-    /* Posts the same command to every worker, all idle. */
-    void post_all(uint32_t command, uint32_t slot, uint64_t row) {
+    /* Posts the same command to every worker, all idle; with `if_all_live`, to nobody (false) where a sign
+     * of life is over. */
+    bool post_all(uint32_t command, uint32_t slot, uint64_t row, bool if_all_live) {
+        for (uint32_t w = 0; if_all_live && w < workers_.size(); w++)
+            if (workers_[w].fd >= 0 && is_over(w))
+                return false;
         for (uint32_t w = 0; w < workers_.size(); w++)
             post(w, command, slot, row, 0);
+        return true;
     }
 
     /* Waits until every worker is idle, or `only` that one, at most `timeout_ns`. DIED: a worker that is
-     * waited for is dead. */
-    int wait(uint64_t timeout_ns, int64_t only) {
+     * waited for is dead; with `any_death`, any of them is, though it had done its part. */
+    int wait(uint64_t timeout_ns, int64_t only, bool any_death) {
         if (only >= 0)
             workers_.at(static_cast<size_t>(only));
         std::vector<shoal_gate *> busy;
         if (none_busy(busy, only))
             return IDLE;
         Unlocked unlocked;
-        return wait_unlocked(timeout_ns, only, unlocked);
+        return wait_unlocked(timeout_ns, only, any_death, unlocked);
     }
 
     /* The workers that are dead, or dying: the kernel may still be taking their memory apart. */
@@ -215,10 +221,13 @@ class Gates {
         return busy.empty();
     }
 
+    bool is_over(uint32_t w) const {
+        return shoal_life_is_over(&gates_[w].life) || shoal_life_is_over(&gates_[w].guard_life);
+    }
     bool is_dead(uint32_t w) const {
         if (workers_[w].fd < 0)
             return false;
-        if (shoal_life_is_over(&gates_[w].life))
+        if (is_over(w))
             return true;
         pollfd one = {workers_[w].fd, static_cast<short>(workers_[w].is_socket ? 0 : POLLIN), 0};
         return poll(&one, 1, 0) > 0;
@@ -241,10 +250,12 @@ class Gates {
     Watched watch_all(bool idle_too, int64_t only) const {
         Watched watched;
         for (uint32_t w = 0; w < workers_.size(); w++) {
-            shoal_life *life = &gates_[w].life;
             /* The idle ones too: who rings may die between its two steps, and is idle by then. */
-            if (workers_[w].fd >= 0 && counts(w, only) && (idle_too || !idle(w) || !shoal_life_is_over(life)))
-                watched.lives.push_back(life);
+            if (workers_[w].fd >= 0 && counts(w, only) && (idle_too || !idle(w) || !is_over(w))) {
+                watched.lives.push_back(&gates_[w].life);
+                if (gates_[w].guard_life.at.load() != 0)
+                    watched.lives.push_back(&gates_[w].guard_life);
+            }
         }
         if (shoal_lives_can_be_watched(watched.lives.data(), static_cast<uint32_t>(watched.lives.size())))
             return watched;
@@ -269,7 +280,7 @@ class Gates {
                shoal_now_ns() - begin >= SHOAL_GATE_SLICE_NS;
     }
 
-    int wait_unlocked(uint64_t timeout_ns, int64_t only, Unlocked &unlocked) {
+    int wait_unlocked(uint64_t timeout_ns, int64_t only, bool any_death, Unlocked &unlocked) {
         const uint64_t begin = shoal_now_ns();
         std::vector<shoal_gate *> busy;
         bool slept = false;
@@ -283,7 +294,7 @@ class Gates {
             const uint64_t waited = shoal_now_ns() - begin;
             if (waited >= timeout_ns)
                 return TIMEOUT;
-            Watched watched = watch_all(false, only);
+            Watched watched = watch_all(any_death, only);
             slept = true;
             if (crowded_)
                 shoal_bell_here(bell_, true);
@@ -295,7 +306,7 @@ class Gates {
             }
             if (sleep(watched, timeout_ns - waited))
                 for (uint32_t w = 0; w < workers_.size(); w++)
-                    if (counts(w, only) && is_dead(w) && !idle(w))
+                    if (counts(w, only) && is_dead(w) && (any_death || !idle(w)))
                         return DIED;
             unlocked.with([] { check_signals(); });
         }
@@ -391,11 +402,14 @@ class Lease {
     std::vector<Py_ssize_t> counts_;
 };
 
-inline void start_watch(int parent_fd, int socket_fd, int said_fd, int out_fd, nb::object tail) {
+inline void start_watch(int parent_fd, int socket_fd, int said_fd, int out_fd, nb::object tail,
+                        nb::object gate) {
     static std::vector<nb::object> kept; /* for the life of the process, as the thread */
     kept.push_back(tail);
-    int result = shoal_watch_start(parent_fd, socket_fd, said_fd, out_fd,
-                                   static_cast<shoal_tail *>(memory_of(tail, sizeof(shoal_tail))));
+    kept.push_back(gate);
+    int result = shoal_watch_start(
+        parent_fd, socket_fd, said_fd, out_fd, static_cast<shoal_tail *>(memory_of(tail, sizeof(shoal_tail))),
+        &static_cast<shoal_gate *>(memory_of(gate, sizeof(shoal_gate)))->guard_life);
     if (result < 0) {
         errno = -result;
         PyErr_SetFromErrno(PyExc_OSError);

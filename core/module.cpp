@@ -219,8 +219,8 @@ NB_MODULE(_core, m) {
         .def("watch", &Gates::watch, "worker"_a, "fd"_a, "is_socket"_a)
         .def("idle", &Gates::idle, "worker"_a)
         .def("post", &Gates::post, "worker"_a, "command"_a, "slot"_a, "row"_a, "mail_bytes"_a)
-        .def("post_all", &Gates::post_all, "command"_a, "slot"_a, "row"_a)
-        .def("wait", &Gates::wait, "timeout_ns"_a, "only"_a = -1)
+        .def("post_all", &Gates::post_all, "command"_a, "slot"_a, "row"_a, "if_all_live"_a = false)
+        .def("wait", &Gates::wait, "timeout_ns"_a, "only"_a = -1, "any_death"_a = false)
         .def("dead", &Gates::dead)
         .def("reply", &Gates::reply, "worker"_a)
         .def("times", &Gates::times, "worker"_a)
@@ -295,7 +295,8 @@ NB_MODULE(_core, m) {
         checked(shoal_bell_create(&sleep_fd, &ring_fd));
         return nb::make_tuple(sleep_fd, ring_fd);
     });
-    m.def("start_watch", start_watch, "parent_fd"_a, "socket_fd"_a, "said_fd"_a, "out_fd"_a, "tail"_a);
+    m.def("start_watch", start_watch, "parent_fd"_a, "socket_fd"_a, "said_fd"_a, "out_fd"_a, "tail"_a,
+          "gate"_a);
     m.def("read_tail", read_tail, "tail"_a);
     m.def("leave", Leaving::wait);
     m.def("fork_count", [] { return shoal_fork_count(); });

@@ -16,6 +16,7 @@ _Static_assert(sizeof(shoal_tail) == 4096, "a whole page");
 typedef struct watch {
     int parent_fd, socket_fd, said_fd, out_fd;
     shoal_tail *tail;
+    shoal_life *life;
 } watch;
 
 void shoal_tail_add(shoal_tail *tail, const char *bytes, uint64_t count) {
@@ -64,6 +65,8 @@ static void *run_guard(void *argument) {
     const watch w = *(watch *)argument;
     shoal_wake_modestly();
     free(argument);
+    if (w.life != NULL)
+        (void)shoal_life_hold(w.life); /* without, the worker's own tells */
     for (;;) {
         struct pollfd polled[] = {{.fd = w.parent_fd, .events = POLLIN}, {.fd = w.socket_fd, .events = 0}};
         if (poll(polled, 2, -1) > 0)
@@ -86,8 +89,9 @@ static int start(void *(*run)(void *), const watch *what) {
     return -error;
 }
 
-int shoal_watch_start(int parent_fd, int socket_fd, int said_fd, int out_fd, shoal_tail *tail) {
-    const watch what = {parent_fd, socket_fd, said_fd, out_fd, tail};
+int shoal_watch_start(int parent_fd, int socket_fd, int said_fd, int out_fd, shoal_tail *tail,
+                      shoal_life *life) {
+    const watch what = {parent_fd, socket_fd, said_fd, out_fd, tail, life};
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);

@@ -75,7 +75,8 @@ static worker start_worker_on(const int out[2], const char *says, int with_paren
         close(parent[1]), close(pair[0]), close(out[0]);
         signal(SIGTERM, SIG_IGN);
         CHECK_EQUAL(pipe(said), 0);
-        CHECK_EQUAL(shoal_watch_start(with_parent_fd ? parent[0] : -1, pair[1], said[0], out[1], w.tail), 0);
+        CHECK_EQUAL(
+            shoal_watch_start(with_parent_fd ? parent[0] : -1, pair[1], said[0], out[1], w.tail, NULL), 0);
         for (size_t at = 0; at < strlen(says);) {
             const ssize_t written = write(said[1], says + at, strlen(says) - at);
             CHECK(written > 0);
@@ -177,7 +178,7 @@ static void a_user_who_has_gone_costs_neither_the_tail_nor_the_watch(void) {
     const pid_t pid = fork();
     if (pid == 0) {
         close(ends[0]), close(pair[0]), close(said[1]);
-        CHECK_EQUAL(shoal_watch_start(-1, pair[1], said[0], ends[1], tail), 0);
+        CHECK_EQUAL(shoal_watch_start(-1, pair[1], said[0], ends[1], tail, NULL), 0);
         for (;;)
             pause();
     }
@@ -249,7 +250,7 @@ static void the_end_of_the_pipe_does_not_keep_the_watch_busy(void) {
         static shoal_tail tail;
         CHECK_EQUAL(pipe(said), 0);
         CHECK_EQUAL(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
-        CHECK_EQUAL(shoal_watch_start(-1, pair[1], said[0], 2, &tail), 0);
+        CHECK_EQUAL(shoal_watch_start(-1, pair[1], said[0], 2, &tail, NULL), 0);
         close(said[1]);
         usleep(300000);
         struct rusage used;
@@ -259,6 +260,30 @@ static void the_end_of_the_pipe_does_not_keep_the_watch_busy(void) {
     }
     worker idle = {.pid = pid};
     CHECK_EQUAL(status_of(&idle), 0);
+}
+
+static void a_guard_holds_its_sign_of_life_until_the_worker_dies(void) {
+#ifdef __linux__
+    shoal_life *life = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(life != MAP_FAILED);
+    const pid_t pid = fork();
+    if (pid == 0) {
+        int pair[2];
+        static shoal_tail tail;
+        CHECK_EQUAL(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+        CHECK_EQUAL(shoal_watch_start(-1, pair[1], -1, 2, &tail, life), 0);
+        for (;;)
+            pause(); /* its own thread holds nothing */
+    }
+    for (int i = 0; i < 5000 && atomic_load(&life->at) == 0; i++)
+        usleep(1000);
+    CHECK(atomic_load(&life->at) != 0 && !shoal_life_is_over(life));
+    CHECK_EQUAL(kill(pid, SIGKILL), 0);
+    worker w = {.pid = pid};
+    CHECK(WIFSIGNALED(status_of(&w)));
+    CHECK(shoal_life_is_over(life));
+    munmap(life, 4096);
+#endif
 }
 
 static _Atomic int signals;
@@ -275,7 +300,7 @@ static void signals_are_for_the_worker_not_for_its_watch(void) {
         int pair[2];
         static shoal_tail tail;
         CHECK_EQUAL(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
-        CHECK_EQUAL(shoal_watch_start(-1, pair[1], -1, 2, &tail), 0);
+        CHECK_EQUAL(shoal_watch_start(-1, pair[1], -1, 2, &tail, NULL), 0);
         signal(SIGUSR2, note_signal);
         sigset_t now;
         CHECK_EQUAL(pthread_sigmask(SIG_SETMASK, NULL, &now), 0);
@@ -304,6 +329,7 @@ int main(void) {
     RUN(output_that_nobody_empties_does_not_keep_a_worker_alive);
     RUN(nor_does_output_that_others_filled);
     RUN(the_end_of_the_pipe_does_not_keep_the_watch_busy);
+    RUN(a_guard_holds_its_sign_of_life_until_the_worker_dies);
     RUN(signals_are_for_the_worker_not_for_its_watch);
     return 0;
 }

@@ -112,6 +112,7 @@ def test_a_death_is_waited_for_in_vain_by_nobody_and_told_once(crew):
     crew.ask(0, "call", "echo", (1,), {})  # nobody is there to answer
     assert crew.wait(None) == IDLE and crew.answer(0, None) is None
     crew.start([0])
+    assert crew.gates.dead() == []  # whatever the one before has left in the gate
     assert crew.wait(4 * SOON_S) == IDLE and crew.answer(0, None)["render_mode"] is None
 
 
@@ -186,6 +187,36 @@ def test_one_that_becomes_another_program_is_dead(crew):
     assert (error.pid, error.signal) == (victim, signal.SIGKILL) and "another program (exec)" in str(error)
     wait_until(lambda: not is_running(victim), SOON_S)
     assert crew.wait(None) == IDLE
+
+
+def test_one_that_ends_of_itself_is_not_taken_for_another_program(crew):
+    for _ in range(5):
+        crew.ask(0, "call", "leave_from_a_thread", (), {})
+        with at_most(SOON_S):
+            assert crew.wait(None) == DIED
+        error = crew.bury(0)
+        assert (error.signal, error.exitcode) == (None, 0) and "ended with exit code 0" in str(error)
+        crew.start([0])
+        assert crew.wait(4 * SOON_S) == IDLE and crew.answer(0, None) is not None
+
+
+def test_one_of_which_nothing_is_decided_yet_is_not_taken_for_another_program(crew):
+    crew.ask(0, "call", "leave_from_a_thread", (), {"delay_s": 0.02})
+    assert crew._running[0].fate() is None
+    assert crew.bury(0).exitcode == 0
+
+
+def test_any_death_is_told_to_who_asks_for_that_while_others_are_busy(crew):
+    ask(crew, 1, LOOP)
+    victim = crew.pid(0)
+    os.kill(victim, signal.SIGKILL)
+    wait_until(lambda: not is_running(victim), SOON_S)
+    assert crew.gates.dead() == [0]
+    assert crew.wait(0.05) == TIMEOUT  # it had nothing to do
+    with at_most(SOON_S):
+        assert crew.wait(None, any_death=True) == DIED
+    crew.bury(0)
+    assert crew.wait(0.05, any_death=True) == TIMEOUT
 
 
 def test_who_is_late_is_ended_for_certain(crew):

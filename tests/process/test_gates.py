@@ -27,7 +27,7 @@ from shoal.memory import Layout, Segment
 IDLE, TIMEOUT, DIED = 0, 1, 2
 FOREVER_NS = 2**62
 workers = 2
-board = Segment(Layout({"gates": (np.uint8, (workers, 256)), "bell": (np.uint8, (64,)),
+board = Segment(Layout({"gates": (np.uint8, (workers, 320)), "bell": (np.uint8, (64,)),
                         "finished_at": (np.float64, (workers,))}))
 bell_fd, ring_fd = _core.bell_create()
 gates = _core.Gates(board["gates"], board["bell"], workers, bell_fd, False)
@@ -147,7 +147,7 @@ def test_what_a_signal_handler_raises_ends_the_wait(run_python):
 
 @pytest.fixture
 def board():
-    with Segment(Layout({"gates": (np.uint8, (2, 256)), "bell": (np.uint8, (64,))})) as segment:
+    with Segment(Layout({"gates": (np.uint8, (2, 320)), "bell": (np.uint8, (64,))})) as segment:
         fds = set(_core.bell_create())
         yield segment, max(fds)
         for fd in fds:

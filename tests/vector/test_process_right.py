@@ -119,7 +119,7 @@ def test_a_masked_reset_after_a_timeout_shows_where_the_others_are_now(gate):
         assert len(kept) == 2
 
 
-def test_observations_by_message_are_not_stale_after_a_timeout_or_an_error(gate):
+def test_observations_by_message_are_not_stale_after_a_timeout_an_error_or_a_death(gate):
     class Speaking(Counter):
         observation_space = Dict(words=Words(), count=Discrete(99))
 
@@ -135,6 +135,9 @@ def test_observations_by_message_are_not_stale_after_a_timeout_or_an_error(gate)
         with logged(), pytest.raises(Broken):
             envs.step([RAISE, 0])
         assert envs.reset(options=mask)[0]["words"] == (["0:0"], ["1:3"])
+        with pytest.raises(WorkerDied):
+            envs.step([DIE, 0])
+        assert envs.reset(options=mask)[0]["words"] == (["0:0"], ["1:4"])
         assert kept[1][0]["words"] == (["0:1"], ["1:1"])
 
 
@@ -164,17 +167,22 @@ def test_a_worker_that_died_after_a_timeout_is_told_of_and_comes_back_with_a_res
         assert envs.stats["restarts"] == 1
 
 
-def test_a_worker_that_died_before_the_timeout_is_not_forgotten(gate):
-    with ProcessVectorEnv(counters(2, gate=gate), num_workers=2) as envs:
+@pytest.mark.parametrize("on_fault", ["raise", "restart"])
+def test_a_worker_that_died_before_the_timeout_is_not_forgotten(gate, on_fault):
+    with ProcessVectorEnv(counters(2, gate=gate), num_workers=2, on_fault=on_fault) as envs:
         envs.reset(seed=0)
         envs.step_async([SLOW, DIE])
         while envs._workers.crew.alive(1):
             time.sleep(0.002)
-        with pytest.raises(EXPIRED):
+        raises = on_fault == "raise"
+        with pytest.raises(WorkerDied if raises else EXPIRED, match="exit code 3" if raises else None):
             envs.step_wait(timeout=0.05)
         gate.touch()
-        with pytest.raises(WorkerDied, match="exit code 3"):
-            envs.step([0, 0])
+        if raises:
+            with pytest.raises(WorkerDied, match="exit code 3"):
+                envs.step([0, 0])
+        else:
+            assert envs.step([0, 0])[1][0] == 2 and envs.stats["restarts"] == 1
 
 
 ASKED = {

@@ -49,7 +49,7 @@ from shoal.state.session import watch_fields
 __all__ = ["DIED", "IDLE", "TIMEOUT", "Crew", "Plan", "checked_makers", "surroundings"]
 
 IDLE, TIMEOUT, DIED = 0, 1, 2
-_GATE_BYTES, _BELL_BYTES, _TAIL_BYTES = 256, 64, 4096
+_GATE_BYTES, _BELL_BYTES, _TAIL_BYTES = 320, 64, 4096
 _FOREVER_NS = 2**62
 _DESCRIPTORS = 5
 
@@ -155,8 +155,9 @@ class Crew:
 
     # -- commands -------------------------------------------------------------------------------------
 
-    def step(self, slot: int, row: int) -> None:
-        self.gates.post_all(STEP, slot, row)
+    def step(self, slot: int, row: int, if_all_live: bool) -> bool:
+        """Has all workers step; or nobody, if so wished, where one is known to be dead (False)."""
+        return self.gates.post_all(STEP, slot, row, if_all_live)
 
     def send(self, out: Any, env_ids: Any, worker_of: Any) -> None:
         """Asynchronous stepping: new tickets for some environments."""
@@ -204,10 +205,13 @@ class Crew:
         for w in range(self.size):
             self.ask_pickled(w, data, fds)
 
-    def wait(self, timeout_s: float | None, only: int | None = None) -> int:
-        """Until all workers, or `only` one, are idle: IDLE, TIMEOUT or DIED (who was to answer is dead)."""
+    def wait(self, timeout_s: float | None, only: int | None = None, any_death: bool = False) -> int:
+        """Until all workers, or `only` one, are idle: IDLE, TIMEOUT or DIED (who was to answer is dead).
+
+        With `any_death`, also DIED where one died that had answered, while others are busy.
+        """
         timeout_ns = _FOREVER_NS if timeout_s is None else max(0, int(timeout_s * 1e9))
-        return self.gates.wait(timeout_ns, -1 if only is None else only)
+        return self.gates.wait(timeout_ns, -1 if only is None else only, any_death)
 
     def answer(self, worker: int, until: float | None) -> Any:
         """The message with which a worker finished; None if there was none.

@@ -25,6 +25,7 @@ __all__ = ["RUNS", "Running", "start"]
 RUNS = -1
 """The fate of one that is not dying at all."""
 _EXITING = 4  # Linux's PF_EXITING
+_DECIDED_S = 0.05
 
 
 class Running:
@@ -84,16 +85,17 @@ class Running:
     def fate(self) -> int | None:
         """The exit status of one that is dying, before it is dead; None if nobody says; RUNS."""
         try:
-            with open(f"/proc/{self.pid}/stat", "rb") as file:
+            with open(f"/proc/{self.pid}/stat", "rb", buffering=0) as file:
                 fields = file.read().rpartition(b") ")[2].split()  # from the third on, as proc(5) counts
             flags, status = int(fields[6]), int(fields[49])
         except (OSError, ValueError, IndexError):
             return None
         if not self.alive():  # else the number was still its own
             return None
-        if not flags & _EXITING:
-            return RUNS
-        return status or None  # 0 is also said to who may not know
+        if status:
+            return status
+        # 0 is said of one that ends so, to who may not know, and before it is decided.
+        return None if flags & _EXITING or self.wait(_DECIDED_S) else RUNS
 
     def reap(self) -> int | None:
         """Its exit status as os.waitpid gives it, once it is dead; None if nobody can say. Closes all."""

@@ -173,7 +173,8 @@ class _Worker:
         self.board = board
         self.channel = channel
         w = plan.worker
-        _core.start_watch(parent[0] if parent else -1, channel.fileno(), said_fd, error_fd, board["tail"][w])
+        parent_fd, tail, gate = parent[0] if parent else -1, board["tail"][w], board["gates"][w]
+        _core.start_watch(parent_fd, channel.fileno(), said_fd, error_fd, tail, gate)
         faulthandler.enable(file=2, all_threads=False)
         faulthandler.register(SHOW_STACK, file=2, all_threads=True, chain=False)
         process = multiprocessing.current_process()

@@ -137,6 +137,7 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         """The memory that results are lent from (`shoal.torch.pin`)."""
         self.buffers = arguments.choice("buffers", buffers or ("leased" if copy else "live"), _BUFFERS)
         self.on_fault = arguments.choice("on_fault", on_fault, ("raise", "restart"))
+        self._raises = self.on_fault == "raise"
         self._limits = {
             "step": arguments.seconds("step_timeout_s", step_timeout_s),
             "reset": arguments.seconds("reset_timeout_s", reset_timeout_s),
@@ -156,7 +157,7 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         """Who commanded the workers last: their answers to two threads would be mixed."""
         self._pending: str | None = None
         self._abandoned: str | None = None
-        """A call that timed out: nobody waits for it any more, but workers may still be busy with it."""
+        """A call that timed out, or raised a death: nobody waits for it, but workers may be busy with it."""
         self._synchronous = self._interrupted = False
         self._vector_steps = self._waited_ns = self._infos_ns = 0
         division = make_plans(
@@ -345,7 +346,11 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._thread = get_ident()
         self._posted = into, row
         self._pending = "step"  # first: Ctrl-C may come in between
-        self._workers.post_step(into.number, row, items)
+        try:
+            self._workers.post_step(into.number, row, items, self._raises)
+        except WorkerDied:
+            self._pending = None
+            raise
 
     def step_wait(self, timeout: float | None = None) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """The results of `step_async`; multiprocessing.TimeoutError after `timeout` seconds."""
@@ -370,7 +375,7 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         return self._collected(kind, timeout)
 
     def _catch_up(self) -> None:
-        """Waits for what a timeout abandoned. Its results are nobody's; its observations and deaths count."""
+        """Waits for what was abandoned. Its results are nobody's; its observations and deaths count."""
         kind = self._abandoned
         if kind is not None:
             reports, into = self._collected(kind, None)
@@ -379,11 +384,15 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def _collected(self, kind: str, timeout: float | None) -> tuple[list[Any], Any]:
         into, row = self._posted
+        raises = self._raises and self._abandoned is None
         begin = time.perf_counter_ns()
         try:
-            outcome = self._workers.wait(self._limits[kind], timeout)
+            outcome = self._workers.wait(self._limits[kind], timeout, raises=raises)
         except KeyboardInterrupt:  # wait for it again, or begin something else: then as after a timeout
             self._interrupted = True
+            raise
+        except WorkerDied:  # at once: the others may be busy, even hang, and the next call waits for them
+            self._pending, self._abandoned, self._interrupted = None, kind, False
             raise
         except TimeoutError:
             self._pending, self._abandoned = None, kind

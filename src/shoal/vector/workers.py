@@ -164,9 +164,11 @@ class Workers:
 
     # -- commands -------------------------------------------------------------------------------------
 
-    def post_step(self, slot: int, row: int, items: Any) -> None:
+    def post_step(self, slot: int, row: int, items: Any, raises: bool) -> None:
+        """`raises`: a death that is known already is raised, and nobody steps."""
         if items is None:
-            self.crew.step(slot, row)
+            if not self.crew.step(slot, row, raises):
+                self._checked(Outcome(faults={w: self.crew.bury(w) for w in self.crew.gates.dead()}))
         else:
             for w, plan in enumerate(self.crew.plans):
                 self.crew.ask(w, "step", slot, row, items[plan.first : plan.first + plan.count])
@@ -273,17 +275,24 @@ class Workers:
 
     # -- waiting --------------------------------------------------------------------------------------
 
-    def wait(self, limit_s: float | None, timeout_s: float | None = None) -> Outcome:
-        """Until all have finished. Who needs over `limit_s` is killed; TimeoutError after `timeout_s`."""
+    def wait(self, limit_s: float | None, timeout_s: float | None = None, *, raises: bool = False) -> Outcome:
+        """Until all have finished. Who needs over `limit_s` is killed; TimeoutError after `timeout_s`.
+
+        With `raises`, the first death is raised at once: who is busy still is for another wait.
+        """
         begin = time.monotonic()
         if self._local_call is not None:
             self._run_local()
         gates = self.crew.gates
-        if timeout_s is None and gates.wait(_QUICK_NS, -1) == IDLE and not gates.replied:
+        if timeout_s is None and gates.wait(_QUICK_NS, -1, raises) == IDLE and not gates.replied:
             if not self._local_reports and not self._kept.faults and not self._kept.answers:
                 return NOTHING
         outcome = self._kept
-        self._wait(outcome, limit_s, timeout_s, None, begin)
+        if not (raises and outcome.faults):
+            self._wait(outcome, limit_s, timeout_s, None, begin, raises)
+        if raises and outcome.faults:
+            self._kept = Outcome(outcome.answers)
+            self._checked(Outcome(faults=outcome.faults))
         self._kept = Outcome()
         if self._local_reports:
             outcome.answers[self.crew.size] = self._local_reports
@@ -291,20 +300,29 @@ class Workers:
         return outcome
 
     def _wait(
-        self, outcome: Outcome, limit_s: float | None, timeout_s: float | None, only: int | None, begin: float
+        self,
+        outcome: Outcome,
+        limit_s: float | None,
+        timeout_s: float | None,
+        only: int | None,
+        begin: float,
+        to_first_death: bool = False,
     ) -> None:
         crew = self.crew
         while True:
             waited = time.monotonic() - begin
             limits = [_SLOW_S if not self._slow_warned else 3600.0]
             limits += [limit - waited for limit in (limit_s, timeout_s) if limit is not None]
-            status = crew.wait(min(limits), only)
+            status = crew.wait(min(limits), only, to_first_death)
             if status == IDLE:
                 break
             waited = time.monotonic() - begin
             if status == DIED:
-                for w in sorted({*crew.gates.dead()} & {*crew.busy(only)}):
-                    outcome.faults[w] = crew.bury(w)
+                for w in crew.gates.dead():
+                    if to_first_death or w in crew.busy(only):
+                        outcome.faults[w] = crew.bury(w)
+                if to_first_death:
+                    return
             elif limit_s is not None and waited >= limit_s:
                 for w in crew.busy(only):
                     outcome.faults[w] = crew.bury(w, limit_s if crew.alive(w) else None)
