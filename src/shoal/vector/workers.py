@@ -321,7 +321,7 @@ class Workers:
                 for w in crew.gates.dead():
                     if to_first_death or w in crew.busy(only):
                         outcome.faults[w] = crew.bury(w)
-                if to_first_death:
+                if to_first_death and outcome.faults:
                     return
             elif limit_s is not None and waited >= limit_s:
                 for w in crew.busy(only):
