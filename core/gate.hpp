@@ -69,12 +69,11 @@ class Gates {
         shoal_gate_post(&gate, command);
     }
 
-    /* Posts the same command to every worker, all idle; with `if_all_live`, to nobody (false) where a sign
-     * of life is over. */
+    /* Posts the same command to every worker, all idle; with `if_all_live`, to nobody (false) where one is
+     * known to be dead. */
     bool post_all(uint32_t command, uint32_t slot, uint64_t row, bool if_all_live) {
-        for (uint32_t w = 0; if_all_live && w < workers_.size(); w++)
-            if (workers_[w].fd >= 0 && is_over(w))
-                return false;
+        if (if_all_live && !all_live())
+            return false;
         for (uint32_t w = 0; w < workers_.size(); w++)
             post(w, command, slot, row, 0);
         return true;
@@ -90,6 +89,14 @@ class Gates {
             return IDLE;
         Unlocked unlocked;
         return wait_unlocked(timeout_ns, only, any_death, unlocked);
+    }
+
+    /* Whether all workers are there, and nobody's sign of life is over: a look at memory alone. */
+    bool all_live() const {
+        for (uint32_t w = 0; w < workers_.size(); w++)
+            if (workers_[w].fd < 0 || is_over(w))
+                return false;
+        return true;
     }
 
     /* The workers that are dead, or dying: the kernel may still be taking their memory apart. */
@@ -249,16 +256,22 @@ class Gates {
 
     Watched watch_all(bool idle_too, int64_t only) const {
         Watched watched;
+        std::vector<shoal_life *> guards;
         for (uint32_t w = 0; w < workers_.size(); w++) {
             /* The idle ones too: who rings may die between its two steps, and is idle by then. */
             if (workers_[w].fd >= 0 && counts(w, only) && (idle_too || !idle(w) || !is_over(w))) {
                 watched.lives.push_back(&gates_[w].life);
                 if (gates_[w].guard_life.at.load() != 0)
-                    watched.lives.push_back(&gates_[w].guard_life);
+                    guards.push_back(&gates_[w].guard_life);
             }
         }
-        if (shoal_lives_can_be_watched(watched.lives.data(), static_cast<uint32_t>(watched.lives.size())))
-            return watched;
+        const size_t own = watched.lives.size();
+        watched.lives.insert(watched.lives.end(), guards.begin(), guards.end());
+        for (size_t count : {watched.lives.size(), own}) { /* of many workers, without their guards' */
+            watched.lives.resize(count);
+            if (shoal_lives_can_be_watched(watched.lives.data(), static_cast<uint32_t>(count)))
+                return watched;
+        }
         watched.polled = {{bell_fd_, POLLIN, 0}};
         for (uint32_t w = 0; w < workers_.size(); w++)
             if (workers_[w].fd >= 0 && counts(w, only) && (idle_too || !idle(w)))

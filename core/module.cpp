@@ -221,6 +221,7 @@ NB_MODULE(_core, m) {
         .def("post", &Gates::post, "worker"_a, "command"_a, "slot"_a, "row"_a, "mail_bytes"_a)
         .def("post_all", &Gates::post_all, "command"_a, "slot"_a, "row"_a, "if_all_live"_a = false)
         .def("wait", &Gates::wait, "timeout_ns"_a, "only"_a = -1, "any_death"_a = false)
+        .def_prop_ro("all_live", &Gates::all_live)
         .def("dead", &Gates::dead)
         .def("reply", &Gates::reply, "worker"_a)
         .def("times", &Gates::times, "worker"_a)

@@ -56,6 +56,18 @@ def test_an_exception_arrives_as_itself_with_the_others_results_and_all_go_on(mo
             assert envs.step([0, 0, 0])[1][who] == 1
 
 
+def test_a_percent_sign_in_an_exception_is_only_that():
+    class Tired(Counter):
+        def step(self, action):
+            raise RuntimeError("battery at 5% now, %s")
+
+    with ProcessVectorEnv([Tired] * 2, num_workers=2) as envs:
+        envs.reset(seed=0)
+        with logged() as lines, pytest.raises(RuntimeError, match="5% now, %s") as caught:
+            envs.step([0, 0])
+    assert caught.value.env_id == 1 and any("battery at 5% now, %s" in line for line in lines)
+
+
 def test_the_traceback_of_the_worker_is_printed_with_the_exception():
     with ProcessVectorEnv(counters(2), num_workers=2) as envs:
         envs.reset()

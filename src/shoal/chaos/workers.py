@@ -119,8 +119,14 @@ def _step_all(scene: Scene, envs: Any, checker: Checker, faults: Faults, timing:
             mask = np.array(checker.done)
             options = {"reset_mask": mask}
             observation, info = scene.call("reset()", CALL_S, envs.reset, options=options)
-            for env in np.flatnonzero(mask | info.get("_fault", False)).tolist():
+            lost = info.get("_fault", np.zeros(ENVS, bool))
+            for env in np.flatnonzero(mask | lost).tolist():
                 checker.begun(env, observation, env)
+            for env in np.flatnonzero(
+                lost & ~mask
+            ).tolist():  # these have not asked for it: the next step tells
+                first = env - env % (ENVS // WORKERS)
+                checker.owed.update(range(first, first + ENVS // WORKERS))
         held = [*held, results][-(turn % 7) :]  # sometimes new slots are needed, sometimes not
 
 

@@ -97,6 +97,8 @@ class Crew:
         self._mails: list[Mail | None] = [None] * self.size
         self._dying: list[Running] = []
         """Workers that were buried while the kernel took their memory apart; nobody follows them before."""
+        self.gone: dict[int, WorkerDied] = {}
+        """Workers that were buried and not replaced, even if Ctrl-C came before anybody was told."""
         _require_descriptors(self.size)
         self._oom_counters = oom_counters()
         self._kills = oom_kills(self._oom_counters)
@@ -122,6 +124,7 @@ class Crew:
         chosen = list(range(self.size) if workers is None else workers)
         for w in chosen:  # all of them first: while one begins to run, the next is forked
             plan = self.plans[w]
+            self.gone.pop(w, None)
             self.board["tail"][w] = 0  # before it runs: one that is forked begins at once
             self.gates.watch(w, -1, False)
             running = start(self._context, plan.daemon, f"ShoalWorker-{w}", partial(self._inherited, w))
@@ -286,11 +289,13 @@ class Crew:
             running.wait(5)
             words = _passed_on(running)
             status = running.reap()
+            is_another = is_another and status == signal.SIGKILL  # else it was only late to end
+        tail = (_core.read_tail(self.board["tail"][worker]) + words).decode(errors="replace")
+        error = self._obituary(self.plans[worker], running.pid, status, tail, late_s, is_another)
+        self.gone[worker] = error
         self._running[worker] = self._mails[worker] = None
         self.gates.watch(worker, -1, False)
-        tail = (_core.read_tail(self.board["tail"][worker]) + words).decode(errors="replace")
-        plan = self.plans[worker]
-        return self._obituary(plan, running.pid, status, tail, late_s, is_another)
+        return error
 
     def _reap_dying(self) -> None:
         while self._dying:

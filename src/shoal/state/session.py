@@ -111,7 +111,7 @@ def open_session(asked: str, *arguments: Any) -> Hosted | None:
     except (ShoalError, OSError) as error:
         if asked != AUTO:
             raise
-        logger.warn(f"this run cannot be watched: {error} (session=None says that this is meant)")
+        logger.warn("this run cannot be watched: %s (session=None says that this is meant)", error)
         return None
 
 

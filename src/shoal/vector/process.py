@@ -158,7 +158,10 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._pending: str | None = None
         self._abandoned: str | None = None
         """A call that timed out, or raised a death: nobody waits for it, but workers may be busy with it."""
-        self._synchronous = self._interrupted = False
+        self._synchronous = self._interrupted = self._mending = False
+        self._revived: list[Any] = []
+        """What workers that a reset has brought back say of themselves."""
+        self._mask: Any = None
         self._vector_steps = self._waited_ns = self._infos_ns = 0
         division = make_plans(
             env_fns,
@@ -300,12 +303,13 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         mask, others = arguments.reset_mask(options, self.num_envs, self.num_worlds)
         if self._info is not None:
             arguments.no_options(others)
-        with contextlib.suppress(WorkerDied):  # whom it lost, the reset brings back
-            self._catch_up()
-        self._repair.revive(mask)
+        self._let_go()
+        self._mending = bool(self._repair.lost)
         slot = self._lender.first if self._flight is not None else self._lender.take()
         if mask is not None:
             slot.copy_rows(*self._lender.last, np.repeat(~mask, self.num_envs // self.num_worlds))
+        self._revived = self._repair.revive(slot, mask)
+        self._mask = mask
         self._workers.remember(seeds)
         self._posted: tuple[Any, int] = slot, 0
         self._again = partial(self._workers.post_reset_of, slot.number, 0, seeds, others, mask)
@@ -346,11 +350,9 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._thread = get_ident()
         self._posted = into, row
         self._pending = "step"  # first: Ctrl-C may come in between
-        try:
-            self._workers.post_step(into.number, row, items, self._raises)
-        except WorkerDied:
+        if not self._workers.post_step(into.number, row, items, self._raises):
             self._pending = None
-            raise
+            self._workers.raise_known()
 
     def step_wait(self, timeout: float | None = None) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """The results of `step_async`; multiprocessing.TimeoutError after `timeout` seconds."""
@@ -374,17 +376,20 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
             raise NoAsyncCallError(f"Calling `{kind}_wait` without any prior call to `{kind}_async`.", kind)
         return self._collected(kind, timeout)
 
-    def _catch_up(self) -> None:
+    def _catch_up(self, patient: bool = False) -> None:
         """Waits for what was abandoned. Its results are nobody's; its observations and deaths count."""
-        kind = self._abandoned
-        if kind is not None:
-            reports, into = self._collected(kind, None)
-            if kind != "call":
-                sort_reports(reports, into.values, lambda infos, info, env: infos)
+        if self._abandoned is not None:
+            self._collected(self._abandoned, None, patient)
 
-    def _collected(self, kind: str, timeout: float | None) -> tuple[list[Any], Any]:
+    def _let_go(self) -> None:
+        """Catches up for a reset, which waits for all who live, and brings back whom it lost."""
+        with contextlib.suppress(WorkerDied):
+            self._catch_up(patient=True)
+
+    def _collected(self, kind: str, timeout: float | None, patient: bool = False) -> tuple[list[Any], Any]:
         into, row = self._posted
-        raises = self._raises and self._abandoned is None
+        catching_up, mends = self._abandoned is not None, kind == "reset" and self._mending
+        raises = self._raises and not patient and not mends
         begin = time.perf_counter_ns()
         try:
             outcome = self._workers.wait(self._limits[kind], timeout, raises=raises)
@@ -409,6 +414,8 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
             self._vector_steps += 1
             self._waited_ns += time.perf_counter_ns() - begin
         reports: list[Any] = []
+        if kind == "reset":
+            reports, self._revived = self._revived, []
         owed = self._repair.owed if kind == "step" else ()
         if outcome is NOTHING and not owed:
             return reports, into
@@ -419,10 +426,15 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
             if isinstance(answer, Failure):
                 answer = [answer if kind == "call" else (None, ERROR, answer)]
             reports += answer
-        if kind == "step" and (outcome.faults or owed):
+        if catching_up:
+            if kind != "call":
+                sort_reports(reports, into.values, lambda infos, info, env: infos)
+            self._repair.after_abandoned(outcome.faults, into)
+        elif kind == "step" and (outcome.faults or owed):
             reports += self._repair.after_step(outcome.faults, into, row)
         elif outcome.faults and kind == "reset":
-            reports += self._repair.after_reset(outcome.faults, into, row, self._again)
+            again, mask = self._again, self._mask
+            reports += self._repair.after_reset(outcome.faults, into, row, again, mask, mends)
         elif outcome.faults:
             self._repair.after_call(outcome.faults, into)
         return reports, into
@@ -535,6 +547,7 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         flight = self._require_flight("async_reset")
         if flight.under_way and not self._repair.lost:
             raise ShoalError("environments are under way: recv() them before this")
+        self._let_go()
         flight.abandon(self._limits["step"])
         self._synchronous = True
         try:

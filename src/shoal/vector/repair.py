@@ -22,11 +22,11 @@ class Repair:
         self._limit_s = limit_s
         self.lost = workers.lost
         self.owed: dict[int, WorkerDied] = {}
-        """Workers that were replaced in a call: their environments' next step is to say so."""
+        """Workers that were replaced where no result says so: their environments' next step is to."""
 
     def after_step(self, faults: dict[int, WorkerDied], into: Rows, row: int) -> list[Any]:
         """Replaces workers that died in a step; the reports of their environments, which begin anew."""
-        self._raise_unless_restarting(faults)
+        self._raise_unless(self._restarts, faults)
         reports: list[Any] = []
         for w, error in faults.items():
             self.owed.pop(w, None)
@@ -43,16 +43,24 @@ class Repair:
         return reports
 
     def after_reset(
-        self, faults: dict[int, WorkerDied], into: Rows, row: int, again: Callable[[int], None]
+        self,
+        faults: dict[int, WorkerDied],
+        into: Rows,
+        row: int,
+        again: Callable[[int], None],
+        mask: Any,
+        mending: bool,
     ) -> list[Any]:
         """Replaces workers that died in a reset, and has them do it once more.
 
         Their environments are marked in the info: one that was not to be reset is another now all the same.
+        `mending`: the reset is to bring workers back, and so it does with these.
         """
-        self._raise_unless_restarting(faults)
+        self._raise_unless(self._restarts or mending, faults)
         reports: list[Any] = []
         for w, error in faults.items():
             reports += self._reset_anew(w, error, into, row, again)
+            self._owe(w, error, mask)
         return reports
 
     def _reset_anew(
@@ -69,22 +77,34 @@ class Repair:
             error = outcome.faults[w]
         raise error
 
-    def after_call(self, faults: dict[int, WorkerDied], into: Rows) -> None:
-        """Replaces workers that died in a call; there is no result, so the death is raised all the same."""
-        self._raise_unless_restarting(faults)
+    def after_abandoned(self, faults: dict[int, WorkerDied], into: Rows) -> None:
+        """Replaces workers that died in what nobody waits for."""
+        self._raise_unless(self._restarts, faults)
         for w, error in faults.items():
             self._renew(w, error, into.number, 0)
             self.owed[w] = error
+
+    def after_call(self, faults: dict[int, WorkerDied], into: Rows) -> None:
+        """Replaces workers that died in a call; there is no result, so the death is raised all the same."""
+        self.after_abandoned(faults, into)
         for error in faults.values():
             after = "it has been replaced, and the next step shows its environments truncated"
             raise type(error)(f"{error}; {after}", **vars(error)) from None
 
-    def revive(self, mask: Any) -> None:
-        """An explicit reset brings back workers whose death was raised; those it resets owe nothing."""
+    def revive(self, into: Rows, mask: Any) -> list[Any]:
+        """An explicit reset brings back workers whose death was raised; what their environments say."""
+        reports: list[Any] = []
         for w, error in list(self.lost.items()):
-            self._renew(w, error, 0, 0)
-        parts = self._workers.parts()
-        for w in [w for w in self.owed if mask is None or mask[parts[w]].all()]:
+            reports += self._renew(w, error, into.number, 0) + self._workers.fault_infos(w, error)
+            self.owed[w] = error
+        for w, error in list(self.owed.items()):
+            self._owe(w, error, mask)
+        return reports
+
+    def _owe(self, w: int, error: WorkerDied, mask: Any) -> None:
+        """After a reset: environments of this worker that it left alone have begun anew all the same."""
+        self.owed[w] = error
+        if mask is None or mask[self._workers.parts()[w]].all():
             del self.owed[w]
 
     def replace(self, w: int, error: WorkerDied, into: Rows, row: int) -> list[Any]:
@@ -108,7 +128,7 @@ class Repair:
         del self.lost[w]
         return reports
 
-    def _raise_unless_restarting(self, faults: dict[int, WorkerDied]) -> None:
+    def _raise_unless(self, replaced: bool, faults: dict[int, WorkerDied]) -> None:
         self.lost.update(faults)  # each until it is replaced: that of one may fail before the next's turn
-        if not self._restarts:
+        if faults and not replaced:
             raise next(iter(faults.values()))

@@ -47,7 +47,7 @@ def raise_errors(errors: list[Failure], results: Any) -> None:
         return
     for failure in errors[:_SHOWN]:
         logger.error(f"Received the following error from Worker-{failure.env_id} - Shutting it down")
-        logger.error(failure.text)
+        logger.error("%s", failure.text)  # which may have a % of its own
     logger.error("Raising the last exception back to the main process.")
     error = errors[-1].exception()
     error.results = copied(results)  # type: ignore[attr-defined]

@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -228,7 +229,11 @@ class SendRecv:
 
     def abandon(self, limit_s: float | None) -> None:
         """After a death that was raised: waits for what the other workers are at, and forgets it."""
-        self._taken(self._out.copy(), self.under_way, limit_s)
+        taken = False
+        while not taken:
+            with contextlib.suppress(WorkerDied):  # whom it lost, the reset brings back
+                self._taken(self._out.copy(), self.under_way, limit_s)
+                taken = True
         self._hear(limit_s)
         self._out[:] = 0
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from gymnasium import logger
 from gymnasium.spaces import Space
@@ -79,7 +79,7 @@ class Workers:
         self._bound: tuple[Any, ...] | None = None
         self._actions: Actions | PluginActions | None = None
         self._blocks: dict[int, tuple[Segment, int, int]] = {}
-        self._dropped: list[int] = []
+        self._dropped: list[tuple[int, Segment]] = []
         self.lost: dict[int, WorkerDied] = {}
         """Workers whose death was raised and not yet mended."""
         self._kept = Outcome()
@@ -144,7 +144,9 @@ class Workers:
         """Makes memory for results known to all chunks."""
         if self._dropped:
             dropped, self._dropped = self._dropped, []
-            self._tell_all("drop", dropped)
+            self._tell_all("drop", [number for number, _ in dropped])
+            for _, segment_ in dropped:
+                segment_.close()
         # A replacement needs it too, so the descriptor stays ours as long as it is in use.
         self._blocks[number] = (Segment.from_fileno(reopen(segment.fileno(), True)), rows, ahead)
         if self._bound is None:
@@ -156,19 +158,20 @@ class Workers:
     def drop_block(self, number: int) -> None:
         """Nobody writes there any more; the workers are told at the next opportunity."""
         block = self._blocks.pop(number, None)
-        if block is not None:
-            block[0].close()
-            self._dropped.append(number)
+        if block is not None:  # closed when they are told: it may be on its way to a replacement just now
+            self._dropped.append((number, block[0]))
             if self.local is not None:
                 self.local.on_drop([number])
 
     # -- commands -------------------------------------------------------------------------------------
 
-    def post_step(self, slot: int, row: int, items: Any, raises: bool) -> None:
-        """`raises`: a death that is known already is raised, and nobody steps."""
+    def post_step(self, slot: int, row: int, items: Any, raises: bool) -> bool:
+        """With `raises`, False where a death is known already (`raise_known`): then nobody steps."""
         if items is None:
             if not self.crew.step(slot, row, raises):
-                self._checked(Outcome(faults={w: self.crew.bury(w) for w in self.crew.gates.dead()}))
+                return False
+        elif raises and not self.crew.gates.all_live:
+            return False
         else:
             for w, plan in enumerate(self.crew.plans):
                 self.crew.ask(w, "step", slot, row, items[plan.first : plan.first + plan.count])
@@ -177,6 +180,16 @@ class Workers:
             # Copied as a message copies: an environment may keep or change what it is given.
             mine = None if items is None else copy.deepcopy(items[self._local_first :])
             self._local_call = lambda: local.step(slot, row, mine)
+        return True
+
+    def raise_known(self) -> NoReturn:
+        """Raises a death that is known, and remembers all."""
+        self.lost.update(self._kept.faults)
+        self._kept.faults.clear()
+        for w in self.crew.gates.dead():
+            self.crew.bury(w)
+        self.lost.update(self.crew.gone)
+        raise next(iter(self.lost.values()))
 
     @property
     def _local_first(self) -> int:
@@ -285,14 +298,14 @@ class Workers:
             self._run_local()
         gates = self.crew.gates
         if timeout_s is None and gates.wait(_QUICK_NS, -1, raises) == IDLE and not gates.replied:
-            if not self._local_reports and not self._kept.faults and not self._kept.answers:
+            if not (self._local_reports or self._kept.faults or self._kept.answers or self.crew.gone):
                 return NOTHING
         outcome = self._kept
         if not (raises and outcome.faults):
             self._wait(outcome, limit_s, timeout_s, None, begin, raises)
+        outcome.faults.update({w: error for w, error in self.crew.gone.items() if w not in self.lost})
         if raises and outcome.faults:
-            self._kept = Outcome(outcome.answers)
-            self._checked(Outcome(faults=outcome.faults))
+            self.raise_known()
         self._kept = Outcome()
         if self._local_reports:
             outcome.answers[self.crew.size] = self._local_reports
@@ -349,7 +362,8 @@ class Workers:
             which = f"environments {plan.first}-{plan.first + plan.count - 1}"
             logger.warn(
                 f"worker {w} (process {self.crew.pid(w)}, {which}) has been busy for {waited:.0f} s; "
-                f"step_timeout_s= would end it. Its Python stack:\n{self.crew.show_stack(w)}"
+                "step_timeout_s= would end it. Its Python stack:\n%s",
+                self.crew.show_stack(w),
             )
 
     def settle(self, timeout_s: float) -> None:
@@ -447,9 +461,12 @@ class Workers:
 
     def close(self, timeout_s: float) -> None:
         self.crew.stop(timeout_s)
-        for segment, _, _ in self._blocks.values():
+        for segment in [block[0] for block in self._blocks.values()] + [
+            segment for _, segment in self._dropped
+        ]:
             segment.close()
         self._blocks.clear()
+        self._dropped.clear()
         if self.local is not None:
             self.local.close()
             self.local = None

@@ -1,0 +1,303 @@
+"""After a death: one reset mends all of it, and whoever begins anew says so in a result."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import signal
+import time
+from contextlib import ExitStack
+from functools import partial
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import AutoresetMode
+
+from shoal import ReplayBuffer
+from shoal.errors import WorkerDied
+from shoal.vector import ProcessVectorEnv
+from tests.crash.fragile import (
+    KILL,
+    LOOP,
+    SOON_S,
+    actions,
+    at_most,
+    died,
+    is_running,
+    make_fragile,
+    wait_until,
+)
+from tests.vector.test_process_envs import DIE, SLOW, Counter, Words
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*(ERROR|Calling `close`)")
+
+
+@pytest.fixture
+def envs():
+    with make_fragile() as made:
+        made.reset(seed=0)
+        yield made
+
+
+def kill(envs, *workers):
+    pids = [envs.worker_pids[w] for w in workers]
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not any(map(is_running, pids)), SOON_S)
+
+
+def masked(*chosen):
+    mask = np.zeros(4, bool)
+    mask[list(chosen)] = True
+    return {"reset_mask": mask}
+
+
+# -- one reset is enough ------------------------------------------------------------------------------------
+
+
+def test_one_reset_brings_back_all_who_died_at_once(envs):
+    for pause_s in (0.0, 0.05):
+        for pid in envs.worker_pids:
+            os.kill(pid, signal.SIGKILL)
+        died(envs, actions())
+        time.sleep(pause_s)
+        observation, info = envs.reset(seed=0)
+        assert observation[:, 2].tolist() == [0] * 4
+        assert all("SIGKILL" in fault for fault in info["fault"])  # of the second nothing was raised
+        assert envs.step(actions())[1].tolist() == [1.0] * 4
+
+
+def test_who_dies_while_a_reset_mends_another_is_mended_too(envs, monkeypatch):
+    died(envs, actions(0, KILL))
+    post = envs._workers.post_reset
+
+    def killing(*args):
+        kill(envs, 1)
+        post(*args)
+
+    monkeypatch.setattr(envs._workers, "post_reset", killing)
+    observation, info = envs.reset(seed=0)
+    assert observation[:, 2].tolist() == [0] * 4 and info["_fault"].all()
+    monkeypatch.undo()
+    assert envs.step(actions())[1].tolist() == [1.0] * 4
+
+
+def test_a_death_that_nobody_was_told_of_is_raised_by_a_reset_too(envs):
+    kill(envs, 1)
+    with pytest.raises(WorkerDied) as caught:
+        envs.reset(seed=0)
+    assert caught.value.env_ids == [2, 3]
+    assert envs.reset(seed=0)[0][:, 2].tolist() == [0] * 4
+
+
+def test_async_reset_mends_several_deaths_at_once():
+    with make_fragile(batch_size=2) as envs:
+        envs.async_reset(seed=0)
+        for _ in range(2):
+            envs.recv()
+        envs.send(actions(0, KILL, 3, KILL), range(4))
+        with at_most(SOON_S), pytest.raises(WorkerDied):
+            envs.recv([0, 1])
+        with at_most(2 * SOON_S):
+            envs.async_reset(seed=0)
+        assert sorted(np.concatenate([envs.recv()[0][:, 0] for _ in range(2)]).tolist()) == [0, 1, 2, 3]
+
+
+class Talkative(gymnasium.Env):
+    """Its resets have a large info; while a file is there, the first dies in it, the others are slow."""
+
+    observation_space, action_space = Box(-1, 1, (2,), np.float32), Discrete(2)
+
+    def __init__(self, who, file):
+        self.who, self.file = who, file
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        if os.path.exists(self.file):
+            if self.who == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(0.2)
+        return np.zeros(2, np.float32), {"big": np.full(300_000, self.who, np.uint8)}
+
+
+def test_a_large_answer_of_a_reset_that_was_abandoned_is_not_taken_for_a_report(tmp_path):
+    file = tmp_path / "file"
+    makers = [partial(Talkative, who, str(file)) for who in range(2)]
+    with ProcessVectorEnv(makers, num_workers=2, batch_size=1) as envs:
+        envs.async_reset(seed=0)
+        envs.recv(), envs.recv()
+        file.touch()
+        with pytest.raises(WorkerDied):
+            envs.async_reset(seed=1)
+        file.unlink()
+        time.sleep(0.4)
+        with at_most(2 * SOON_S):
+            envs.async_reset(seed=2)
+        for _ in range(2):
+            info = envs.recv()[4]
+            assert (info["big"][0] == info["env_id"][0]).all()
+
+
+# -- who begins anew says so --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_a_reset_of_some_that_comes_upon_a_death_is_told_by_the_next_step_for_the_others(mode):
+    with make_fragile(autoreset_mode=mode, on_fault="restart") as envs:
+        envs.reset(seed=0)
+        envs.step(actions())
+        kill(envs, 0)
+        observation, info = envs.reset(options=masked(0, 2))
+        assert observation[:, 2].tolist() == [0, 0, 0, 1] and info["_fault"].tolist() == [1, 1, 0, 0]
+        observation, reward, _, truncated, info = envs.step(actions())
+        assert observation[:, 2].tolist() == [0, 0, 1, 2] and reward.tolist() == [0, 0, 1, 2]
+        assert truncated.tolist() == info["_fault"].tolist() == [True, True, False, False]
+        kill(envs, 0)
+        _, info = envs.reset(options=masked(0, 1))
+        assert info["_fault"].tolist() == [1, 1, 0, 0]
+        assert not envs.step(actions())[3].any()  # all of them were to begin anew
+
+
+def test_replay_stores_nothing_across_a_reset_of_some_that_came_upon_a_death():
+    with ExitStack() as closing:
+        envs = closing.enter_context(make_fragile(autoreset_mode=AutoresetMode.DISABLED, on_fault="restart"))
+        buffer = closing.enter_context(ReplayBuffer.for_env(envs, 1000))
+        observation, _ = envs.reset(seed=0)
+        buffer.begin(observation)
+        for turn in range(12):
+            results = envs.step(actions())
+            buffer.add(actions(), *results)
+            done = results[2] | results[3]
+            if turn % 4 == 3:
+                kill(envs, turn // 4 % 2)
+                done[3 - turn // 4] = True
+            if done.any():
+                observation, _ = envs.reset(options={"reset_mask": done})
+                buffer.begin(observation, done)
+        batch = buffer.sample(512)
+        before, after = batch["obs"], batch["next_obs"]
+        assert (before[:, :2] == after[:, :2]).all() and (before[:, 2] + 1 == after[:, 2]).all()
+
+
+def test_environments_that_a_reset_leaves_alone_show_their_new_lives_when_their_worker_comes_back(envs):
+    before = envs.step(actions())[0].copy()
+    died(envs, actions(3, KILL))
+    observation, _ = envs.reset(options=masked(2))
+    assert observation[:, 2].tolist() == [2, 2, 0, 0] and observation[3, 1] != before[3, 1]
+    observation, reward, _, truncated, info = envs.step(actions())
+    assert truncated.tolist() == info["_fault"].tolist() == [False, False, True, True]
+    assert reward.tolist() == [3, 3, 0, 0] and observation[:, 2].tolist() == [3, 3, 0, 0]
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_a_death_in_a_step_that_nobody_waits_for_is_told_by_the_next(mode):
+    with make_fragile(autoreset_mode=mode, on_fault="restart") as envs:
+        envs.reset(seed=0)
+        envs.step_async(actions(0, LOOP))
+        with pytest.raises(multiprocessing.TimeoutError):
+            envs.step_wait(timeout=0.05)
+        kill(envs, 0)
+        observation, reward, _, truncated, info = envs.step(actions())
+        assert truncated.tolist() == info["_fault"].tolist() == [True, True, False, False]
+        assert observation[:, 2].tolist() == reward.tolist() == [0, 0, 2, 2]
+        assert not envs.step(actions())[3].any() and envs.stats["restarts"] == 1
+
+
+def test_observations_by_message_are_not_stale_where_two_died(tmp_path):
+    class Speaking(Counter):
+        observation_space = Words()
+
+        def _seen(self):
+            return [f"{self.who}:{self.count}"]
+
+    makers = [lambda who=who: Speaking(who, tmp_path / "gate") for who in range(3)]
+    with ProcessVectorEnv(makers, num_workers=3, shared_memory=False) as envs:
+        envs.reset(seed=0)
+        with pytest.raises(WorkerDied):
+            envs.step([DIE, SLOW, 0])
+        os.kill(envs.worker_pids[1], signal.SIGKILL)
+        mask = {"reset_mask": np.array([True, True, False])}
+        assert list(envs.reset(options=mask)[0]) == [["0:0"], ["1:0"], ["2:1"]]
+
+
+# -- before anybody steps -----------------------------------------------------------------------------------
+
+
+def test_nobody_steps_with_a_death_that_was_found_on_the_way(envs):
+    held = [envs.step(actions()), envs.step(actions())]  # the next needs new memory: all are told of it
+    kill(envs, 1)
+    died(envs, actions())
+    assert envs.reset(options=masked(2, 3))[0][:, 2].tolist() == [2, 2, 0, 0] and len(held) == 2
+
+
+def test_nobody_is_sent_actions_where_one_is_known_to_be_dead():
+    class Told(Counter):
+        action_space = Words()
+
+        def step(self, action):
+            return super().step(0)
+
+    with ProcessVectorEnv([lambda who=who: Told(who) for who in range(2)], num_workers=2) as envs:
+        envs.reset(seed=0)
+        kill(envs, 1)
+        with pytest.raises(WorkerDied):
+            envs.step((["a"], ["b"]))
+        mask = {"reset_mask": np.array([False, True])}
+        assert envs.reset(options=mask)[0][:, 2].tolist() == [0, 0]
+
+
+def test_after_a_timeout_a_death_is_raised_though_others_are_busy_still(envs):
+    envs.step_async(actions(0, LOOP))
+    with pytest.raises(multiprocessing.TimeoutError):
+        envs.step_wait(timeout=0.05)
+    kill(envs, 1)
+    assert died(envs, actions()).env_ids == [2, 3]
+    os.kill(envs.worker_pids[0], signal.SIGKILL)
+    assert envs.reset(seed=0)[0][:, 2].tolist() == [0] * 4
+
+
+# -- at any moment ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [(0,), (0, 1)])
+@pytest.mark.parametrize("on_fault", ["raise", "restart"])
+def test_control_c_after_a_burial_loses_nobody(on_fault, workers, monkeypatch):
+    with make_fragile(on_fault=on_fault) as envs:
+        envs.reset(seed=0)
+        kill(envs, *workers)
+        crew = envs._workers.crew
+        bury = crew.bury
+
+        def interrupted(*args):
+            bury(*args)
+            monkeypatch.setattr(crew, "bury", bury)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(crew, "bury", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            envs.step(actions())
+        if on_fault == "raise":
+            died(envs, actions())
+            envs.reset(seed=0)
+        else:
+            assert envs.step(actions())[3].tolist() == [w in workers for w in (0, 0, 1, 1)]
+        assert None not in envs.worker_pids and not crew.gone
+
+
+def test_a_rollout_that_is_let_go_while_a_worker_is_replaced_harms_nobody(envs, monkeypatch):
+    held = [envs.rollout(2)]
+    died(envs, actions(0, KILL))
+    start = envs._workers.crew.start
+
+    def later(*args):
+        held.clear()
+        gc.collect()
+        start(*args)
+
+    monkeypatch.setattr(envs._workers.crew, "start", later)
+    assert envs.reset(seed=0)[0][:, 2].tolist() == [0] * 4 and not held
+    envs.rollout(2)
+    assert envs.step(actions())[1].tolist() == [1.0] * 4
