@@ -301,3 +301,18 @@ def test_a_rollout_that_is_let_go_while_a_worker_is_replaced_harms_nobody(envs, 
     assert envs.reset(seed=0)[0][:, 2].tolist() == [0] * 4 and not held
     envs.rollout(2)
     assert envs.step(actions())[1].tolist() == [1.0] * 4
+
+
+def test_a_death_in_a_rollouts_step_that_was_interrupted_leaves_the_rows_before_alone(monkeypatch):
+    with make_fragile(on_fault="restart") as envs:
+        rollout = envs.rollout(4)
+        rollout.start(envs.reset(seed=0)[0])
+        rollout.step(actions())
+        before = rollout.observations[:2].copy()
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(envs._workers, "wait", lambda *args, **named: signal.raise_signal(signal.SIGINT))
+            rollout.step(actions(0, KILL))
+        wait_until(lambda: envs._workers.crew.gates.dead() == [0], SOON_S)
+        _, _, _, truncated, info = envs.step(actions())
+        assert truncated.tolist() == info["_fault"].tolist() == [True, True, False, False]
+        assert np.array_equal(rollout.observations[:2], before)

@@ -197,10 +197,7 @@ class Crew:
             mail.send_rest(partial(_is_there, running, until))
             if fds:
                 socket.send_fds(running.channel, [b"f"], list(fds))
-        except (
-            HungUp,
-            OSError,
-        ):  # it is dead, or has half a message and would wait for ever
+        except (HungUp, OSError):  # it is dead, or has half a message and would wait for ever
             running.send_signal(signal.SIGKILL)
 
     def ask_all(self, name: str, *arguments: Any, fds: Sequence[int] = ()) -> None:

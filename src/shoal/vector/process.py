@@ -429,14 +429,14 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         if catching_up:
             if kind != "call":
                 sort_reports(reports, into.values, lambda infos, info, env: infos)
-            self._repair.after_abandoned(outcome.faults, into)
+            self._repair.after_abandoned(outcome.faults, into, row)
         elif kind == "step" and (outcome.faults or owed):
             reports += self._repair.after_step(outcome.faults, into, row)
         elif outcome.faults and kind == "reset":
             again, mask = self._again, self._mask
             reports += self._repair.after_reset(outcome.faults, into, row, again, mask, mends)
         elif outcome.faults:
-            self._repair.after_call(outcome.faults, into)
+            self._repair.after_call(outcome.faults, into, row)
         return reports, into
 
     def _sorted(self, reports: list[Any], rows: Rows) -> tuple[dict[str, Any], list[Failure]]:

@@ -31,14 +31,12 @@ class Repair:
         for w, error in faults.items():
             self.owed.pop(w, None)
             reports += self.replace(w, error, into, row)
-        for (
-            w,
-            error,
-        ) in self.owed.items():  # nobody saw the beginning of what they step now
+        for w, error in self.owed.items():  # nobody saw the beginning of what they step now
             begun, again = self._workers.begin_anew(w, into.number, row, self._limit_s)
-            reports += (
-                self.replace(w, again, into, row) if again else self._marked(w, error, into, row, begun)
-            )
+            if again is None:
+                reports += self._marked(w, error, into, row, begun)
+            else:
+                reports += self.replace(w, again, into, row)
         self.owed.clear()
         return reports
 
@@ -77,16 +75,16 @@ class Repair:
             error = outcome.faults[w]
         raise error
 
-    def after_abandoned(self, faults: dict[int, WorkerDied], into: Rows) -> None:
+    def after_abandoned(self, faults: dict[int, WorkerDied], into: Rows, row: int) -> None:
         """Replaces workers that died in what nobody waits for."""
         self._raise_unless(self._restarts, faults)
         for w, error in faults.items():
-            self._renew(w, error, into.number, 0)
+            self._renew(w, error, into.number, row)
             self.owed[w] = error
 
-    def after_call(self, faults: dict[int, WorkerDied], into: Rows) -> None:
+    def after_call(self, faults: dict[int, WorkerDied], into: Rows, row: int) -> None:
         """Replaces workers that died in a call; there is no result, so the death is raised all the same."""
-        self.after_abandoned(faults, into)
+        self.after_abandoned(faults, into, row)
         for error in faults.values():
             after = "it has been replaced, and the next step shows its environments truncated"
             raise type(error)(f"{error}; {after}", **vars(error)) from None
