@@ -309,8 +309,12 @@ def test_a_death_in_a_rollouts_step_that_was_interrupted_leaves_the_rows_before_
         rollout.start(envs.reset(seed=0)[0])
         rollout.step(actions())
         before = rollout.observations[:2].copy()
+
+        def interrupted(*args, **named):
+            raise KeyboardInterrupt
+
         with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-            patched.setattr(envs._workers, "wait", lambda *args, **named: signal.raise_signal(signal.SIGINT))
+            patched.setattr(envs._workers, "wait", interrupted)
             rollout.step(actions(0, KILL))
         wait_until(lambda: envs._workers.crew.gates.dead() == [0], SOON_S)
         _, _, _, truncated, info = envs.step(actions())
