@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import time
+import weakref
 from contextlib import ExitStack
 from functools import partial
 
@@ -285,6 +286,25 @@ def test_control_c_after_a_burial_loses_nobody(on_fault, workers, monkeypatch):
         else:
             assert envs.step(actions())[3].tolist() == [w in workers for w in (0, 0, 1, 1)]
         assert None not in envs.worker_pids and not crew.gone
+
+
+@pytest.mark.parametrize("mended", [True, False])
+def test_after_a_death_the_environments_do_not_wait_for_the_garbage_collector(mended):
+    gc.collect()
+    gc.disable()
+    try:
+        envs = make_fragile()
+        envs.reset(seed=0)
+        with pytest.raises(WorkerDied):
+            envs.step(actions(0, KILL))
+        if mended:
+            envs.reset(seed=0)
+        envs.close()
+        there = weakref.ref(envs)
+        del envs
+        assert there() is None
+    finally:
+        gc.enable()
 
 
 def test_a_rollout_that_is_let_go_while_a_worker_is_replaced_harms_nobody(envs, monkeypatch):

@@ -467,6 +467,8 @@ class Workers:
             segment.close()
         self._blocks.clear()
         self._dropped.clear()
+        self.lost.clear()  # an exception keeps its frames, and these keep us
+        self.crew.gone.clear()
         if self.local is not None:
             self.local.close()
             self.local = None
