@@ -39,12 +39,15 @@ class SimulatedCluster:
         ray = self._ray = engine.load()
         if ray.is_initialized():
             raise RuntimeError("this process is in a Ray cluster already; leave it first: ray.shutdown()")
+        from ray._common.utils import get_default_ray_temp_dir, try_to_create_directory
         from ray._raylet import Config  # type: ignore[attr-defined, unused-ignore]
         from ray.cluster_utils import Cluster
 
         self._before = {name: os.environ.get(name) for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")}
         os.environ.update(_SETTINGS | {"RAY_AUTH_TOKEN": _token()})
         Config.initialize("")  # Ray has read its settings when it was imported
+        # The head's address is noted there, and only a node that lives there would make it.
+        try_to_create_directory(get_default_ray_temp_dir())
         self._directory = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # short: sockets are named in it
         self._size = {"num_cpus": num_cpus, "object_store_memory": object_store_bytes}
         self._nodes: list[Any] = []
