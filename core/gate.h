@@ -8,10 +8,10 @@
  *    (release by the store of done, acquire by the parent's load; the other way round for go).
  * 2. Who waits looks for a while, yields, then says so (asleep, sequentially consistent) and looks once more
  *    before it sleeps: either the writer sees asleep, or the sleeper sees the new number. Looking and
- * yielding are dropped for a while where they did not pay.
+ *    yielding are dropped for a while where they did not pay.
  * 3. A sleep is never longer than SHOAL_GATE_SLICE_NS: a wake-up lost to a killed process costs that, not a
- *    hang. Death itself is the kernel's to tell: by the signs of life in the gate, where the system has such
- * a thing and all whom the parent waits for hold theirs, else by descriptors that the parent polls. */
+ *    hang. Death itself is the kernel's to tell: by the signs of life in the gate, where the system has any
+ *    and all whom the parent waits for hold theirs, else by descriptors that the parent polls. */
 // SPDX-License-Identifier: MIT
 #ifndef SHOAL_GATE_H
 #define SHOAL_GATE_H

@@ -95,15 +95,16 @@ class Repair:
         for w, error in list(self.lost.items()):
             reports += self._renew(w, error, into.number, 0) + self._workers.fault_infos(w, error)
             self.owed[w] = error
-        for w, error in list(self.owed.items()):
+        for w, error in list(self.owed.items()):  # those of calls before, too
             self._owe(w, error, mask)
         return reports
 
     def _owe(self, w: int, error: WorkerDied, mask: Any) -> None:
         """After a reset: environments of this worker that it left alone have begun anew all the same."""
-        self.owed[w] = error
         if mask is None or mask[self._workers.parts()[w]].all():
-            del self.owed[w]
+            self.owed.pop(w, None)
+        else:
+            self.owed[w] = error
 
     def replace(self, w: int, error: WorkerDied, into: Rows, row: int) -> list[Any]:
         return self._marked(w, error, into, row, self._renew(w, error, into.number, row))

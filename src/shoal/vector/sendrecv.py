@@ -229,11 +229,10 @@ class SendRecv:
 
     def abandon(self, limit_s: float | None) -> None:
         """After a death that was raised: waits for what the other workers are at, and forgets it."""
-        taken = False
-        while not taken:
+        while True:
             with contextlib.suppress(WorkerDied):  # whom it lost, the reset brings back
                 self._taken(self._out.copy(), self.under_way, limit_s)
-                taken = True
+                break
         self._hear(limit_s)
         self._out[:] = 0
 

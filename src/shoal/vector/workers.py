@@ -145,8 +145,8 @@ class Workers:
         if self._dropped:
             dropped, self._dropped = self._dropped, []
             self._tell_all("drop", [number for number, _ in dropped])
-            for _, segment_ in dropped:
-                segment_.close()
+            for _, old in dropped:
+                old.close()
         # A replacement needs it too, so the descriptor stays ours as long as it is in use.
         self._blocks[number] = (Segment.from_fileno(reopen(segment.fileno(), True)), rows, ahead)
         if self._bound is None:
@@ -184,8 +184,7 @@ class Workers:
 
     def raise_known(self) -> NoReturn:
         """Raises a death that is known, and remembers all."""
-        self.lost.update(self._kept.faults)
-        self._kept.faults.clear()
+        self._kept.faults.clear()  # they are gone, too
         for w in self.crew.gates.dead():
             self.crew.bury(w)
         self.lost.update(self.crew.gone)
@@ -461,11 +460,10 @@ class Workers:
 
     def close(self, timeout_s: float) -> None:
         self.crew.stop(timeout_s)
-        for segment in [block[0] for block in self._blocks.values()] + [
-            segment for _, segment in self._dropped
-        ]:
+        for number in list(self._blocks):
+            self.drop_block(number)
+        for _, segment in self._dropped:
             segment.close()
-        self._blocks.clear()
         self._dropped.clear()
         self.lost.clear()  # an exception keeps its frames, and these keep us
         self.crew.gone.clear()
