@@ -122,9 +122,8 @@ def _step_all(scene: Scene, envs: Any, checker: Checker, faults: Faults, timing:
             lost = info.get("_fault", np.zeros(ENVS, bool))
             for env in np.flatnonzero(mask | lost).tolist():
                 checker.begun(env, observation, env)
-            for env in np.flatnonzero(
-                lost & ~mask
-            ).tolist():  # these have not asked for it: the next step tells
+            # Who was not to begin anew, and its neighbours: the next step tells.
+            for env in np.flatnonzero(lost & ~mask).tolist():
                 first = env - env % (ENVS // WORKERS)
                 checker.owed.update(range(first, first + ENVS // WORKERS))
         held = [*held, results][-(turn % 7) :]  # sometimes new slots are needed, sometimes not

@@ -26,6 +26,7 @@ RUNS = -1
 """The fate of one that is not dying at all."""
 _EXITING = 4  # Linux's PF_EXITING
 _DECIDED_S = 0.05
+"""One that has lost a sign of life and is to end has done so by then, or said how; else it goes on."""
 
 
 class Running:
