@@ -28,7 +28,7 @@ if os.environ.get("SHOAL_MODULE"):
     use(os.environ["SHOAL_MODULE"])
 
 from tests.fuzz.mutate import mutated  # noqa: E402
-from tests.fuzz.targets import TARGETS, Target  # noqa: E402
+from tests.fuzz.targets import TARGETS, Target, directory  # noqa: E402
 
 KEPT = ROOT / "build" / "fuzz"
 _ROOM = 1 << 22
@@ -56,6 +56,7 @@ class _Now:
 def run(name: str, target: Target, cases: int, seed: int, seconds: float) -> tuple[int, int]:
     """How many ran, and in how many stretches of them something was wrong."""
     seeds = [*target.seeds(), *_corpus(name)]
+    directory()  # here, not in a child: those end without tidying up
     now, done, wrong, deadline = _Now(), 0, 0, time.monotonic() + seconds
     while done < cases and time.monotonic() < deadline and wrong < 8:
         last = min(done + _CHUNK, cases)

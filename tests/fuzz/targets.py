@@ -63,8 +63,9 @@ class Target:
 
 @functools.cache
 def directory() -> Path:
-    """Memory, not a disk."""
-    made = Path(tempfile.mkdtemp(prefix="fuzz-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
+    """Memory, not a disk, unless FUZZ_DIRECTORY says otherwise."""
+    memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
+    made = Path(tempfile.mkdtemp(prefix="fuzz-", dir=os.environ.get("FUZZ_DIRECTORY", memory)))
     made.chmod(0o700)
     owner = os.getpid()
     atexit.register(lambda: shutil.rmtree(made, ignore_errors=True) if os.getpid() == owner else None)

@@ -9,6 +9,7 @@ import os
 import random
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -18,19 +19,21 @@ SOME = ("arguments", "processes", "tables", "ring", "saved", "host", "session")
 NAMES = ("segment", "schema", "checkpoint", "window", "http", "frames", "watch", *SOME)
 
 
-def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+def run(directory: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "tests.fuzz.run", *map(str, arguments)]
     environment = {name: value for name, value in os.environ.items() if name != "SHOAL_MODULE"}
+    environment["FUZZ_DIRECTORY"] = str(directory)
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=110)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memfd_create, /dev/shm")
 @pytest.mark.parametrize("part", range(3))
-def test_mutated_inputs_are_refused_with_words_or_do_no_harm(part: int) -> None:
+def test_mutated_inputs_are_refused_with_words_or_do_no_harm(part: int, tmp_path: Path) -> None:
     seed = 0 if os.environ.get("CI") else random.randrange(10**6)
-    done = run(*NAMES[part::3], "--cases", 500, "--seconds", 2, "--seed", seed)
+    done = run(tmp_path, *NAMES[part::3], "--cases", 500, "--seconds", 2, "--seed", seed)
     assert done.returncode == 0, f"--seed {seed}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
     assert done.stdout.count(" cases in ") == len(NAMES[part::3])
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("how", ["raises", "dies", "hangs"])
