@@ -187,6 +187,7 @@ NB_MODULE(_core, m) {
         .def("fields", &Stepper::fields, "env"_a)
         .def("close", &Stepper::close)
         .def_prop_ro("finished", &Stepper::finished)
+        .def_prop_ro("moves", &Stepper::moves)
         .def_prop_ro("statistics", &Stepper::statistics);
 
     nb::class_<Flow>(m, "Flow")

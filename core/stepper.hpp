@@ -90,6 +90,7 @@ class Stepper {
     nb::list fields(uint64_t env) const;
     void close();
     uint64_t finished() const { return finished_; }
+    uint64_t moves() const { return moves_; }
     nb::dict statistics() const;
 
     /* For a Flow over the same environments. */
@@ -149,6 +150,7 @@ class Stepper {
     std::unique_ptr<Slot> into_; /* where step_into last wrote, kept for a masked reset */
     const Slot *last_ = nullptr; /* the environments' present observations */
     uint64_t num_envs_, rows_, fields_, finished_ = 0, forks_;
+    uint64_t moves_ = 0; /* steps, restores, and resets but for SHOAL_DISABLED's of those that ended */
     uint32_t flags_;
     std::vector<uint8_t> over_; /* SHOAL_DISABLED: environments that ended and were not reset */
     uint32_t turn_ = 0;
@@ -265,6 +267,7 @@ inline void Stepper::reset_slot(nb::object mask, const Slot &slot) {
         over_[i] &= !static_cast<const uint8_t *>(chosen->buf)[i];
     if (mask.is_none() || std::none_of(over_.begin(), over_.end(), [](uint8_t flag) { return flag != 0; }))
         over_.clear();
+    moves_ += mask.is_none() || !disabled_;
     last_ = &slot;
     began_ = true;
     if (is_due())
@@ -408,6 +411,7 @@ inline void Stepper::run(const Slot &slot) {
         finished_ = shoal_engine_step(engine_, actions_.data(), &targets);
     }
     busy_ = false;
+    moves_++;
     last_ = &slot;
     if (disabled_ && finished_ != 0) {
         over_.assign(num_envs_, 0);
@@ -629,6 +633,7 @@ inline void Stepper::restore(uint64_t env, nb::bytes data) {
     }
     arrays_.elapsed[env] = saved.elapsed;
     began_ = true;
+    moves_++;
 }
 
 inline nb::tuple Stepper::render(uint64_t env) {

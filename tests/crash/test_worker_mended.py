@@ -18,7 +18,7 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode
 
 from shoal import ReplayBuffer
-from shoal.errors import WorkerDied
+from shoal.errors import ShoalError, WorkerDied
 from shoal.vector import ProcessVectorEnv
 from tests.crash.fragile import (
     KILL,
@@ -337,6 +337,11 @@ def test_a_death_in_a_rollouts_step_that_was_interrupted_leaves_the_rows_before_
             patched.setattr(envs._workers, "wait", interrupted)
             rollout.step(actions(0, KILL))
         wait_until(lambda: envs._workers.crew.gates.dead() == [0], SOON_S)
-        _, _, _, truncated, info = envs.step(actions())
+        with pytest.raises(ShoalError, match="no longer at row 1 of this rollout"):
+            rollout.step(actions())
+        observation, _, _, truncated, info = envs.step(actions())
         assert truncated.tolist() == info["_fault"].tolist() == [True, True, False, False]
         assert np.array_equal(rollout.observations[:2], before)
+        rollout.start(observation)
+        rollout.step(actions())
+        assert rollout.observations[1, :, 2].tolist() == [0, 0, 4, 4]  # NEXT_STEP: they begin

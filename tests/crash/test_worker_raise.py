@@ -9,7 +9,7 @@ import threading
 import numpy as np
 import pytest
 
-from shoal.errors import WorkerDied, WorkerTimeout
+from shoal.errors import ShoalError, WorkerDied, WorkerTimeout
 from tests.crash.fragile import (
     EXIT,
     KILL,
@@ -131,8 +131,9 @@ def test_a_death_in_a_call_or_a_rollout_waits_for_nobody_either(envs):
         rollout.step(actions(0, LOOP, 2, KILL))
     assert caught.value.env_ids == [2, 3]
     os.kill(envs.worker_pids[0], signal.SIGKILL)
-    del rollout
     first, _ = envs.reset(seed=0)
+    with pytest.raises(ShoalError, match="no longer at row 1 of this rollout"):
+        rollout.step(actions())
     rollout = envs.rollout(2)
     rollout.start(first)
     for _ in range(2):

@@ -262,6 +262,20 @@ def _() -> None:
         envs.step(np.zeros(4, np.int64))
 
 
+@situation(
+    STEPPING,
+    "a reset in the middle of a rollout",
+    "Call `start` with what `reset` returned, so that no row follows one of another episode.",
+)
+def _() -> None:
+    with poles() as envs:
+        rollout = envs.rollout(2)
+        rollout.start(envs.reset(seed=0)[0])
+        rollout.step(np.zeros(4, np.int64))
+        envs.reset()
+        rollout.step(np.zeros(4, np.int64))
+
+
 @situation(STEPPING, "a rollout that is full", "Call `start` with the last observation.")
 def _() -> None:
     with poles() as envs:

@@ -186,6 +186,60 @@ def test_a_rollout_is_filled_in_place_with_what_step_would_have_returned(backend
         assert_same(envs.step(actions), native.step(actions))
 
 
+@both
+@pytest.mark.parametrize("moved", ["reset", "some reset", "step", "restore"])
+def test_a_rollout_does_not_join_what_does_not_follow_each_other(backend, moved):
+    actions = np.zeros(6, np.int64)
+    ways = {
+        "reset": lambda: envs.reset(),
+        "some reset": lambda: envs.reset(options={"reset_mask": np.arange(6) == 2}),
+        "step": lambda: envs.step(actions),
+        "restore": lambda: envs.restore_env(1, envs.save_env(0)),
+    }
+    with make(backend) as envs:
+        rollout = envs.rollout(4)
+        for before in range(3):  # right after start as well
+            rollout.start(envs.reset(seed=0)[0])
+            for _ in range(before):
+                rollout.step(actions)
+            seen = ways[moved]()
+            kept = rollout.observations.copy(), rollout.actions.copy(), rollout.rewards.copy()
+            for _ in range(2):  # the refusal changed nothing
+                with pytest.raises(shoal.ShoalError, match=rf"row {before} of this rollout.*Call start"):
+                    rollout.step(actions)
+            assert_same((rollout.observations, rollout.actions, rollout.rewards), kept)
+            rollout.start(rollout.observations[before] if seen is None else seen[0])
+            rollout.step(actions)
+            assert rollout.t == 1
+
+
+@both
+def test_refused_actions_leave_a_rollout_where_it_was(backend):
+    with make(backend, check="actions") as envs:
+        rollout = envs.rollout(4)
+        rollout.start(envs.reset(seed=0)[0])
+        rollout.step(np.zeros(6, np.int64))
+        with pytest.raises(ValueError):
+            rollout.step(np.full(6, 7))
+        rollout.step(np.zeros(6, np.int64))
+        assert rollout.t == 2
+
+
+@both
+def test_the_resets_of_mode_disabled_are_part_of_a_rollout(backend):
+    with make(backend, autoreset_mode=AutoresetMode.DISABLED) as envs:
+        rollout = envs.rollout(60)
+        rollout.start(envs.reset(seed=0)[0])
+        resets = 0
+        for t in range(60):
+            rollout.step(np.zeros(6, np.int64))
+            over = rollout.terminated[t] | rollout.truncated[t]
+            if over.any():
+                rollout.observations[t + 1] = envs.reset(options={"reset_mask": over})[0]
+                resets += 1
+        assert resets > 3 and rollout.t == 60
+
+
 def at(blocks, t):
     return {key: value[t] for key, value in blocks.items()} if isinstance(blocks, dict) else blocks[t]
 

@@ -163,6 +163,7 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         """What workers that a reset has brought back say of themselves."""
         self._mask: Any = None
         self._vector_steps = self._waited_ns = self._infos_ns = 0
+        self._moves = 0  # steps, restores, and resets but for those of some when autoreset is DISABLED
         division = make_plans(
             env_fns,
             self.autoreset_mode,
@@ -412,10 +413,12 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
             self._lender.last = into, row
         if kind == "step":
             self._vector_steps += 1
+            self._moves += 1
             self._waited_ns += time.perf_counter_ns() - begin
         reports: list[Any] = []
         if kind == "reset":
             reports, self._revived = self._revived, []
+            self._moves += self._mask is None or self.autoreset_mode != AutoresetMode.DISABLED
         owed = self._repair.owed if kind == "step" else ()
         if outcome is NOTHING and not owed:
             return reports, into
@@ -603,13 +606,17 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
             block.terminated[: length * self.num_envs].reshape(shape),
             block.truncated[: length * self.num_envs].reshape(shape),
             step=partial(self._step_into, block),
+            moves=self._moves_made,
         )
         weakref.finalize(rollout, self._workers.drop_block, block.number).atexit = False
         return rollout
 
-    def _step_into(self, block: Rows, t: int, actions: Any) -> dict[str, Any]:
+    def _moves_made(self) -> int:
         self._require_ready("step")
         self._catch_up()
+        return self._moves
+
+    def _step_into(self, block: Rows, t: int, actions: Any) -> dict[str, Any]:
         row = t * self.num_envs
         self._post_step(self._taken(actions), block, row)
         reports, _ = self._finish("step", None)
@@ -635,6 +642,7 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         if not isinstance(data, bytes):
             raise TypeError(f"a checkpoint is bytes, got {type(data).__name__}")
         self._of_stepper("restore", env_id, data)
+        self._moves += 1
 
     def render_env(self, env_id: int) -> NDArray[np.uint8]:
         """A picture of one C environment, [height, width, 3]."""

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.errors import ShoalError
+
 __all__ = ["Rollout"]
 
 
@@ -33,13 +35,15 @@ class Rollout:
         truncated: NDArray[np.bool_],
         *,
         step: Callable[[int, Any], dict[str, Any]],
+        moves: Callable[[], int],
     ) -> None:
         self.observations, self.actions = observations, actions
         self.rewards, self.terminated, self.truncated = rewards, terminated, truncated
         self.length = len(rewards)
         self.t: int | None = None
         """The row the next step fills; None before start."""
-        self._step = step
+        self._step, self._moves = step, moves
+        self._here = 0  # what `moves` says while the environments are at row t
 
     def start(self, observation: Any) -> None:
         """Begins again at row 0 with the observation the environments are at."""
@@ -51,7 +55,7 @@ class Rollout:
                 )
         for block, part in _pairs(self.observations, observation, "the observation"):
             block[0] = part
-        self.t = 0
+        self._here, self.t = self._moves(), 0
 
     def step(self, actions: Any) -> dict[str, Any]:
         """Steps: actions, rewards and flags go into row t, observations into row t + 1. Returns the info."""
@@ -60,10 +64,16 @@ class Rollout:
             raise ValueError("call start(observation) first, with what reset or the last step returned")
         if t == self.length:
             raise IndexError(f"the rollout is full after {self.length} steps; call start() to fill it again")
+        if self._moves() != self._here:
+            raise ShoalError(
+                f"the environments are no longer at row {t} of this rollout: they were reset or stepped "
+                "elsewhere, or a step raised. Call start(observation) with what reset or the last step "
+                "returned"
+            )
         info = self._step(t, actions)  # checks the actions
         for block, part in _pairs(self.actions, actions, "the actions"):
             block[t] = part
-        self.t = t + 1
+        self._here, self.t = self._here + 1, t + 1
         return info
 
     def __repr__(self) -> str:

@@ -19,6 +19,9 @@ from shoal.vector.rollout import Rollout
 __all__ = ["Infos", "Lent", "SlotMaker", "copied", "native_rollout"]
 
 
+_VIEWS_KEPT = 4096  # rows of a rollout; a view takes 100 bytes
+
+
 class Lent:
     """The memory that one vector environment lends its results from, for who must know all of it."""
 
@@ -160,13 +163,25 @@ def native_rollout(
     reward, *flags = (segment.rows(name, length) for name in ("reward", "terminated", "truncated"))
     segment.close()  # the arrays keep the memory
 
+    rows: dict[int, tuple[NDArray[Any], ...]] = {}  # views that were made once need not be made again
+
     def step(t: int, given: Any) -> dict[str, Any]:
-        seen = (block[t + 1] for block in observations)
-        stepper.step_into(given, (*seen, reward[t], flags[0][t], flags[1][t]))
+        row = rows.get(t)
+        if row is None:
+            seen = (block[t + 1] for block in observations)
+            row = (*seen, reward[t], flags[0][t], flags[1][t])
+            if length <= _VIEWS_KEPT:
+                rows[t] = row
+        stepper.step_into(given, row)
         return {}
 
     return Rollout(
-        _joined(info.observations, observations), _joined(info.actions, actions), reward, *flags, step=step
+        _joined(info.observations, observations),
+        _joined(info.actions, actions),
+        reward,
+        *flags,
+        step=step,
+        moves=lambda: stepper.moves,
     )
 
 
