@@ -12,7 +12,7 @@
 
 enum { MAX_NAME = 256, MAX_AGENTS = 1 << 20, MAX_LANES = 1024 };
 static const uint64_t MAX_BYTES = (uint64_t)1 << 40;    /* of one environment */
-static const uint64_t MAX_ELEMENTS = (uint64_t)1 << 32; /* of one row */
+static const uint64_t MAX_ELEMENTS = (uint64_t)1 << 26; /* of one row: a Box keeps two bounds for each */
 
 __attribute__((format(printf, 2, 3))) static int refuse(shoal_message *why, const char *format, ...) {
     va_list arguments;
@@ -157,7 +157,9 @@ static int check_field(const shoal_field *field, const char *role, uint64_t inde
     uint64_t elements = 1;
     for (uint32_t i = 0; i < field->ndim; i++) {
         if (field->shape[i] < 1 || (uint64_t)field->shape[i] > MAX_ELEMENTS / elements)
-            return refuse(why, "%s %s: dimension %u is %lld", role, name, i, (long long)field->shape[i]);
+            return refuse(
+                why, "%s %s: dimension %u is %lld; each is at least 1, and a row has at most %llu elements",
+                role, name, i, (long long)field->shape[i], (unsigned long long)MAX_ELEMENTS);
         elements *= (uint64_t)field->shape[i];
     }
     if (field->kind == SHOAL_DISCRETE && field->ndim != 0)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from shoal import ReplayBuffer
-from shoal.errors import ClosedError, CorruptFileError, ShoalError, SpaceError
+from shoal.errors import ClosedError, CorruptFileError, ShoalError, SpaceError, VersionError
 from shoal.replay import PrioritizedSampler
 
 
@@ -225,6 +225,17 @@ def test_a_file_whose_words_do_not_fit_its_rows_is_refused(tmp_path, old, new):
     path.write_bytes(data.replace(old.encode(), new.encode()))
     with pytest.raises(CorruptFileError, match="does not hold a replay buffer"):
         ReplayBuffer.open(path)
+
+
+def test_a_ring_of_another_protocol_is_refused_as_such(tmp_path):
+    path = tmp_path / "a.ring"
+    ReplayBuffer(8, {"x": (np.float64, ())}, path=path).close()
+    data = path.read_bytes()
+    assert data.count(b'"protocol": 1') == 1
+    path.write_bytes(data.replace(b'"protocol": 1', b'"protocol": 7'))
+    with pytest.raises(VersionError, match=r"protocol 7, this version of Shoal speaks 1; save\(\)") as caught:
+        ReplayBuffer.open(path)
+    assert (caught.value.found, caught.value.expected) == (7, 1)
 
 
 def test_a_copy_put_back_in_place_is_looked_at(tmp_path):

@@ -140,9 +140,8 @@ def _field(facts: dict[str, Any]) -> FieldInfo:
 
 
 def _bounds(values: list[float], dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
-    array = np.array(values, np.float64)
-    whole = np.full(shape, array[0]) if len(values) == 1 else array.reshape(shape)
-    return whole.astype(dtype) if dtype.kind in "iub" else whole.astype(dtype.type)
+    array = np.array(values, np.float64).astype(dtype)
+    return np.full(shape, array[0]) if len(values) == 1 else array.reshape(shape)
 
 
 def _joined(fields: list[FieldInfo]) -> Space[Any]:

@@ -89,7 +89,8 @@ def load(directory: Path, seed: int | None) -> ReplayBuffer:
         manifest = json.loads(written)
         if manifest["format"] != _FORMAT:
             raise VersionError(
-                f"{str(directory)!r} is in format {manifest['format']}; this version reads {_FORMAT}",
+                f"{str(directory)!r} is in format {manifest['format']}; this version reads {_FORMAT}; "
+                "install the version of Shoal that wrote it",
                 found=manifest["format"],
                 expected=_FORMAT,
             )

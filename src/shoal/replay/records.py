@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal import _core
-from shoal.errors import CorruptFileError, LayoutError, NameInUse, SegmentError, telling
+from shoal.errors import CorruptFileError, LayoutError, NameInUse, SegmentError, VersionError, telling
 from shoal.memory import Layout, Segment
 from shoal.memory.allocate import reopen
 from shoal.memory.layout import FieldSpec, stored_dtype
@@ -32,6 +32,8 @@ __all__ = ["Column", "Durability", "Records", "records_for", "sync_directory"]
 
 Durability: TypeAlias = Literal["process", "sync"]
 
+_PROTOCOL = 1
+"""How rows are claimed, written and checked: core/ring.h, core/durable.h."""
 _WRITERS = 1024
 _LINE = 64
 _WORD = 8
@@ -74,6 +76,7 @@ class Records:
         columns, stride = _columns(fields, checks)
         schema = json.dumps(
             {
+                "protocol": _PROTOCOL,
                 "capacity": capacity,
                 "stride": stride,
                 "fields": [[c.name, c.dtype.str, list(c.shape), c.offset] for c in columns],
@@ -120,6 +123,13 @@ class Records:
         """The ring in a segment that another process made."""
         try:
             facts = json.loads(bytes(segment["schema"]))
+            if (protocol := int(facts["protocol"])) != _PROTOCOL:
+                raise VersionError(
+                    f"{segment!r} is a ring of protocol {protocol}, this version of Shoal speaks {_PROTOCOL}; "
+                    "save() its rows with the version that wrote it, and load() them with this one",
+                    found=protocol,
+                    expected=_PROTOCOL,
+                )
             kind = _Synced if facts["durability"] == "sync" else Records
             self = kind.__new__(kind)
             columns = [
