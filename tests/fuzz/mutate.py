@@ -91,12 +91,14 @@ def _splice(chooser: random.Random, data: bytearray, seeds: Sequence[bytes]) -> 
 
 
 def _text_number(chooser: random.Random, data: bytearray, seeds: Sequence[bytes]) -> None:
-    """A number in a text, such as JSON."""
+    """A number in a text, such as JSON; what follows stays where it is, or moves."""
     found = list(_NUMBER.finditer(data[:4096]))
     if not found:
         return _integer(chooser, data, seeds)
     number = chooser.choice(found)
-    data[number.start() : number.end()] = str(chooser.choice((-1, *EDGES))).encode()
+    new = chooser.choice((-1, "1e999", "NaN", "0.5", *EDGES))
+    text = str(new).encode()
+    data[number.start() : number.end() if chooser.random() < 0.5 else number.start() + len(text)] = text
 
 
 def _word(chooser: random.Random, data: bytearray, seeds: Sequence[bytes]) -> None:

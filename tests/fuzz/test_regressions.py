@@ -92,6 +92,14 @@ def test_what_a_run_says_of_itself_may_be_nested_too_deeply():
         decode([0] * 5, bytearray(len(head).to_bytes(8, "little") + head))
 
 
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "NaN", "1e30"])
+def test_a_number_of_json_need_not_fit_any_integer(number):
+    entry = f'"name": "x", "part": "world", "dtype": "<f4", "shape": [{number}], "offset": 0'
+    head = f'{{"error": "", "fields": [{{{entry}, "role": "", "columns": []}}]}}'.encode()
+    with pytest.raises(SessionError, match="cannot be understood"):
+        decode([0] * 5, bytearray(len(head).to_bytes(8, "little") + head))
+
+
 @pytest.mark.parametrize(
     "dtype", ["f4,,", "<f4,(", ",", "O", "V8", "M8[s]", "i4, i4", 3, None, [["a", "<f4"]]]
 )

@@ -105,7 +105,15 @@ def load(directory: Path, seed: int | None) -> ReplayBuffer:
         }
         ids = _read(directory / "ids.npy", np.dtype(np.uint64), (count,))
         facts = dict(manifest["facts"])
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError, FileNotFoundError) as error:
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+        FileNotFoundError,
+    ) as error:
         raise CorruptFileError(
             f"{str(directory)!r} does not hold a saved replay buffer: {_said(error)}"
         ) from error

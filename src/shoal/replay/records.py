@@ -125,8 +125,8 @@ class Records:
             facts = json.loads(bytes(segment["schema"]))
             if (protocol := int(facts["protocol"])) != _PROTOCOL:
                 raise VersionError(
-                    f"{segment!r} is a ring of protocol {protocol}, this version of Shoal speaks {_PROTOCOL}; "
-                    "save() its rows with the version that wrote it, and load() them with this one",
+                    f"{segment!r} is a ring of protocol {protocol}, this version of Shoal speaks "
+                    f"{_PROTOCOL}; save() its rows with the version that wrote it, and load() them here",
                     found=protocol,
                     expected=_PROTOCOL,
                 )
@@ -143,7 +143,7 @@ class Records:
             if segment["rows"].shape != (capacity, stride) or segment["rows"].dtype != np.uint8:
                 raise ValueError("its rows are not as many or as long as it says")
             self._adopt(segment, capacity, stride, columns, facts["facts"], checks)
-        except (ValueError, TypeError, KeyError, AttributeError, LayoutError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, LayoutError) as error:
             why = f"it has no {error}" if isinstance(error, KeyError) else error
             raise CorruptFileError(f"{segment!r} does not hold a replay buffer: {why}") from error
         return self

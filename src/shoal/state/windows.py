@@ -53,7 +53,15 @@ def decode(stamps: list[int], content: bytearray) -> Snapshot:
             field = _field(entry, content, begin)
             (world if entry["part"] == "world" else step)[field.name] = field
         return Snapshot(stamps[0], stamps[1], stamps[2], stamps[3], world, step, str(head["error"]))
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        IndexError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ) as error:
         raise SessionError(
             f"what the run published cannot be understood ({error}); is it of another version of Shoal?"
         ) from error
