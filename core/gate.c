@@ -149,8 +149,8 @@ int shoal_bell_sleep(shoal_bell *bell, struct pollfd *polled, uint32_t count, ui
     learn(patience, shoal_now_ns() - begin);
     shoal_bell_disarm(bell);
     if (ready > 0 && polled[0].revents != 0) {
-        uint64_t rings;
-        (void)!read(polled[0].fd, &rings, sizeof rings); /* non-blocking */
+        uint64_t rings[64];                             /* of several workers, where it is a pipe */
+        (void)!read(polled[0].fd, rings, sizeof rings); /* non-blocking */
         ready--;
     }
     return ready > 0;
@@ -221,13 +221,15 @@ void shoal_gate_finish(shoal_gate *gates, uint32_t count, uint32_t worker, uint3
 }
 
 void shoal_bell_ring(shoal_bell *bell, int bell_fd) {
-    const uint32_t armed = atomic_load(&bell->asleep) == 0 ? 0 : atomic_exchange(&bell->asleep, 0);
+    const uint32_t armed = atomic_load(&bell->asleep);
     if (armed == 0)
         return; /* awake, or another worker rings */
     if (armed & SHOAL_BELL_BY_WORD) {
-        shoal_futex_wake(&bell->asleep);
+        if (atomic_exchange(&bell->asleep, 0) != 0)
+            shoal_futex_wake(&bell->asleep); /* one that dies before this is watched for it */
         return;
     }
+    /* The descriptors of idle workers are not, so nobody takes the bell from another who might ring it. */
     const uint64_t one = 1;
     ssize_t written;
     do

@@ -83,7 +83,7 @@ typedef struct shoal_gate {
 typedef struct shoal_bell {
     /* SHOAL_BELL_ALL: the parent sleeps until all workers are idle; SHOAL_BELL_ONE + w: until worker w is;
      * and SHOAL_BELL_BY_WORD: on this very word, else on its descriptor. 0: it is awake. Writers: parent,
-     * before it sleeps; the worker that wakes it. */
+     * before it sleeps and after; of a word, the worker that wakes it. */
     SHOAL_ALIGN(64) shoal_word asleep;
     shoal_word core; /* where the parent waited lately, plus one; written by the parent alone */
     uint8_t pad[56];

@@ -258,12 +258,14 @@ class Gates {
         Watched watched;
         std::vector<shoal_life *> guards;
         for (uint32_t w = 0; w < workers_.size(); w++) {
-            /* The idle ones too: who rings may die between its two steps, and is idle by then. */
-            if (workers_[w].fd >= 0 && counts(w, only) && (idle_too || !idle(w) || !is_over(w))) {
+            if (workers_[w].fd < 0 || !counts(w, only))
+                continue;
+            /* The idle ones too, until the thread that rings has ended: it may die between its two steps. */
+            const bool heard = idle_too || !idle(w);
+            if (heard || !shoal_life_is_over(&gates_[w].life))
                 watched.lives.push_back(&gates_[w].life);
-                if (gates_[w].guard_life.at.load() != 0)
-                    guards.push_back(&gates_[w].guard_life);
-            }
+            if (heard && gates_[w].guard_life.at.load() != 0)
+                guards.push_back(&gates_[w].guard_life);
         }
         const size_t own = watched.lives.size();
         watched.lives.insert(watched.lives.end(), guards.begin(), guards.end());

@@ -7,6 +7,12 @@ is told of deaths by the kernel, kills whom it holds for late, and starts anothe
 
 The parent sleeps on its descriptor, which keeps a ring until it is heard, or on the bell's own word: then
 the kernel lets it sleep only if the word still says so, and a wake-up reaches who sleeps just then or nobody.
+Then too it is told of a death by the first thread of that process to end, while another may still write.
+
+A dead worker's number is given back for it, so that others ring. Once it has ended for certain (it might
+take the bell and not ring it) these are waited for, and another takes its place, its row marked. With
+`raises` the step is nobody's then, the death of one that had done its part counts too, and one that is known
+before a step keeps it from being posted.
 
 No sleep ends by itself here. The slices of core/gate.h are a belt, and nothing may depend on it.
 Memory is sequentially consistent: what real machines reorder is for tests/core/test_gate_order.c.
@@ -15,22 +21,21 @@ Memory is sequentially consistent: what real machines reorder is for tests/core/
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 WORKERS = 2
 FIRST = -1  # the number of a row that shows a replacement's first observation
 
 
-@dataclass(frozen=True)
-class Worker:
+class Worker(NamedTuple):
     at: str = "begin"
     seen: int = 0
     life: int = 0
     alive: bool = True
+    dying: bool = False  # one of its threads has ended; this one is about to
 
 
-@dataclass(frozen=True)
-class Gate:
+class Gate(NamedTuple):
     go: int = 0
     done: int = 0
     asleep: bool = False  # the worker says that it sleeps
@@ -39,8 +44,7 @@ class Gate:
     second: tuple[int, int] = (0, 0)  # and its second
 
 
-@dataclass(frozen=True)
-class State:
+class State(NamedTuple):
     workers: tuple[Worker, ...] = (Worker(),) * WORKERS
     gates: tuple[Gate, ...] = (Gate(),) * WORKERS
     parent: str = "post 0"
@@ -53,10 +57,16 @@ class State:
     late: int = 1  # how often the parent may still hold somebody for late
     ghost: tuple[int, Worker] | None = None  # one that was replaced and not killed: a mutant's
     by_word: bool = False
+    raises: bool = False
+    lost: frozenset[int] = frozenset()  # whose numbers were given back for them, until they are replaced
 
 
 class Violation(Exception):
     """The protocol broke a promise."""
+
+
+def replace(value: Any, **changes: object) -> Any:
+    return value._replace(**changes)
 
 
 def put(values: tuple, place: int, value: object) -> tuple:
@@ -67,8 +77,16 @@ def is_idle(gate: Gate) -> bool:
     return gate.done == gate.go
 
 
-def write(gate: Gate, half: str, row: tuple[int, int], early: bool) -> Gate:
-    if is_idle(gate) and not early:
+def is_over(worker: Worker) -> bool:
+    return worker.dying or not worker.alive
+
+
+def is_gone(worker: Worker) -> bool:
+    return not worker.alive
+
+
+def write(gate: Gate, half: str, row: tuple[int, int], free: bool) -> Gate:
+    if is_idle(gate) and not free:
         raise Violation(f"{row} is written while the learner has the row")
     return replace(gate, **{half: row})
 
@@ -78,6 +96,7 @@ def work(
 ) -> Iterator[tuple[Worker, Gate, dict[str, object]]]:
     """What a worker at gate `w` may do next."""
     gate, early = state.gates[w], mutant == "done before the row"
+    free = early or w in state.lost  # nobody has its row
     row = worker.life, worker.seen
 
     def to(at: str, now: Gate = gate, **changes: object) -> tuple[Worker, Gate, dict[str, object]]:
@@ -100,22 +119,22 @@ def work(
         if gate.woken:
             yield to("look", replace(gate, asleep=False, woken=False))
     elif worker.at == "first":
-        yield to("second", write(gate, "first", row, early))
+        yield to("second", write(gate, "first", row, free))
     elif worker.at == "second":
-        yield to("ring" if early else "finish", write(gate, "second", row, early))
+        yield to("ring" if early else "finish", write(gate, "second", row, free))
     elif worker.at == "finish":
         yield to("first" if early else "ring", replace(gate, done=worker.seen))
     elif worker.at == "ring":
         all_idle = all(map(is_idle, state.gates))
         mine = w == 0 if mutant == "only one of them rings" else True
         yield to("write" if state.armed and all_idle and mine else "look")
-    elif worker.at == "write":  # of several, the one that takes the bell rings; it may die in between
-        if not state.by_word:
-            yield to("look", armed=False, rung=state.rung or state.armed)
-        else:
-            yield to("wake" if state.armed else "look", armed=False)
-    else:
+    elif worker.at == "write":  # of several, one takes a bell that is a word; it may die before it rings
+        taken = state.by_word or mutant == "take the bell, then ring"
+        yield to("wake" if state.armed else "look", armed=state.armed and not taken)
+    elif state.by_word:
         yield to("look", rung=state.rung or state.parent == "asleep")
+    else:  # a descriptor keeps it
+        yield to("look", rung=True)
 
 
 def step_workers(state: State, mutant: str) -> Iterator[State]:
@@ -132,10 +151,16 @@ def step_workers(state: State, mutant: str) -> Iterator[State]:
 
 def step_parent(state: State, steps: int, mutant: str) -> Iterator[State]:
     at, _, which = state.parent.partition(" ")
-    busy = [w for w, gate in enumerate(state.gates) if not is_idle(gate)]
-    dead = [w for w in busy if not state.workers[w].alive]
+    busy = [w for w, gate in enumerate(state.gates) if not is_idle(gate) and w not in state.lost]
+    told = [w for w, worker in enumerate(state.workers) if is_over(worker) and w not in state.lost]
+    dead = told if state.raises else [w for w in busy if w in told]
     if at == "post" and state.step < steps:
         w = int(which)
+        if w == 0 and state.raises and told:
+            yield replace(state, parent="mend", lost=frozenset(told))
+            return
+        if not is_idle(state.gates[w]):
+            raise Violation(f"a step is posted to worker {w}, which is busy")
         gates = put(state.gates, w, replace(state.gates[w], go=state.gates[w].go + 1))
         yield replace(state, gates=gates, parent=f"wake {w}")
     elif at == "wake":
@@ -144,18 +169,19 @@ def step_parent(state: State, steps: int, mutant: str) -> Iterator[State]:
         gates = put(state.gates, w, replace(state.gates[w], woken=woken or state.gates[w].woken))
         yield replace(state, gates=gates, parent=f"post {w + 1}" if w + 1 < WORKERS else "look")
     elif at == "look":
-        yield replace(state, parent="arm" if busy else "take")
+        yield replace(state, parent="arm" if busy else "mend" if state.lost else "take")
     elif at == "arm":
         after = "sleep" if mutant == "parent: no second look" else "again"
         polled = set(busy)
         if state.by_word and mutant != "watch the busy ones alone":  # who rings may die before it wakes
-            polled |= {w for w, worker in enumerate(state.workers) if worker.alive}
+            gone = is_over if mutant == "forget who is dying" else is_gone
+            polled |= {w for w in range(WORKERS) if not gone(state.workers[w]) and w not in state.lost}
         yield replace(state, parent=after, armed=True, polled=frozenset(polled))
     elif at == "again":
         yield (
             replace(state, parent="sleep")
             if busy
-            else replace(state, parent="take", armed=False, polled=frozenset())
+            else replace(state, parent="look", armed=False, polled=frozenset())
         )
     elif at == "sleep" and state.by_word:
         if state.armed or mutant == "sleep whatever the word says":
@@ -164,8 +190,9 @@ def step_parent(state: State, steps: int, mutant: str) -> Iterator[State]:
             after = "bury" if dead else "look"
             yield replace(state, parent=after, rung=False, polled=frozenset())
     elif at in ("sleep", "asleep"):
-        heard = any(not state.workers[w].alive for w in state.polled) and mutant != "deaf to a death"
-        if state.rung or heard:
+        heard = any(is_over(state.workers[w]) for w in state.polled & {*busy, *dead})
+        heard |= any(is_gone(state.workers[w]) for w in state.polled)
+        if state.rung or (heard and mutant != "deaf to a death"):
             after = "bury" if dead else "look"
             yield replace(state, parent=after, armed=False, rung=False, polled=frozenset())
         if state.late and busy:  # step_timeout_s is over
@@ -183,7 +210,20 @@ def step_parent(state: State, steps: int, mutant: str) -> Iterator[State]:
             }
             yield replace(state, workers=workers, ghost=ghost, **moved)
     elif at == "bury":
-        yield bury(state, dead[0], mutant) if dead else replace(state, parent="look")
+        gates = state.gates
+        for w in dead if mutant != "leave its number open" else []:
+            gates = put(gates, w, replace(gates[w], done=gates[w].go))
+        yield replace(state, parent="reap", gates=gates, lost=state.lost | {*dead})
+    elif at == "reap":
+        ended = not any(state.workers[w].alive for w in state.lost)
+        if ended or mutant in ("sleep beside who is dying", "replace who is dying"):
+            yield replace(state, parent="mend" if mutant == "wait for nobody" else "look")
+    elif at == "mend" and state.lost:
+        yield from mend(state, min(state.lost), mutant)
+    elif at == "mend" and not state.raises:
+        yield replace(state, parent="take")
+    elif at == "mend":
+        yield replace(state, parent="post 0", step=state.step + 1, marked=frozenset())
     elif at == "take":
         for w, gate in enumerate(state.gates):
             row = (state.workers[w].life, FIRST if w in state.marked else gate.go)
@@ -192,34 +232,47 @@ def step_parent(state: State, steps: int, mutant: str) -> Iterator[State]:
         yield replace(state, parent="post 0", step=state.step + 1, marked=frozenset())
 
 
-def bury(state: State, w: int, mutant: str) -> State:
-    """The dead one's number is given back for it, its row is marked, and another begins under its gate."""
+def mend(state: State, w: int, mutant: str) -> Iterator[State]:
+    """Waits until it has ended; its row is marked, and another begins under its gate."""
+    ghost = state.ghost
+    if state.workers[w].alive:
+        if mutant != "replace who is dying":
+            return
+        ghost = w, state.workers[w]
     life = state.workers[w].life + 1
     row = (life, FIRST)
-    done = state.gates[w].done if mutant == "leave its number open" else state.gates[w].go
-    gate = replace(state.gates[w], done=done, first=row, second=row, woken=False)
-    return replace(
+    gate = replace(state.gates[w], first=row, second=row, woken=False)
+    yield replace(
         state,
+        ghost=ghost,
         workers=put(state.workers, w, Worker(life=life)),
         gates=put(state.gates, w, gate),
         marked=state.marked if mutant == "forget to mark" else state.marked | {w},
+        lost=state.lost - {w},
     )
 
 
 def crash(state: State) -> Iterator[State]:
     for w, worker in enumerate(state.workers):
-        if state.crashes and worker.alive:
-            gone = put(state.workers, w, replace(worker, alive=False))
-            yield replace(state, workers=gone, crashes=state.crashes - 1)
+        if state.crashes and worker.alive and not worker.dying:
+            gone = replace(worker, dying=True) if state.by_word else replace(worker, alive=False)
+            yield replace(state, workers=put(state.workers, w, gone), crashes=state.crashes - 1)
 
 
-def explore(mutant: str = "", steps: int = 2, crashes: int = 1, by_word: bool = False) -> int:
-    """Goes through every state; how many there are. Violation if one breaks a promise."""
-    begin = State(crashes=crashes, by_word=by_word)
+def end(state: State) -> Iterator[State]:
+    """Who is dying does die."""
+    for w, worker in enumerate(state.workers):
+        if worker.alive and worker.dying:
+            yield replace(state, workers=put(state.workers, w, replace(worker, alive=False)))
+
+
+def explore(mutant: str = "", *, by_word: bool = False, raises: bool = False, late: int = 1) -> int:
+    """Goes through every state of two steps; how many there are. Violation if one breaks a promise."""
+    steps, begin = 2, State(by_word=by_word, raises=raises, late=late)
     seen, todo = {begin}, [begin]
     while todo:
         state = todo.pop()
-        after = [*step_workers(state, mutant), *step_parent(state, steps, mutant)]
+        after = [*step_workers(state, mutant), *step_parent(state, steps, mutant), *end(state)]
         if not after and state.step < steps:
             raise Violation(f"nobody can go on: {state}")
         for one in [*after, *crash(state)]:

@@ -4,13 +4,19 @@ import pytest
 
 from tests.model.gate_model import Violation, explore
 
-
-@pytest.mark.parametrize("by_word", [False, True])
-def test_every_interleaving_of_the_protocol_is_right(by_word):
-    assert explore(by_word=by_word) > 20_000  # it really went through them
+both_sleeps = pytest.mark.parametrize("by_word", [False, True])
+both_ways = pytest.mark.parametrize("raises", [False, True])
 
 
-@pytest.mark.parametrize("by_word", [False, True])
+@both_sleeps
+@both_ways
+def test_every_interleaving_of_the_protocol_is_right(by_word, raises):
+    late = 0 if raises else 1  # who is late ends the same way in both
+    assert explore(by_word=by_word, raises=raises, late=late) > 120_000  # it really went through them
+
+
+@both_sleeps
+@both_ways
 @pytest.mark.parametrize(
     ("mutant", "what"),
     [
@@ -21,17 +27,39 @@ def test_every_interleaving_of_the_protocol_is_right(by_word):
         ("deaf to a death", "nobody can go on"),
         ("begin with what is asked", "nobody can go on"),
         ("done before the row", "row"),
-        ("forget to mark", "row"),
-        ("leave its number open", "row"),
+        ("leave its number open", "posted to worker 0, which is busy"),
         ("replace without killing", "row"),
+        ("wait for nobody", "row|posted to worker 0, which is busy"),
     ],
 )
-def test_a_mutant_of_the_protocol_is_caught(mutant, what, by_word):
+def test_a_mutant_of_the_protocol_is_caught(mutant, what, by_word, raises):
     with pytest.raises(Violation, match=what):
-        explore(mutant, by_word=by_word)
+        explore(mutant, by_word=by_word, raises=raises)
 
 
-@pytest.mark.parametrize("mutant", ["sleep whatever the word says", "watch the busy ones alone"])
-def test_a_mutant_of_the_sleep_on_a_word_is_caught(mutant):
+@both_sleeps
+def test_a_row_of_one_that_was_replaced_must_be_marked(by_word):
+    with pytest.raises(Violation, match="row"):
+        explore("forget to mark", by_word=by_word)
+
+
+@both_ways
+@pytest.mark.parametrize(
+    ("mutant", "what"),
+    [
+        ("sleep whatever the word says", "nobody can go on"),
+        ("watch the busy ones alone", "nobody can go on"),
+        ("forget who is dying", "nobody can go on"),
+        ("sleep beside who is dying", "nobody can go on"),
+        ("replace who is dying", "row"),
+    ],
+)
+def test_a_mutant_of_the_sleep_on_a_word_is_caught(mutant, what, raises):
+    with pytest.raises(Violation, match=what):
+        explore(mutant, by_word=True, raises=raises)
+
+
+@both_ways
+def test_a_mutant_of_the_sleep_on_a_descriptor_is_caught(raises):
     with pytest.raises(Violation, match="nobody can go on"):
-        explore(mutant, by_word=True)
+        explore("take the bell, then ring", raises=raises)

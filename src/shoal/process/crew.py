@@ -96,7 +96,8 @@ class Crew:
         self._running: list[Running | None] = [None] * self.size
         self._mails: list[Mail | None] = [None] * self.size
         self._dying: list[Running] = []
-        """Workers that were buried while the kernel took their memory apart; nobody follows them before."""
+        """Workers that were buried while the kernel took their memory apart. Until then they may write, even
+        take the bell from others and not ring it: nobody is waited for, or follows them, before."""
         self.gone: dict[int, WorkerDied] = {}
         """Workers that were buried and not replaced, even if Ctrl-C came before anybody was told."""
         _require_descriptors(self.size)
@@ -210,6 +211,8 @@ class Crew:
 
         With `any_death`, also DIED where one died that had answered, while others are busy.
         """
+        if self._dying:
+            self._reap_dying()
         timeout_ns = _FOREVER_NS if timeout_s is None else max(0, int(timeout_s * 1e9))
         return self.gates.wait(timeout_ns, -1 if only is None else only, any_death)
 
@@ -297,8 +300,12 @@ class Crew:
     def _reap_dying(self) -> None:
         while self._dying:
             running = self._dying.pop()
-            running.wait(5)
-            _passed_on(running)
+            try:
+                running.wait(5)
+                _passed_on(running)
+            except BaseException:  # Ctrl-C
+                self._dying.append(running)
+                raise
             running.reap()
 
     def _obituary(

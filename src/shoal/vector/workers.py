@@ -296,8 +296,9 @@ class Workers:
         if self._local_call is not None:
             self._run_local()
         gates = self.crew.gates
-        if timeout_s is None and gates.wait(_QUICK_NS, -1, raises) == IDLE and not gates.replied:
-            if not (self._local_reports or self._kept.faults or self._kept.answers or self.crew.gone):
+        quickly = timeout_s is None and not self.crew.gone
+        if quickly and gates.wait(_QUICK_NS, -1, raises) == IDLE and not gates.replied:
+            if not (self._local_reports or self._kept.faults or self._kept.answers):
                 return NOTHING
         outcome = self._kept
         if not (raises and outcome.faults):

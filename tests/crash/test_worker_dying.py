@@ -1,0 +1,97 @@
+"""Between the first sign of its death and its end, a worker's other threads may still run for a moment."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from shoal.process.start import Running
+from tests.crash.fragile import KILL, SLOW, SLOW_S, SOON_S, actions, died, make_fragile, wait_until
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*ERROR")
+
+OWNER_DIED, WAITERS = 0x40000000, 0x80000000  # of <linux/futex.h>
+
+
+@pytest.fixture
+def envs():
+    with make_fragile(step_timeout_s=4 * SOON_S) as made:
+        made.reset(seed=0)
+        yield made
+
+
+class SpiedGates:
+    """Gates that note how many of the dead were not reaped when somebody is waited for."""
+
+    def __init__(self, crew):
+        self._crew, self._gates, self.dying = crew, crew.gates, []
+
+    def __getattr__(self, name):
+        return getattr(self._gates, name)
+
+    def wait(self, *args):
+        self.dying.append(len(self._crew._dying))
+        return self._gates.wait(*args)
+
+
+def test_nobody_is_waited_for_while_a_dead_worker_might_take_the_bell_and_not_ring_it(envs, monkeypatch):
+    monkeypatch.setattr(Running, "fate", lambda self: int(signal.SIGKILL))  # found while it is still dying
+    crew = envs._workers.crew
+    crew.gates = spied = SpiedGates(crew)
+    assert died(envs, actions(0, KILL, 2, SLOW)).env_ids == [0, 1]
+    assert len(crew._dying) == 1
+    spied.dying.clear()
+    assert envs.reset(seed=0)[0][:, 2].tolist() == [0] * 4
+    assert spied.dying and not any(spied.dying)
+
+
+def test_one_that_is_dying_when_ctrl_c_comes_is_reaped_later(envs, monkeypatch):
+    monkeypatch.setattr(Running, "fate", lambda self: int(signal.SIGKILL))
+    before = len(os.listdir("/proc/self/fd"))
+    assert died(envs, actions(0, KILL)).env_ids == [0, 1]
+    dying = list(envs._workers.crew._dying)
+
+    def interrupted(self, timeout_s):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Running, "wait", interrupted)
+        envs.reset(seed=0)
+    assert envs._workers.crew._dying == dying
+    assert envs.reset(seed=0)[0][:, 2].tolist() == [0] * 4
+    assert dying[0]._reaped and len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="signs of life are Linux's")
+def test_one_whose_guard_has_ended_is_watched_while_its_thread_may_take_the_bell_and_not_ring_it():
+    with make_fragile(on_fault="restart") as envs:
+        envs.reset(seed=0)
+        crew, found = envs._workers.crew, []
+        lines = crew.board["gates"].view(np.uint32).reshape(2, -1, 16)[0]
+        life, guard = (line[4 + (int(line[0]) - 1) // 4 :] for line in lines[3:5])  # the kernel's words
+        assert lines[3, 0] != 0 != lines[4, 0] and life[0] and guard[0]
+
+        def look():
+            wait_until(lambda: crew.gates.idle(0), SOON_S)
+            found.append(bool(life[0] & WAITERS))
+            guard[0] |= OWNER_DIED
+            life[0] &= ~np.uint32(WAITERS)
+            begin = time.monotonic()
+            while not life[0] & WAITERS and time.monotonic() - begin < SLOW_S / 2:  # some slices
+                time.sleep(0.001)
+            found.append(bool(life[0] & WAITERS))
+
+        watcher = threading.Thread(target=look)
+        envs.step_async(actions(2, SLOW))
+        watcher.start()
+        envs.step_wait()
+        watcher.join()
+        if not found[0]:
+            pytest.skip("deaths are heard of by descriptors here: no futex_waitv")
+        assert found == [True, True]
