@@ -87,7 +87,8 @@ static void a_shape_that_no_row_can_have_is_refused(void) {
     REFUSED("dimension 0 is -9223372036854775808", .ndim = 1, SHAPED(INT64_MIN), .lows = &one);
     REFUSED("dimension 0 is 9223372036854775807", .ndim = 1, SHAPED(INT64_MAX), .lows = &one);
     REFUSED("dimension 1 is 4294967296", .ndim = 2, SHAPED(1 << 26, (int64_t)1 << 32), .lows = &one);
-    REFUSED("a row has at most 67108864 elements", .ndim = 1, SHAPED((1 << 26) + 1), .lows = &one);
+    REFUSED("dimension 0 is 67108865; each is at least 1, and a row has at most 67108864 elements", .ndim = 1,
+            SHAPED((1 << 26) + 1), .lows = &one);
     REFUSED("dimension 1 is 2", .ndim = 2, SHAPED(1 << 26, 2), .lows = &one);
     REFUSED("dimension 5 is 65", .ndim = 6, SHAPED(16, 16, 16, 16, 16, 65), .lows = &one);
     ACCEPTED(.ndim = 6, SHAPED(1, 2, 3, 4, 5, 6));
