@@ -221,11 +221,12 @@ void shoal_gate_finish(shoal_gate *gates, uint32_t count, uint32_t worker, uint3
 }
 
 void shoal_bell_ring(shoal_bell *bell, int bell_fd) {
-    const uint32_t armed = atomic_load(&bell->asleep);
+    uint32_t armed = atomic_load(&bell->asleep);
     if (armed == 0)
         return; /* awake, or another worker rings */
     if (armed & SHOAL_BELL_BY_WORD) {
-        if (atomic_exchange(&bell->asleep, 0) != 0)
+        /* No other word: a parent that armed anew has looked since, and may sleep on the descriptor. */
+        if (atomic_compare_exchange_strong(&bell->asleep, &armed, 0))
             shoal_futex_wake(&bell->asleep); /* one that dies before this is watched for it */
         return;
     }

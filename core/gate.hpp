@@ -258,11 +258,12 @@ class Gates {
         Watched watched;
         std::vector<shoal_life *> guards;
         for (uint32_t w = 0; w < workers_.size(); w++) {
-            if (workers_[w].fd < 0 || !counts(w, only))
+            if (workers_[w].fd < 0)
                 continue;
-            /* The idle ones too, until the thread that rings has ended: it may die between its two steps. */
-            const bool heard = idle_too || !idle(w);
-            if (heard || !shoal_life_is_over(&gates_[w].life))
+            /* All others too, until the thread that rings has ended: it may die between its two steps. */
+            const bool heard = counts(w, only) && (idle_too || !idle(w));
+            const bool may_ring = gates_[w].life.at.load() != 0 && !shoal_life_is_over(&gates_[w].life);
+            if (heard || may_ring)
                 watched.lives.push_back(&gates_[w].life);
             if (heard && gates_[w].guard_life.at.load() != 0)
                 guards.push_back(&gates_[w].guard_life);

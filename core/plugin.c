@@ -183,9 +183,14 @@ static int check_field(const shoal_field *field, const char *role, uint64_t inde
 static int check_fields(const shoal_fields *fields, const char *role, shoal_message *why) {
     if (fields->count == 0)
         return refuse(why, "describe declared no %s", role);
+    uint64_t elements = 0;
     for (uint64_t i = 0; i < fields->count; i++) {
         if (check_field(&fields->items[i], role, i, fields->count, why) != 0)
             return -1;
+        elements += shoal_field_elements(&fields->items[i]);
+        if (elements > MAX_ELEMENTS)
+            return refuse(why, "a row of the %ss has more than %llu elements", role,
+                          (unsigned long long)MAX_ELEMENTS);
         for (uint64_t j = 0; j < i; j++)
             if (fields->items[i].name != NULL && fields->items[j].name != NULL &&
                 strcmp(fields->items[i].name, fields->items[j].name) == 0)

@@ -90,7 +90,10 @@ class Stepper {
     nb::list fields(uint64_t env) const;
     void close();
     uint64_t finished() const { return finished_; }
-    uint64_t moves() const { return moves_; }
+    uint64_t moves() const {
+        require_open();
+        return moves_;
+    }
     nb::dict statistics() const;
 
     /* For a Flow over the same environments. */
@@ -123,6 +126,7 @@ class Stepper {
     void require_begun() const;
     Slot &take_slot(bool &copied);
     void reset_slot(nb::object mask, const Slot &slot);
+    bool had_ended(const uint8_t *chosen) const;
     nb::object result(const Slot &slot, bool copied);
     void take_actions(nb::handle actions, Buffer *views, uint64_t rows);
     bool take_array(uint64_t f, nb::handle given, Buffer &view, uint64_t rows);
@@ -150,7 +154,7 @@ class Stepper {
     std::unique_ptr<Slot> into_; /* where step_into last wrote, kept for a masked reset */
     const Slot *last_ = nullptr; /* the environments' present observations */
     uint64_t num_envs_, rows_, fields_, finished_ = 0, forks_;
-    uint64_t moves_ = 0; /* steps, restores, and resets but for SHOAL_DISABLED's of those that ended */
+    uint64_t moves_ = 0; /* steps, restores, and resets of environments that had not ended */
     uint32_t flags_;
     std::vector<uint8_t> over_; /* SHOAL_DISABLED: environments that ended and were not reset */
     uint32_t turn_ = 0;
@@ -256,6 +260,14 @@ inline nb::object Stepper::observation(const Slot &slot) const {
     return all;
 }
 
+/* Whether all of these environments (NULL: all there are) had ended, which their last rows say. */
+inline bool Stepper::had_ended(const uint8_t *chosen) const {
+    for (size_t env = 0; env < over_.size(); env++)
+        if ((chosen == nullptr || chosen[env] != 0) && over_[env] == 0)
+            return false;
+    return !over_.empty();
+}
+
 inline void Stepper::reset_slot(nb::object mask, const Slot &slot) {
     Buffer chosen;
     if (!mask.is_none())
@@ -263,11 +275,11 @@ inline void Stepper::reset_slot(nb::object mask, const Slot &slot) {
     shoal_targets targets = slot.targets();
     shoal_engine_reset(engine_, mask.is_none() ? nullptr : static_cast<const uint8_t *>(chosen->buf),
                        &targets);
+    moves_ += !had_ended(mask.is_none() ? nullptr : static_cast<const uint8_t *>(chosen->buf));
     for (size_t i = 0; i < over_.size() && !mask.is_none(); i++)
         over_[i] &= !static_cast<const uint8_t *>(chosen->buf)[i];
     if (mask.is_none() || std::none_of(over_.begin(), over_.end(), [](uint8_t flag) { return flag != 0; }))
         over_.clear();
-    moves_ += mask.is_none() || !disabled_;
     last_ = &slot;
     began_ = true;
     if (is_due())
@@ -612,6 +624,7 @@ inline void Stepper::restore(uint64_t env, nb::bytes data) {
         saved.rng.inc_low % 2 == 0 ||
         (extension->restore == nullptr && saved.part_bytes != spec.instance_bytes))
         hooks_.attr("refuse")("bad checkpoint");
+    moves_++;
     const char *at = data.c_str() + sizeof saved;
     const char *part = data.c_str() + fixed;
     if (extension->restore != nullptr) {
@@ -633,7 +646,6 @@ inline void Stepper::restore(uint64_t env, nb::bytes data) {
     }
     arrays_.elapsed[env] = saved.elapsed;
     began_ = true;
-    moves_++;
 }
 
 inline nb::tuple Stepper::render(uint64_t env) {

@@ -6,7 +6,7 @@ import pytest
 
 from shoal.cluster import SimulatedCluster
 
-WITHOUT_RAY = {"test_engine.py", "test_messages.py", "test_model.py"}
+WITHOUT_RAY = {"test_engine.py", "test_messages.py", "test_model.py", "test_runner.py"}
 
 
 def pytest_collection_modifyitems(items):

@@ -16,7 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { WORKERS = 4, ROUNDS = 26000, WORDS = 13, WORK = 1, END = 2 };
+enum { WORKERS = 4, ROUNDS = 26000, TURNS = 700000, WORDS = 13, WORK = 1, END = 2 };
 
 /* What must be seen after go and done; nothing of it is atomic. */
 typedef struct payload {
@@ -334,6 +334,36 @@ static void the_last_of_the_workers_rings_and_only_for_a_parent_that_sleeps(void
     close_world(w);
 }
 
+static void *ring_all_the_time(void *argument) {
+    world *w = argument;
+    while (atomic_load(&w->gates[0].go) == 0)
+        shoal_bell_ring(&w->bell, w->ring_fd);
+    return NULL;
+}
+
+static void who_found_a_word_takes_no_bell_that_was_armed_for_the_descriptor_since(void) {
+    world *w = open_world(0);
+    pthread_t ringer;
+    CHECK_EQUAL(pthread_create(&ringer, NULL, ring_all_the_time, w), 0);
+    uint64_t taken = 0, heard = 0;
+    for (uint32_t turn = 0; turn < TURNS; turn++) {
+        shoal_bell_arm(&w->bell, SHOAL_BELL_ALL | SHOAL_BELL_BY_WORD);
+        for (volatile uint32_t i = 0; i < turn % 40; i++)
+            ;
+        heard += atomic_load(&w->bell.asleep) == 0;
+        shoal_bell_arm(&w->bell, SHOAL_BELL_ALL);
+        for (volatile uint32_t i = 0; i < 300; i++)
+            ;
+        taken += atomic_load(&w->bell.asleep) == 0;
+        shoal_bell_disarm(&w->bell);
+    }
+    atomic_store(&w->gates[0].go, 1);
+    CHECK_EQUAL(pthread_join(ringer, NULL), 0);
+    CHECK(heard > 0); /* else nothing of this was tested */
+    CHECK_EQUAL(taken, 0);
+    close_world(w);
+}
+
 static void a_parent_that_sleeps_for_one_worker_is_rung_by_that_one_alone(void) {
     world *w = open_world(0);
     for (uint32_t i = 0; i < 2; i++) {
@@ -582,6 +612,7 @@ int main(void) {
     setvbuf(stdout, NULL, _IONBF, 0); /* children are forked */
     alarm(300);                       /* a lost hand-off hangs */
     RUN(the_last_of_the_workers_rings_and_only_for_a_parent_that_sleeps);
+    RUN(who_found_a_word_takes_no_bell_that_was_armed_for_the_descriptor_since);
     RUN(a_parent_that_sleeps_for_one_worker_is_rung_by_that_one_alone);
     RUN(a_ring_left_over_ends_the_next_sleep_and_no_other);
     RUN(a_parent_that_sleeps_on_the_word_is_woken_there_and_not_by_the_descriptor);

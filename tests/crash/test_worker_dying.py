@@ -11,8 +11,10 @@ import time
 import numpy as np
 import pytest
 
+from shoal.process.crew import TIMEOUT
+from shoal.process.launcher import Launcher
 from shoal.process.start import Running
-from tests.crash.fragile import KILL, SLOW, SLOW_S, SOON_S, actions, died, make_fragile, wait_until
+from tests.crash.fragile import KILL, SLOW, SLOW_S, SOON_S, actions, at_most, died, make_fragile, wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*ERROR")
 
@@ -68,6 +70,49 @@ def test_one_that_is_dying_when_ctrl_c_comes_is_reaped_later(envs, monkeypatch):
     assert dying[0]._reaped and len(os.listdir("/proc/self/fd")) == before
 
 
+def test_one_that_is_long_in_dying_does_not_make_a_wait_longer_than_asked(envs, monkeypatch):
+    monkeypatch.setattr(Running, "fate", lambda self: int(signal.SIGKILL))
+    assert died(envs, actions(0, KILL)).env_ids == [0, 1]
+    crew = envs._workers.crew
+    with monkeypatch.context() as patched, at_most(0.2 + SOON_S):
+        patched.setattr(Running, "wait", lambda self, timeout_s: time.sleep(max(0, timeout_s)))
+        assert crew.wait(0.2) == TIMEOUT
+    assert len(crew._dying) == 1
+    assert envs.reset(seed=0)[0][:, 2].tolist() == [0] * 4 and not crew._dying
+
+
+def test_ctrl_c_while_one_is_reaped_keeps_it_for_later(envs, monkeypatch):
+    monkeypatch.setattr(Running, "fate", lambda self: int(signal.SIGKILL))
+    before = len(os.listdir("/proc/self/fd"))
+    assert died(envs, actions(0, KILL)).env_ids == [0, 1]
+
+    def interrupted(self, pid, timeout_s):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Launcher, "exit_status", interrupted)
+        envs.reset(seed=0)
+    assert len(envs._workers.crew._dying) == 1
+    assert envs.reset(seed=0)[0][:, 2].tolist() == [0] * 4
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="signs of life are Linux's")
+def test_who_waits_for_one_worker_watches_all_that_may_take_the_bell(envs):
+    crew = envs._workers.crew
+    line = crew.board["gates"].view(np.uint32).reshape(2, -1, 16)[1, 3]
+    life = line[4 + (int(line[0]) - 1) // 4 :]
+    envs.step_async(actions(0, SLOW))
+    wait_until(lambda: crew.gates.idle(1), SOON_S)
+    crew.wait(0.01)
+    if not life[0] & WAITERS:
+        pytest.skip("deaths are heard of by descriptors here: no futex_waitv")
+    life[0] &= ~np.uint32(WAITERS)
+    assert crew.wait(0.01, 0) == TIMEOUT
+    assert life[0] & WAITERS
+    envs.step_wait()
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="signs of life are Linux's")
 def test_one_whose_guard_has_ended_is_watched_while_its_thread_may_take_the_bell_and_not_ring_it():
     with make_fragile(on_fault="restart") as envs:
@@ -79,6 +124,9 @@ def test_one_whose_guard_has_ended_is_watched_while_its_thread_may_take_the_bell
 
         def look():
             wait_until(lambda: crew.gates.idle(0), SOON_S)
+            begin = time.monotonic()
+            while not life[0] & WAITERS and time.monotonic() - begin < SLOW_S / 4:
+                time.sleep(0.001)
             found.append(bool(life[0] & WAITERS))
             guard[0] |= OWNER_DIED
             life[0] &= ~np.uint32(WAITERS)

@@ -8,6 +8,7 @@ is told of deaths by the kernel, kills whom it holds for late, and starts anothe
 The parent sleeps on its descriptor, which keeps a ring until it is heard, or on the bell's own word: then
 the kernel lets it sleep only if the word still says so, and a wake-up reaches who sleeps just then or nobody.
 Then too it is told of a death by the first thread of that process to end, while another may still write.
+Where it sleeps on words it sleeps on its descriptor all the same while a replacement has no sign of life yet.
 
 A dead worker's number is given back for it, so that others ring. Once it has ended for certain (it might
 take the bell and not ring it) these are waited for, and another takes its place, its row marked. With
@@ -25,6 +26,7 @@ from typing import Any, NamedTuple
 
 WORKERS = 2
 FIRST = -1  # the number of a row that shows a replacement's first observation
+DESCRIPTOR, WORD = 1, 2  # how the parent sleeps
 
 
 class Worker(NamedTuple):
@@ -49,13 +51,15 @@ class State(NamedTuple):
     gates: tuple[Gate, ...] = (Gate(),) * WORKERS
     parent: str = "post 0"
     step: int = 0
-    armed: bool = False  # the bell: the parent says that it sleeps
-    rung: bool = False
+    armed: int = 0  # the bell: whether the parent says that it sleeps, and how
+    woken: bool = False  # it was woken as it slept on the word
+    rung: bool = False  # the descriptor was rung
     polled: frozenset[int] = frozenset()  # whose deaths end the parent's sleep: who was busy before it
     marked: frozenset[int] = frozenset()  # workers that were replaced in this step
     crashes: int = 1
     late: int = 1  # how often the parent may still hold somebody for late
     ghost: tuple[int, Worker] | None = None  # one that was replaced and not killed: a mutant's
+    how: int = DESCRIPTOR
     by_word: bool = False
     raises: bool = False
     lost: frozenset[int] = frozenset()  # whose numbers were given back for them, until they are replaced
@@ -128,12 +132,15 @@ def work(
         all_idle = all(map(is_idle, state.gates))
         mine = w == 0 if mutant == "only one of them rings" else True
         yield to("write" if state.armed and all_idle and mine else "look")
-    elif worker.at == "write":  # of several, one takes a bell that is a word; it may die before it rings
-        taken = state.by_word or mutant == "take the bell, then ring"
-        yield to("wake" if state.armed else "look", armed=state.armed and not taken)
-    elif state.by_word:
-        yield to("look", rung=state.rung or state.parent == "asleep")
-    else:  # a descriptor keeps it
+    elif worker.at == "write":
+        taken = {"armed": 0} if mutant == "take the bell, then ring" and state.armed == DESCRIPTOR else {}
+        yield to(("look", "ring it", "take")[state.armed], **taken)
+    elif worker.at == "take":  # of several, one takes a bell that is a word; it may die before it wakes
+        as_found = state.armed == WORD or (state.armed and mutant == "take whatever is there")
+        yield to("wake", armed=0) if as_found else to("look")
+    elif worker.at == "wake":
+        yield to("look", woken=state.woken or (state.parent == "asleep" and state.how == WORD))
+    else:
         yield to("look", rung=True)
 
 
@@ -173,42 +180,39 @@ def step_parent(state: State, steps: int, mutant: str) -> Iterator[State]:
     elif at == "arm":
         after = "sleep" if mutant == "parent: no second look" else "again"
         polled = set(busy)
-        if state.by_word and mutant != "watch the busy ones alone":  # who rings may die before it wakes
+        begins = any(worker.at == "begin" and worker.life for worker in state.workers)
+        how = WORD if state.by_word and not begins else DESCRIPTOR
+        if how == WORD and mutant != "watch the busy ones alone":  # who rings may die before it wakes
             gone = is_over if mutant == "forget who is dying" else is_gone
             polled |= {w for w in range(WORKERS) if not gone(state.workers[w]) and w not in state.lost}
-        yield replace(state, parent=after, armed=True, polled=frozenset(polled))
+        yield replace(state, parent=after, armed=how, how=how, polled=frozenset(polled))
     elif at == "again":
         yield (
             replace(state, parent="sleep")
             if busy
-            else replace(state, parent="look", armed=False, polled=frozenset())
+            else replace(state, parent="look", armed=0, polled=frozenset())
         )
-    elif at == "sleep" and state.by_word:
+    elif at == "sleep" and state.how == WORD:
         if state.armed or mutant == "sleep whatever the word says":
             yield replace(state, parent="asleep")
         else:
-            after = "bury" if dead else "look"
-            yield replace(state, parent=after, rung=False, polled=frozenset())
+            yield replace(state, parent="bury" if dead else "look", polled=frozenset())
     elif at in ("sleep", "asleep"):
         heard = any(is_over(state.workers[w]) for w in state.polled & {*busy, *dead})
         heard |= any(is_gone(state.workers[w]) for w in state.polled)
-        if state.rung or (heard and mutant != "deaf to a death"):
-            after = "bury" if dead else "look"
-            yield replace(state, parent=after, armed=False, rung=False, polled=frozenset())
+        awake = {"armed": 0, "woken": False, "polled": frozenset()}
+        if state.how == DESCRIPTOR:
+            awake["rung"] = False
+        rung = state.woken if state.how == WORD else state.rung
+        if rung or (heard and mutant != "deaf to a death"):
+            yield replace(state, parent="bury" if dead else "look", **awake)
         if state.late and busy:  # step_timeout_s is over
             workers, ghost = state.workers, None
             for w in busy:
                 if mutant == "replace without killing" and workers[w].alive:
                     ghost = w, workers[w]
                 workers = put(workers, w, replace(workers[w], alive=False))
-            moved = {
-                "parent": "bury",
-                "armed": False,
-                "rung": False,
-                "polled": frozenset(),
-                "late": state.late - 1,
-            }
-            yield replace(state, workers=workers, ghost=ghost, **moved)
+            yield replace(state, parent="bury", late=state.late - 1, workers=workers, ghost=ghost, **awake)
     elif at == "bury":
         gates = state.gates
         for w in dead if mutant != "leave its number open" else []:

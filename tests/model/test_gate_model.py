@@ -52,6 +52,7 @@ def test_a_row_of_one_that_was_replaced_must_be_marked(by_word):
         ("forget who is dying", "nobody can go on"),
         ("sleep beside who is dying", "nobody can go on"),
         ("replace who is dying", "row"),
+        ("take whatever is there", "nobody can go on"),
     ],
 )
 def test_a_mutant_of_the_sleep_on_a_word_is_caught(mutant, what, raises):

@@ -212,6 +212,8 @@ def test_a_child_that_cannot_have_a_number_of_its_own_is_closed_not_its_parents_
     [
         ('"capacity": 8', '"capacity": 0'),
         ("<f8", "|O8"),
+        ('"protocol": 1, "c', '"protocol":1.5,"c'),
+        ('"protocol": 1, "c', '"protocol":"1","c'),
         ('"stride": 64', '"stride": 00'),
         ('"capacity": 8, "stride": 64, ', '"capacity":1e999,"stride":64,'),
         ("[3], 8]", "[3], 9]"),

@@ -12,6 +12,7 @@ from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode
 
 import shoal
+from shoal.errors import ClosedError
 from shoal.native.build import build
 from tests.native.conftest import REAL
 from tests.vector.test_process_envs import assert_same, logged
@@ -238,6 +239,46 @@ def test_the_resets_of_mode_disabled_are_part_of_a_rollout(backend):
                 rollout.observations[t + 1] = envs.reset(options={"reset_mask": over})[0]
                 resets += 1
         assert resets > 3 and rollout.t == 60
+
+
+@both
+@pytest.mark.parametrize("env", ["CartPole-v1", "Snake-v0"])
+@pytest.mark.parametrize("which", ["all", "all by mask", "one"])
+def test_in_mode_disabled_too_only_what_had_ended_begins_anew_in_a_rollout(backend, env, which):
+    with make(backend, env, autoreset_mode=AutoresetMode.DISABLED, max_episode_steps=3) as envs:
+        rollout, actions = envs.rollout(9), np.zeros(envs.num_envs, np.int64)
+        mask = np.arange(envs.num_envs) < (envs.agents_per_env if which == "one" else envs.num_envs)
+        options = None if which == "all" else {"reset_mask": mask}
+        rollout.start(envs.reset(seed=0)[0])
+        rollout.step(actions)
+        envs.reset(options=options)  # nobody has ended
+        with pytest.raises(shoal.ShoalError, match="no longer at row 1"):
+            rollout.step(actions)
+        rollout.start(envs.reset()[0])
+        for _ in range(3):
+            rollout.step(actions)
+        assert (rollout.terminated[2] | rollout.truncated[2]).all()  # the time limit of all of them
+        rollout.observations[3] = envs.reset(options=options)[0]
+        if which == "one":
+            rollout.observations[3] = envs.reset(options={"reset_mask": ~mask})[0]
+        rollout.step(actions)
+        envs.reset(options=options)
+        with pytest.raises(shoal.ShoalError, match="no longer at row 4"):
+            rollout.step(actions)
+
+
+@both
+def test_start_changes_nothing_where_it_raises(backend):
+    envs = make(backend)
+    rollout = envs.rollout(3)
+    rollout.start(envs.reset(seed=0)[0])
+    rollout.step(np.zeros(6, np.int64))
+    kept = rollout.observations.copy()
+    envs.close()
+    with pytest.raises(ClosedError):
+        rollout.start(kept[1])
+    assert_same(rollout.observations, kept)
+    assert rollout.t == 1
 
 
 def at(blocks, t):

@@ -79,11 +79,11 @@ class Runner:
             if request.number != request.first:
                 return None
             self._begin(request)
-        if self._block is None or self._block.length != request.length:
-            self._block = envs.rollout(request.length)
         if self._now is None:  # a step failed, and what came of it is not known
             self._now = envs.reset()[0]
             self._over = np.zeros(envs.num_envs, np.bool_)
+        if self._block is None or self._block.length != request.length:
+            self._block = envs.rollout(request.length)
         self._adopt(request)
         self._number = request.number
         block, over, fault = self._block, self._over, self._fault
@@ -116,6 +116,7 @@ class Runner:
     def reset(self, learner: int, seed: Any) -> tuple[Any, dict[str, Any]]:
         """As the environments' own; for stepping from afar."""
         self._require(learner)
+        self._now = None
         seen, info = self._opened().reset(seed=seed)
         self._now, self._over = seen, np.zeros(self._envs.num_envs, np.bool_)
         return seen, info
@@ -123,6 +124,7 @@ class Runner:
     def step(self, learner: int, actions: Any) -> Any:
         """Likewise."""
         self._require(learner)
+        self._now = None
         result = self._opened().step(actions)
         self._now, self._over = result[0], result[2] | result[3]
         return result

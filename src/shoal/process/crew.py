@@ -10,6 +10,7 @@ means to a learner and whether to replace a worker is decided above it.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import pickle
 import resource
@@ -49,6 +50,8 @@ from shoal.state.session import watch_fields
 __all__ = ["DIED", "IDLE", "TIMEOUT", "Crew", "Plan", "checked_makers", "surroundings"]
 
 IDLE, TIMEOUT, DIED = 0, 1, 2
+_DYING_S = 5.0
+"""For what the kernel is long in taking apart, or writes to a core file, nobody waits longer."""
 _GATE_BYTES, _BELL_BYTES, _TAIL_BYTES = 320, 64, 4096
 _FOREVER_NS = 2**62
 _DESCRIPTORS = 5
@@ -121,7 +124,7 @@ class Crew:
 
     def start(self, workers: Sequence[int] | None = None) -> None:
         """Starts workers; each answers with its facts (`answer`) when its environments are made."""
-        self._reap_dying()
+        self._reap_dying(_DYING_S)
         chosen = list(range(self.size) if workers is None else workers)
         for w in chosen:  # all of them first: while one begins to run, the next is forked
             plan = self.plans[w]
@@ -212,7 +215,10 @@ class Crew:
         With `any_death`, also DIED where one died that had answered, while others are busy.
         """
         if self._dying:
-            self._reap_dying()
+            begin = time.monotonic()
+            if not self._reap_dying(timeout_s):
+                return TIMEOUT
+            timeout_s = None if timeout_s is None else timeout_s - (time.monotonic() - begin)
         timeout_ns = _FOREVER_NS if timeout_s is None else max(0, int(timeout_s * 1e9))
         return self.gates.wait(timeout_ns, -1 if only is None else only, any_death)
 
@@ -297,16 +303,17 @@ class Crew:
         self.gates.watch(worker, -1, False)
         return error
 
-    def _reap_dying(self) -> None:
+    def _reap_dying(self, timeout_s: float | None) -> bool:
+        """Whether all of them have ended by then."""
+        deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
         while self._dying:
-            running = self._dying.pop()
-            try:
-                running.wait(5)
-                _passed_on(running)
-            except BaseException:  # Ctrl-C
-                self._dying.append(running)
-                raise
+            running = self._dying[-1]
+            if not running.wait(min(deadline - time.monotonic(), 3600)):
+                return False
+            _passed_on(running)
             running.reap()
+            self._dying.pop()
+        return True
 
     def _obituary(
         self, plan: Plan, pid: int, status: int | None, tail: str, late_s: float | None, is_another: bool
@@ -364,7 +371,9 @@ class Crew:
                     running.reap()
                     self._running[w] = None
                 self.gates.watch(w, -1, False)
-            self._reap_dying()
+            self._reap_dying(_DYING_S)
+            while self._dying:
+                self._dying.pop().reap()
         self.board.close()
         for fd in {self._bell_fd, self._ring_fd, self._parent_fd}:
             if fd >= 0:

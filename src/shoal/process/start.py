@@ -73,6 +73,8 @@ class Running:
 
     def wait(self, timeout_s: float) -> bool:
         """Waits for its end; whether it came."""
+        if self._reaped:
+            return True
         waiter = select.poll()
         waiter.register(self.death_fd, 0 if self.death_is_hangup else select.POLLIN)
         deadline = time.monotonic() + timeout_s

@@ -34,6 +34,7 @@ Durability: TypeAlias = Literal["process", "sync"]
 
 _PROTOCOL = 1
 """How rows are claimed, written and checked: core/ring.h, core/durable.h."""
+_UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
 _WRITERS = 1024
 _LINE = 64
 _WORD = 8
@@ -123,7 +124,9 @@ class Records:
         """The ring in a segment that another process made."""
         try:
             facts = json.loads(bytes(segment["schema"]))
-            if (protocol := int(facts["protocol"])) != _PROTOCOL:
+            if type(protocol := facts["protocol"]) is not int:
+                raise ValueError(f"its protocol is {protocol!r}")
+            if protocol != _PROTOCOL:
                 raise VersionError(
                     f"{segment!r} is a ring of protocol {protocol}, this version of Shoal speaks "
                     f"{_PROTOCOL}; save() its rows with the version that wrote it, and load() them here",
@@ -143,7 +146,7 @@ class Records:
             if segment["rows"].shape != (capacity, stride) or segment["rows"].dtype != np.uint8:
                 raise ValueError("its rows are not as many or as long as it says")
             self._adopt(segment, capacity, stride, columns, facts["facts"], checks)
-        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, LayoutError) as error:
+        except (*_UNREADABLE, LayoutError) as error:
             why = f"it has no {error}" if isinstance(error, KeyError) else error
             raise CorruptFileError(f"{segment!r} does not hold a replay buffer: {why}") from error
         return self

@@ -104,6 +104,11 @@ class Rows:
         """Every field of the observations, a row per result."""
         return [leaf.reshape(self.rows + self.ahead, -1) for leaf in self._leaves if leaf.size]
 
+    def ended(self, row: int, rows: int, worlds: int) -> NDArray[np.bool_]:
+        """The environments all of whose agents are done by the step whose rewards begin at `row`."""
+        over = self.terminated[row : row + rows] | self.truncated[row : row + rows]
+        return np.asarray(over.reshape(worlds, -1).all(axis=1))
+
     def copy_rows(self, other: Rows, row: int, which: NDArray[np.bool_]) -> None:
         """Takes over observations of `other`, where its first environment lies at `row`."""
         self.values = list(other.values)

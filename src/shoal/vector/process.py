@@ -163,7 +163,9 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         """What workers that a reset has brought back say of themselves."""
         self._mask: Any = None
         self._vector_steps = self._waited_ns = self._infos_ns = 0
-        self._moves = 0  # steps, restores, and resets but for those of some when autoreset is DISABLED
+        self._moves = 0  # steps, restores, and resets of environments that had not ended
+        self._ended: NDArray[np.bool_] | None = None
+        """Which had before a reset, where nobody resets them but the caller; None: a step is newer."""
         division = make_plans(
             env_fns,
             self.autoreset_mode,
@@ -305,6 +307,9 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         if self._info is not None:
             arguments.no_options(others)
         self._let_go()
+        if self._ended is None and self.autoreset_mode == AutoresetMode.DISABLED:
+            rows, row = self._lender.last
+            self._ended = rows.ended(row, self.num_envs, self.num_worlds)
         self._mending = bool(self._repair.lost)
         slot = self._lender.first if self._flight is not None else self._lender.take()
         if mask is not None:
@@ -414,11 +419,17 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         if kind == "step":
             self._vector_steps += 1
             self._moves += 1
+            self._ended = None
             self._waited_ns += time.perf_counter_ns() - begin
         reports: list[Any] = []
         if kind == "reset":
             reports, self._revived = self._revived, []
-            self._moves += self._mask is None or self.autoreset_mode != AutoresetMode.DISABLED
+            if self._ended is None:
+                self._moves += 1
+            else:
+                chosen = slice(None) if self._mask is None else self._mask
+                self._moves += not self._ended[chosen].all()
+                self._ended[chosen] = False
         owed = self._repair.owed if kind == "step" else ()
         if outcome is NOTHING and not owed:
             return reports, into
@@ -613,10 +624,15 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def _moves_made(self) -> int:
         self._require_ready("step")
-        self._catch_up()
+        if self._abandoned in ("step", "reset"):
+            raise ShoalError(
+                f"a {self._abandoned} that nobody waited for is under way, so no observation shows where the "
+                "environments are; call reset(), or step() once, then start(observation)"
+            )
         return self._moves
 
     def _step_into(self, block: Rows, t: int, actions: Any) -> dict[str, Any]:
+        self._catch_up()
         row = t * self.num_envs
         self._post_step(self._taken(actions), block, row)
         reports, _ = self._finish("step", None)

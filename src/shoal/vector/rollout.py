@@ -53,9 +53,10 @@ class Rollout:
                     "start takes the observation that reset or the last step returned: expected "
                     f"{block.dtype}{list(block.shape[1:])}, found {_found(part)}"
                 )
+        here = self._moves()
         for block, part in _pairs(self.observations, observation, "the observation"):
             block[0] = part
-        self._here, self.t = self._moves(), 0
+        self._here, self.t = here, 0
 
     def step(self, actions: Any) -> dict[str, Any]:
         """Steps: actions, rewards and flags go into row t, observations into row t + 1. Returns the info."""
