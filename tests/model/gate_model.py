@@ -69,8 +69,15 @@ class Violation(Exception):
     """The protocol broke a promise."""
 
 
+_PLACES = {kind: {name: i for i, name in enumerate(kind._fields)} for kind in (Worker, Gate, State)}
+
+
 def replace(value: Any, **changes: object) -> Any:
-    return value._replace(**changes)
+    """What `_replace` does, twice as fast: millions of states are made."""
+    values, places = list(value), _PLACES[type(value)]
+    for name, new in changes.items():
+        values[places[name]] = new
+    return tuple.__new__(type(value), values)
 
 
 def put(values: tuple, place: int, value: object) -> tuple:
