@@ -318,6 +318,18 @@ class VersionError(SegmentError):
     expected: int
 
 
+UNREADABLE = (
+    ValueError,
+    TypeError,
+    KeyError,
+    IndexError,
+    AttributeError,
+    OverflowError,  # 1e999 is a number of JSON
+    RecursionError,
+)
+"""What it raises to take apart JSON that somebody else wrote, which may be anything."""
+
+
 @contextmanager
 def telling(action: str, kind: type[ShoalError] | None = None, advice: str = "") -> Iterator[None]:
     """What the system refuses within is told as "cannot ACTION: why; what to do"; None: as an OSError."""

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import DTypeLike
 
-from shoal.errors import LayoutError
+from shoal.errors import UNREADABLE, LayoutError
 
 __all__ = ["ALIGNMENT", "Field", "FieldSpec", "Layout"]
 
@@ -156,7 +156,7 @@ class Layout(Mapping[str, Field]):
             fields = {name: (dtype, shape) for name, dtype, shape in specs}
             for dtype, _ in fields.values():
                 stored_dtype(dtype)
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except UNREADABLE as error:
             raise LayoutError(f"not the schema of a layout: {error}") from error
         layout = cls(fields)
         if layout.schema != schema:

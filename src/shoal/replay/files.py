@@ -24,7 +24,7 @@ from numpy.lib.format import (
 )
 from numpy.typing import NDArray
 
-from shoal.errors import CorruptFileError, VersionError, telling
+from shoal.errors import UNREADABLE, CorruptFileError, VersionError, telling
 from shoal.memory.layout import stored_dtype
 from shoal.replay.batches import Batch
 from shoal.replay.buffer import ReplayBuffer, made
@@ -105,15 +105,7 @@ def load(directory: Path, seed: int | None) -> ReplayBuffer:
         }
         ids = _read(directory / "ids.npy", np.dtype(np.uint64), (count,))
         facts = dict(manifest["facts"])
-    except (
-        KeyError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        OverflowError,
-        RecursionError,
-        FileNotFoundError,
-    ) as error:
+    except (*UNREADABLE, FileNotFoundError) as error:
         raise CorruptFileError(
             f"{str(directory)!r} does not hold a saved replay buffer: {_said(error)}"
         ) from error

@@ -23,7 +23,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal import _core
-from shoal.errors import CorruptFileError, LayoutError, NameInUse, SegmentError, VersionError, telling
+from shoal.errors import (
+    UNREADABLE,
+    CorruptFileError,
+    LayoutError,
+    NameInUse,
+    SegmentError,
+    VersionError,
+    telling,
+)
 from shoal.memory import Layout, Segment
 from shoal.memory.allocate import reopen
 from shoal.memory.layout import FieldSpec, stored_dtype
@@ -34,7 +42,6 @@ Durability: TypeAlias = Literal["process", "sync"]
 
 _PROTOCOL = 1
 """How rows are claimed, written and checked: core/ring.h, core/durable.h."""
-_UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
 _WRITERS = 1024
 _LINE = 64
 _WORD = 8
@@ -146,7 +153,7 @@ class Records:
             if segment["rows"].shape != (capacity, stride) or segment["rows"].dtype != np.uint8:
                 raise ValueError("its rows are not as many or as long as it says")
             self._adopt(segment, capacity, stride, columns, facts["facts"], checks)
-        except (*_UNREADABLE, LayoutError) as error:
+        except (*UNREADABLE, LayoutError) as error:
             why = f"it has no {error}" if isinstance(error, KeyError) else error
             raise CorruptFileError(f"{segment!r} does not hold a replay buffer: {why}") from error
         return self

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.errors import ClosedError, SegmentError, SessionError
+from shoal.errors import UNREADABLE, ClosedError, SegmentError, SessionError
 from shoal.state import names, notes
 from shoal.state.exports import described
 from shoal.state.notes import COUNTERS, FACTS, MAX_WATCHED, WATCH, WINDOW, Note
@@ -250,7 +250,7 @@ class Session:
             facts: dict[str, Any] = json.loads(os.pread(note.fd, _MOST_FACTS, 0))
             if not isinstance(facts["num_worlds"], int):
                 raise ValueError("num_worlds is no number")
-        except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
+        except (*UNREADABLE, OSError) as error:
             raise SessionError(f"session {self._name!r}: its facts cannot be read: {error}") from error
         finally:
             os.close(note.fd)

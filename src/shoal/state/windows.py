@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from shoal import _core
-from shoal.errors import SessionError
+from shoal.errors import UNREADABLE, SessionError
 from shoal.memory import Layout, Segment
 from shoal.memory.layout import stored_dtype
 from shoal.state.snapshot import Category, Field, Snapshot
@@ -53,15 +53,7 @@ def decode(stamps: list[int], content: bytearray) -> Snapshot:
             field = _field(entry, content, begin)
             (world if entry["part"] == "world" else step)[field.name] = field
         return Snapshot(stamps[0], stamps[1], stamps[2], stamps[3], world, step, str(head["error"]))
-    except (
-        ValueError,
-        TypeError,
-        KeyError,
-        IndexError,
-        AttributeError,
-        OverflowError,
-        RecursionError,
-    ) as error:
+    except UNREADABLE as error:
         raise SessionError(
             f"what the run published cannot be understood ({error}); is it of another version of Shoal?"
         ) from error
