@@ -59,7 +59,7 @@ typedef struct shoal_field {
     uint32_t kind; /* shoal_kind */
     uint32_t ndim;
     uint32_t reserved;             /* 0 */
-    int64_t shape[SHOAL_MAX_NDIM]; /* of one agent's row; at most 2**26 elements */
+    int64_t shape[SHOAL_MAX_NDIM]; /* of one agent's row; its fields have at most 2**26 elements */
     double low, high;              /* for every element, unless: */
     const double *lows, *highs;    /* one bound per element; may be NULL */
 } shoal_field;

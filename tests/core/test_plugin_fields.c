@@ -96,6 +96,25 @@ static void a_shape_that_no_row_can_have_is_refused(void) {
     ACCEPTED(.ndim = 0, SHAPED(-5)); /* not a dimension */
 }
 
+static void the_fields_of_a_row_have_a_limit_in_all(void) {
+    for (int64_t more = 0; more < 2; more++) {
+        memset(&plan, 0, sizeof plan);
+        plan.spec.lanes = plan.spec.agents = 1;
+        plan.counts[0] = 2, plan.counts[1] = 1;
+        plan.fields[0][0] =
+            (shoal_field){.name = "a", .dtype = SHOAL_BOOL, .ndim = 1, .shape = {(1 << 26) - 1}, .high = 1};
+        plan.fields[0][1] =
+            (shoal_field){.name = "b", .dtype = SHOAL_BOOL, .ndim = 1, .shape = {1 + more}, .high = 1};
+        plan.fields[1][0] = GOOD;
+        shoal_description description;
+        shoal_message why;
+        CHECK_EQUAL(shoal_plugin_describe(&PLUGIN, NULL, &description, &why), more == 0 ? 0 : -1);
+        CHECK(more == 0 ||
+              strcmp(why.text, "a row of the observations has more than 67108864 elements") == 0);
+        shoal_description_free(&description);
+    }
+}
+
 static void a_kind_must_go_with_its_dtype_and_shape(void) {
     REFUSED("a discrete field needs an integer dtype", .dtype = SHOAL_FLOAT32, .kind = SHOAL_DISCRETE);
     REFUSED("a discrete field needs an integer dtype", .dtype = SHOAL_BOOL, .kind = SHOAL_MULTI_DISCRETE);
@@ -287,6 +306,7 @@ static void a_random_description_is_refused_or_holds_what_was_checked(void) {
 int main(void) {
     RUN(an_unknown_dtype_or_kind_is_refused);
     RUN(a_shape_that_no_row_can_have_is_refused);
+    RUN(the_fields_of_a_row_have_a_limit_in_all);
     RUN(a_kind_must_go_with_its_dtype_and_shape);
     RUN(bounds_out_of_order_or_not_a_number_are_refused);
     RUN(bounds_that_the_dtype_cannot_hold_are_refused);
