@@ -230,7 +230,7 @@ void shoal_bell_ring(shoal_bell *bell, int bell_fd) {
             shoal_futex_wake(&bell->asleep); /* one that dies before this is watched for it */
         return;
     }
-    /* The descriptors of idle workers are not, so nobody takes the bell from another who might ring it. */
+    /* Deaths of idle workers are not watched here, so nobody takes the bell from others who might ring it. */
     const uint64_t one = 1;
     ssize_t written;
     do

@@ -272,13 +272,13 @@ inline void Stepper::reset_slot(nb::object mask, const Slot &slot) {
     Buffer chosen;
     if (!mask.is_none())
         chosen.take(mask);
+    const uint8_t *some = mask.is_none() ? nullptr : static_cast<const uint8_t *>(chosen->buf);
     shoal_targets targets = slot.targets();
-    shoal_engine_reset(engine_, mask.is_none() ? nullptr : static_cast<const uint8_t *>(chosen->buf),
-                       &targets);
-    moves_ += !had_ended(mask.is_none() ? nullptr : static_cast<const uint8_t *>(chosen->buf));
-    for (size_t i = 0; i < over_.size() && !mask.is_none(); i++)
-        over_[i] &= !static_cast<const uint8_t *>(chosen->buf)[i];
-    if (mask.is_none() || std::none_of(over_.begin(), over_.end(), [](uint8_t flag) { return flag != 0; }))
+    shoal_engine_reset(engine_, some, &targets);
+    moves_ += !had_ended(some);
+    for (size_t i = 0; i < over_.size() && some != nullptr; i++)
+        over_[i] &= !some[i];
+    if (some == nullptr || std::none_of(over_.begin(), over_.end(), [](uint8_t flag) { return flag != 0; }))
         over_.clear();
     last_ = &slot;
     began_ = true;

@@ -274,7 +274,7 @@ class Crew:
         running = self._running[worker]
         if running is not None:
             running.send_signal(signal.SIGKILL)
-            running.wait(5)
+            running.wait(_DYING_S)
 
     def bury(self, worker: int, late_s: float | None = None) -> WorkerDied:
         """Ends a worker for certain, and returns what there is to say; `late_s`: it was late.
@@ -292,7 +292,7 @@ class Crew:
             words = _passed_on(running)
             self._dying.append(running)
         else:
-            running.wait(5)
+            running.wait(_DYING_S)
             words = _passed_on(running)
             status = running.reap()
             is_another = is_another and status == signal.SIGKILL  # else it was only late to end
