@@ -27,18 +27,20 @@ class Chunk {
     enum { SAMPLE = 16 }; /* one step in so many has its environments timed */
 
     /* `arrays`: per environment of the vector: reset, return so far, length so far, last return, last length,
-     * ticket, finished, episodes begun; then this chunk's own sums: steps, episodes, returns, lengths; and
-     * its line of what is due. `first` is this chunk's first environment. */
-    Chunk(nb::list envs, uint64_t first, uint32_t autoreset, nb::tuple arrays, nb::object hooks)
-        : envs_(envs), hooks_(hooks), first_(first), count_(nb::len(envs)), autoreset_(autoreset),
-          step_(nb::cast("step")) {
+     * ticket, finished, episodes begun, over (SHOAL_DISABLED: ended and not reset); then this chunk's own
+     * sums: steps, episodes, returns, lengths; and its line of what is due. `first` is this chunk's first
+     * environment. `produced`: of each environment the observation it gave last, None before it gave one. */
+    Chunk(nb::list envs, uint64_t first, uint32_t autoreset, nb::tuple arrays, nb::list produced,
+          nb::object hooks)
+        : envs_(envs), produced_(produced), hooks_(hooks), first_(first), count_(nb::len(envs)),
+          autoreset_(autoreset), step_(nb::cast("step")) {
         const size_t rows = first_ + count_;
-        const size_t bytes[] = {rows,     rows * 8, rows * 4, rows * 8, rows * 4,
-                                rows * 4, rows * 4, rows * 4, 32,       4};
-        void *base[10];
-        if (nb::len(arrays) != 10)
-            throw nb::value_error("ten arrays");
-        for (size_t i = 0; i < 10; i++) {
+        const size_t bytes[] = {rows,     rows * 8, rows * 4, rows * 8, rows * 4, rows * 4,
+                                rows * 4, rows * 4, rows,     32,       4};
+        void *base[11];
+        if (nb::len(arrays) != 11)
+            throw nb::value_error("eleven arrays");
+        for (size_t i = 0; i < 11; i++) {
             kept_.push_back(nb::borrow(arrays[i]));
             base[i] = memory_of(arrays[i], bytes[i]);
         }
@@ -50,17 +52,19 @@ class Chunk {
         ticket_ = static_cast<shoal_word *>(base[5]);
         finished_ = static_cast<shoal_word *>(base[6]);
         episode_ = static_cast<uint32_t *>(base[7]);
-        sums_ = static_cast<double *>(base[8]);
-        due_ = static_cast<shoal_word *>(base[9]);
+        over_ = static_cast<uint8_t *>(base[8]);
+        sums_ = static_cast<double *>(base[9]);
+        due_ = static_cast<shoal_word *>(base[10]);
         generic_ = nb::module_::import_("numpy").attr("generic");
     }
 
     /* Where results go: rows of a slot. `memory` writes observations (None: they are reported), `ahead` rows
-     * further than the rewards: a rollout's lie one step ahead. */
-    void add_slot(uint32_t slot, nb::object memory, nb::object reward, nb::object terminated,
-                  nb::object truncated, uint64_t ahead) {
+     * further than the rewards: a rollout's lie one step ahead. `blank` zeroes a row of observations. */
+    void add_slot(uint32_t slot, nb::object memory, nb::object blank, nb::object reward,
+                  nb::object terminated, nb::object truncated, uint64_t ahead) {
         Target target;
         target.memory = memory;
+        target.blank = blank;
         target.ahead = ahead;
         if (!memory.is_none()) {
             nb::object tree = memory.attr("tree")();
@@ -122,6 +126,12 @@ class Chunk {
         add_info(local, info, reports);
     }
 
+    /* Writes what an environment produced last into its row once more; zeros if it never produced anything.
+     */
+    void write_again(uint32_t slot, uint64_t row, uint64_t local, nb::list reports) {
+        put_again(target_of(slot, row), row, local, reports);
+    }
+
     /* Somebody watches: what hooks.publish makes of it. `row` is where the vector's first environment lies.
      */
     void publish_due(uint32_t slot, uint64_t row) {
@@ -131,14 +141,9 @@ class Chunk {
         hooks_.attr("publish")(slot, row);
     }
 
-    /* Writes an observation that came some other way, such as after a repair. */
-    void write(uint32_t slot, uint64_t row, uint64_t local, nb::object observation, nb::list reports) {
-        put(target_of(slot, row), row, local, observation, reports);
-    }
-
   private:
     struct Target {
-        nb::object memory;
+        nb::object memory, blank;
         std::shared_ptr<RowWriter> writer;
         std::vector<nb::object> kept;
         double *reward = nullptr;
@@ -162,13 +167,23 @@ class Chunk {
 
     void put(Target &target, uint64_t row, uint64_t local, nb::handle observation, nb::list &reports) {
         const uint64_t at = row_of(row, local) + target.ahead;
-        if (target.writer && target.writer->write(static_cast<int64_t>(at), observation))
-            return;
-        if (target.memory.is_none())
-            reports.append(nb::make_tuple(first_ + local, static_cast<int>(OBSERVATION),
-                                          hooks_.attr("frozen")(observation)));
-        else
-            target.memory.attr("write")(at, observation);
+        if (!target.writer || !target.writer->write(static_cast<int64_t>(at), observation)) {
+            if (target.memory.is_none())
+                reports.append(nb::make_tuple(first_ + local, static_cast<int>(OBSERVATION),
+                                              hooks_.attr("frozen")(observation)));
+            else
+                target.memory.attr("write")(at, observation);
+        }
+        if (PyList_SetItem(produced_.ptr(), static_cast<Py_ssize_t>(local), observation.inc_ref().ptr()) != 0)
+            throw nb::python_error();
+    }
+
+    void put_again(Target &target, uint64_t row, uint64_t local, nb::list &reports) {
+        nb::object observation = produced_[local];
+        if (!observation.is_none())
+            put(target, row, local, observation, reports);
+        else if (!target.blank.is_none())
+            target.blank(row_of(row, local) + target.ahead);
     }
 
     nb::object take_reset(nb::handle result, Target &target, uint64_t row, uint64_t local,
@@ -188,6 +203,7 @@ class Chunk {
     void forget_episode(uint64_t local) {
         total_[first_ + local] = 0;
         length_[first_ + local] = 0;
+        over_[first_ + local] = 0;
     }
 
     void add_info(uint64_t local, nb::handle info, nb::list &reports) {
@@ -244,7 +260,9 @@ class Chunk {
         reset_[first_ + local] = 1;
         forget_episode(local);
         nb::object again = hooks_.attr("failed")(local, error, reports);
-        if (!again.is_none()) {
+        if (again.is_none()) {
+            put_again(target, row, local, reports);
+        } else {
             episode_[first_ + local]++;
             put(target, row, local, again, reports);
             reset_[first_ + local] = autoreset_ == SHOAL_NEXT_STEP;
@@ -308,6 +326,7 @@ class Chunk {
             else
                 forget_episode(local);
             reset_[env_id] = autoreset_ == SHOAL_NEXT_STEP;
+            over_[env_id] = autoreset_ == SHOAL_DISABLED;
         }
         add_info(local, info, reports);
     }
@@ -348,13 +367,13 @@ class Chunk {
         } while (any);
     }
 
-    nb::list envs_;
+    nb::list envs_, produced_;
     nb::object hooks_, rows_, copy_rows_, generic_;
     uint64_t first_, count_;
     uint32_t autoreset_;
     nb::object step_;
     std::vector<nb::object> kept_;
-    uint8_t *reset_;
+    uint8_t *reset_, *over_;
     double *total_, *last_return_, *sums_;
     uint32_t *length_, *last_length_, *episode_;
     shoal_word *ticket_, *finished_, *due_;

@@ -8,6 +8,8 @@
 #include "seed.h"
 #include "settle.h"
 
+#include <shoal/ext/observe.h>
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,6 +24,7 @@ typedef struct part {
 struct shoal_engine {
     const shoal_entry_v1 *entry;
     const shoal_description *description;
+    const shoal_observe_v1 *observe; /* NULL: the plug-in does not have it */
     shoal_envs envs;
     shoal_engine_arrays arrays;
     void *const *final_observations;
@@ -73,6 +76,8 @@ int shoal_engine_create(const shoal_plugin *plugin, const shoal_description *des
         next += (engine->parts[i].end - engine->parts[i].begin + SHOAL_SETTLED - 1) / SHOAL_SETTLED;
     }
     engine->entry = plugin->entry;
+    if (engine->entry->get_extension != NULL)
+        engine->observe = engine->entry->get_extension(SHOAL_EXT_OBSERVE);
     engine->description = description;
     engine->arrays = *arrays;
     engine->agents = description->spec.agents;
@@ -151,6 +156,13 @@ void shoal_engine_reset(shoal_engine *engine, const uint8_t *mask, const shoal_t
         engine->arrays.reset[env] = 0;
         forget_episode(engine, env);
     }
+}
+
+int shoal_engine_can_observe(const shoal_engine *engine) { return engine->observe != NULL; }
+
+void shoal_engine_observe(shoal_engine *engine, const shoal_targets *targets) {
+    aim(engine, targets);
+    engine->observe->observe(&engine->envs, 0, engine->envs.num_envs);
 }
 
 static void finish_row(shoal_engine *engine, uint64_t row, shoal_statistics *statistics) {

@@ -59,6 +59,11 @@ void shoal_engine_destroy(shoal_engine *engine);
  * untouched. */
 void shoal_engine_reset(shoal_engine *engine, const uint8_t *mask, const shoal_targets *targets);
 
+/* Whether the plug-in can write its observations once more (shoal.observe/1); then that of every environment.
+ */
+int shoal_engine_can_observe(const shoal_engine *engine);
+void shoal_engine_observe(shoal_engine *engine, const shoal_targets *targets);
+
 /* Steps every environment. Returns how many rows finished an episode. `actions` are checked already and
  * padded. */
 uint64_t shoal_engine_step(shoal_engine *engine, const void *const *actions, const shoal_targets *targets);

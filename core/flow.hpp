@@ -9,7 +9,8 @@
 /* Steps the environments of a Stepper asynchronously; that one is not stepped while this exists. */
 class Flow {
   public:
-    Flow(nb::object stepper, uint32_t threads, uint64_t unit, uint64_t batch, nb::object hooks);
+    Flow(nb::object stepper, uint32_t threads, uint64_t unit, uint64_t batch, bool check_nan,
+         nb::object hooks);
     ~Flow() { close(); }
     Flow(const Flow &) = delete;
     Flow &operator=(const Flow &) = delete;
@@ -18,8 +19,10 @@ class Flow {
     void reset();
     nb::object recv();
     void close() {
-        shoal_flow_destroy(flow_);
-        flow_ = nullptr;
+        shoal_flow *flow = flow_;
+        flow_ = nullptr; /* first: other threads may ask for statistics meanwhile */
+        Unlocked unlocked;
+        shoal_flow_destroy(flow);
     }
     nb::dict statistics() const;
     nb::tuple look(uint64_t env);
@@ -44,17 +47,18 @@ class Flow {
     nb::object owner_, hooks_;
     Stepper &stepper_;
     shoal_flow *flow_ = nullptr;
-    uint64_t unit_, batch_, forks_;
-    bool begun_ = false;
+    uint64_t unit_, batch_;
+    bool check_nan_, begun_ = false;
     std::vector<Lent> slots_;
     std::vector<size_t> order_;  /* slots under way, oldest first */
     std::vector<uint8_t> busy_;  /* per unit: sent and not yet received */
     const Slot *last_ = nullptr; /* the batch that was received last */
 };
 
-inline Flow::Flow(nb::object stepper, uint32_t threads, uint64_t unit, uint64_t batch, nb::object hooks)
+inline Flow::Flow(nb::object stepper, uint32_t threads, uint64_t unit, uint64_t batch, bool check_nan,
+                  nb::object hooks)
     : owner_(stepper), hooks_(hooks), stepper_(nb::cast<Stepper &>(stepper)), unit_(unit), batch_(batch),
-      forks_(shoal_fork_count()), busy_(stepper_.num_envs() / stepper_.description().spec.lanes) {
+      check_nan_(check_nan), busy_(stepper_.num_envs() / stepper_.description().spec.lanes) {
     int error = shoal_flow_create(stepper_.engine(), &stepper_.description(), threads, busy_.size(), unit,
                                   batch, &flow_);
     if (error != 0) {
@@ -66,8 +70,8 @@ inline Flow::Flow(nb::object stepper, uint32_t threads, uint64_t unit, uint64_t 
 }
 
 inline void Flow::require_open() const {
-    if (flow_ == nullptr || forks_ != shoal_fork_count())
-        hooks_.attr("refuse")(flow_ == nullptr ? "closed" : "forked");
+    if (flow_ == nullptr)
+        hooks_.attr("refuse")("closed");
 }
 
 inline Flow::Lent &Flow::take_slot() {
@@ -130,6 +134,7 @@ inline std::vector<uint64_t> Flow::units_of(nb::handle env_ids, std::vector<int6
 }
 
 inline void Flow::send(nb::object actions, nb::object env_ids) {
+    Guard::Inside inside(stepper_.guard(), "send");
     require_open();
     if (!begun_)
         hooks_.attr("refuse")("not async reset");
@@ -140,16 +145,17 @@ inline void Flow::send(nb::object actions, nb::object env_ids) {
 }
 
 inline nb::object Flow::recv() {
+    Guard::Inside inside(stepper_.guard(), "recv");
     require_open();
     if (shoal_flow_under_way(flow_) * unit_ < batch_)
         hooks_.attr("too_few")(shoal_flow_under_way(flow_) * unit_, batch_);
     for (int ready = 0; !ready;) {
         {
             Unlocked unlocked;
-            ready = shoal_flow_recv(flow_, 50000000);
+            ready = shoal_flow_recv(flow_, SLICE_NS);
         }
-        if (!ready && PyErr_CheckSignals() != 0)
-            throw nb::python_error();
+        if (!ready)
+            stepper_.guard().check_interrupts();
         if (!ready && Leaving::begun)
             hooks_.attr("refuse")("leaving");
     }
@@ -167,9 +173,15 @@ inline nb::object Flow::recv() {
     lent.out = false; /* only now: the result holds its arrays */
     if (stepper_.is_due()) {
         last_ = lent.slot.get();
+        struct Shown {
+            Flow &flow;
+            ~Shown() { flow.last_ = nullptr; }
+        } shown = {*this};
         stepper_.publish(nb::find(*this));
-        last_ = nullptr;
     }
+    if (check_nan_ && stepper_.has_nan(lent.slot->addresses.data(), lent.slot->targets().rewards, batch_))
+        hooks_.attr("nan_found")(stepper_.observation(*lent.slot), arrays[fields + 1], arrays[fields]);
+    stepper_.guard().require_not_closing();
     return result;
 }
 
@@ -198,13 +210,11 @@ inline nb::list Flow::fields(uint64_t env) {
     while (busy_[unit] && !shoal_flow_is_done(flow_, unit)) {
         {
             Unlocked unlocked;
-            shoal_flow_await(flow_, unit, 50000000);
+            shoal_flow_await(flow_, unit, SLICE_NS);
         }
-        if (PyErr_CheckSignals() != 0)
-            throw nb::python_error();
-        require_open(); /* another thread may have closed it meanwhile */
+        stepper_.guard().check_interrupts();
     }
-    return stepper_.fields_of(place_of(env)); /* who could send it needs the GIL, which is ours */
+    return stepper_.fields_of(place_of(env)); /* nobody else can send it: this call is inside the guard */
 }
 
 inline nb::dict Flow::statistics() const {

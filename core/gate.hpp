@@ -4,7 +4,7 @@
 #define SHOAL_GATE_HPP
 
 #include "gate.h"
-#include "plugin.hpp"
+#include "guard.hpp"
 #include "watch.h"
 
 #include <nanobind/nanobind.h>
@@ -17,12 +17,6 @@
 #include <vector>
 
 namespace nb = nanobind;
-
-/* Raises what a signal handler of Python raised, such as KeyboardInterrupt. */
-inline void check_signals() {
-    if (PyErr_CheckSignals() != 0)
-        throw nb::python_error();
-}
 
 inline void *memory_of(nb::handle array, size_t at_least) {
     Buffer buffer;
@@ -37,8 +31,9 @@ class Gates {
   public:
     enum Status { IDLE = 0, TIMEOUT = 1, DIED = 2 };
 
-    Gates(nb::object gates, nb::object bell, uint32_t count, int bell_fd, bool crowded)
-        : gates_array_(gates), bell_array_(bell),
+    Gates(nb::object gates, nb::object bell, uint32_t count, int bell_fd, bool crowded, nb::object guard)
+        : gates_array_(gates), bell_array_(bell), guard_object_(guard),
+          guard_(guard.is_none() ? nullptr : &nb::cast<Guard &>(guard)),
           gates_(static_cast<shoal_gate *>(memory_of(gates, count * sizeof(shoal_gate)))),
           bell_(static_cast<shoal_bell *>(memory_of(bell, sizeof(shoal_bell)))), bell_fd_(bell_fd),
           workers_(count), crowded_(crowded), patience_(shoal_patience_new(crowded, count > 1)) {}
@@ -198,7 +193,7 @@ class Gates {
                     status = DIED;
                     break;
                 }
-                unlocked.with([] { check_signals(); });
+                unlocked.with([this] { check_interrupts(); });
             }
         }
         nb::list taken;
@@ -217,6 +212,8 @@ class Gates {
         int fd = -1;
         bool is_socket = false;
     };
+
+    void check_interrupts() const { guard_ == nullptr ? check_signals() : guard_->check_interrupts(); }
 
     static bool counts(uint32_t w, int64_t only) { return only < 0 || w == only; }
 
@@ -324,11 +321,12 @@ class Gates {
                 for (uint32_t w = 0; w < workers_.size(); w++)
                     if (counts(w, only) && is_dead(w) && (any_death || !idle(w)))
                         return DIED;
-            unlocked.with([] { check_signals(); });
+            unlocked.with([this] { check_interrupts(); });
         }
     }
 
-    nb::object gates_array_, bell_array_; /* keep the memory */
+    nb::object gates_array_, bell_array_, guard_object_; /* keep the memory */
+    const Guard *guard_;                                 /* of the environments; NULL: nobody else closes */
     shoal_gate *gates_;
     shoal_bell *bell_;
     int bell_fd_;

@@ -4,6 +4,7 @@
 #include "chunk.hpp"
 #include "flow.hpp"
 #include "gate.hpp"
+#include "guard.hpp"
 #include "host.hpp"
 #include "platform.h"
 #include "row_writer.hpp"
@@ -169,11 +170,26 @@ NB_MODULE(_core, m) {
         .def("has_extension", &Plugin::has_extension, "id"_a)
         .def("describe", &Plugin::describe, "values"_a);
 
+    nb::class_<Guard>(m, "Guard")
+        .def(nb::init<>())
+        .def("require_open", &Guard::require_open)
+        .def("require_not_closing", &Guard::require_not_closing)
+        .def("wait_until_free", &Guard::wait_until_free, "timeout_s"_a)
+        .def_prop_ro("is_forked", &Guard::is_forked);
+    nb::class_<Operation>(m, "Operation")
+        .def(nb::init<nb::object, nb::str>(), "guard"_a, "name"_a)
+        .def("__enter__", &Operation::enter)
+        .def("__exit__", &Operation::leave);
+    nb::class_<Closing>(m, "Closing")
+        .def(nb::init<nb::object>(), "guard"_a)
+        .def("__enter__", &Closing::enter)
+        .def("__exit__", &Closing::leave);
+
     nb::class_<Stepper>(m, "Stepper", nb::type_slots(stepper_slots))
         .def(nb::init<nb::object, nb::list, uint64_t, uint32_t, uint32_t, uint64_t, nb::tuple, nb::tuple,
-                      nb::object, uint32_t>(),
+                      nb::object, uint32_t, nb::object>(),
              "plugin"_a, "values"_a, "num_envs"_a, "num_threads"_a, "autoreset"_a, "time_limit"_a, "arrays"_a,
-             "actions"_a, "hooks"_a, "flags"_a)
+             "actions"_a, "hooks"_a, "flags"_a, "guard"_a)
         .def("add_slot", &Stepper::add_slot, "arrays"_a)
         .def("seed", &Stepper::seed, "env"_a, "seed"_a)
         .def("reset", &Stepper::reset, "mask"_a.none())
@@ -191,8 +207,8 @@ NB_MODULE(_core, m) {
         .def_prop_ro("statistics", &Stepper::statistics);
 
     nb::class_<Flow>(m, "Flow")
-        .def(nb::init<nb::object, uint32_t, uint64_t, uint64_t, nb::object>(), "stepper"_a, "threads"_a,
-             "unit"_a, "batch"_a, "hooks"_a)
+        .def(nb::init<nb::object, uint32_t, uint64_t, uint64_t, bool, nb::object>(), "stepper"_a, "threads"_a,
+             "unit"_a, "batch"_a, "check_nan"_a, "hooks"_a)
         .def("reset", &Flow::reset)
         .def("send", &Flow::send, "actions"_a, "env_ids"_a)
         .def("recv", &Flow::recv)
@@ -215,8 +231,8 @@ NB_MODULE(_core, m) {
         .def("close", &Host::close);
 
     nb::class_<Gates>(m, "Gates")
-        .def(nb::init<nb::object, nb::object, uint32_t, int, bool>(), "gates"_a, "bell"_a, "count"_a,
-             "bell_fd"_a, "crowded"_a)
+        .def(nb::init<nb::object, nb::object, uint32_t, int, bool, nb::object>(), "gates"_a, "bell"_a,
+             "count"_a, "bell_fd"_a, "crowded"_a, "guard"_a.none() = nb::none())
         .def("watch", &Gates::watch, "worker"_a, "fd"_a, "is_socket"_a)
         .def("idle", &Gates::idle, "worker"_a)
         .def("post", &Gates::post, "worker"_a, "command"_a, "slot"_a, "row"_a, "mail_bytes"_a)
@@ -241,18 +257,18 @@ NB_MODULE(_core, m) {
         .def_prop_ro("mail_bytes", &Gate::mail_bytes);
 
     nb::class_<Chunk>(m, "Chunk")
-        .def(nb::init<nb::list, uint64_t, uint32_t, nb::tuple, nb::object>(), "envs"_a, "first"_a,
-             "autoreset"_a, "arrays"_a, "hooks"_a)
-        .def("add_slot", &Chunk::add_slot, "slot"_a, "memory"_a.none(), "reward"_a, "terminated"_a,
-             "truncated"_a, "ahead"_a)
+        .def(nb::init<nb::list, uint64_t, uint32_t, nb::tuple, nb::list, nb::object>(), "envs"_a, "first"_a,
+             "autoreset"_a, "arrays"_a, "produced"_a, "hooks"_a)
+        .def("add_slot", &Chunk::add_slot, "slot"_a, "memory"_a.none(), "blank"_a.none(), "reward"_a,
+             "terminated"_a, "truncated"_a, "ahead"_a)
         .def("drop_slot", &Chunk::drop_slot, "slot"_a)
         .def("set_actions", &Chunk::set_actions, "rows"_a)
         .def("serve", &Chunk::serve, "gate"_a)
         .def("step", &Chunk::step_all, "slot"_a, "row"_a, "actions"_a.none())
         .def("reset_one", &Chunk::reset_one, "slot"_a, "row"_a, "local"_a, "seed"_a.none(),
              "options"_a.none(), "reports"_a)
-        .def("publish_due", &Chunk::publish_due, "slot"_a, "row"_a)
-        .def("write", &Chunk::write, "slot"_a, "row"_a, "local"_a, "observation"_a.none(), "reports"_a);
+        .def("write_again", &Chunk::write_again, "slot"_a, "row"_a, "local"_a, "reports"_a)
+        .def("publish_due", &Chunk::publish_due, "slot"_a, "row"_a);
 
     nb::class_<Lease>(m, "Lease")
         .def(nb::init<nb::list>(), "arrays"_a)

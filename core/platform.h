@@ -10,6 +10,8 @@
 #ifdef __cplusplus
 #include <atomic>
 typedef std::atomic<uint32_t> shoal_word;
+using std::memory_order_relaxed; /* for what the headers inline */
+using std::memory_order_release;
 extern "C" {
 #else
 #include <stdatomic.h>

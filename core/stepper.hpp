@@ -1,18 +1,20 @@
 /* Part of the binding: the stepper, which turns one Python call into one step of every
  * environment.
  *
- *   step(actions):  take the actions' memory as it is (or have Python convert it), check it,
+ *   step(actions):  enter the guard, take the actions' memory as it is (or have Python convert it), check it,
  *                   find a slot nobody holds, step the engine into it, return its arrays
  *
  * A slot is free when its arrays have no reference but the slot's own: views and tensors keep their array
  * alive, and an array's base is the mapping, so nothing else can. A step therefore allocates nothing but the
- * result tuple. */
+ * result tuple. What was lent is the user's to change: nothing is read from a slot after its arrays were
+ * returned. `step` enters the guard itself; whoever calls another method is inside it already. */
 // SPDX-License-Identifier: MIT
 #ifndef SHOAL_STEPPER_HPP
 #define SHOAL_STEPPER_HPP
 
 #include "durable.h"
 #include "engine.h"
+#include "guard.hpp"
 #include "platform.h"
 #include "plugin.hpp"
 #include "seed.h"
@@ -66,7 +68,8 @@ class Stepper {
     enum Flags { LEASED = 0, LIVE = 1, COPY = 2, CHECK_ACTIONS = 4, CHECK_NAN = 8, INFOS = 16 };
 
     Stepper(nb::object plugin, nb::list values, uint64_t num_envs, uint32_t num_threads, uint32_t autoreset,
-            uint64_t time_limit, nb::tuple arrays, nb::tuple actions, nb::object hooks, uint32_t flags);
+            uint64_t time_limit, nb::tuple arrays, nb::tuple actions, nb::object hooks, uint32_t flags,
+            nb::object guard);
     ~Stepper() { shoal_engine_destroy(engine_); }
     Stepper(const Stepper &) = delete;
     Stepper &operator=(const Stepper &) = delete;
@@ -90,10 +93,7 @@ class Stepper {
     nb::list fields(uint64_t env) const;
     void close();
     uint64_t finished() const { return finished_; }
-    uint64_t moves() const {
-        require_open();
-        return moves_;
-    }
+    uint64_t moves() const { return moves_; }
     nb::dict statistics() const;
 
     /* For a Flow over the same environments. */
@@ -110,6 +110,8 @@ class Stepper {
     void mark_reset() { memset(arrays_.reset, 1, num_envs_); }
     void scatter_actions(nb::handle actions, const std::vector<int64_t> &envs, uint64_t unit);
     nb::object observation(const Slot &slot) const;
+    Guard &guard() const { return guard_; }
+    bool has_nan(void *const *observations, const double *rewards, uint64_t rows) const;
 
   private:
     /* The checkpoint of an environment: this, then the plug-in's part. */
@@ -127,6 +129,11 @@ class Stepper {
     Slot &take_slot(bool &copied);
     void reset_slot(nb::object mask, const Slot &slot);
     bool had_ended(const uint8_t *chosen) const;
+    void keep_observations(const Slot &slot);
+    void publish_slot(const Slot &slot, bool acted);
+    void note_ended(const shoal_targets &targets);
+    void find_ended() { any_over_ = std::find(over_, over_ + num_envs_, 1) != over_ + num_envs_; }
+    void require_no_nan(const Slot &slot);
     nb::object result(const Slot &slot, bool copied);
     void take_actions(nb::handle actions, Buffer *views, uint64_t rows);
     bool take_array(uint64_t f, nb::handle given, Buffer &view, uint64_t rows);
@@ -136,7 +143,8 @@ class Stepper {
     uint64_t timed_step(const shoal_targets &targets);
     const shoal_checkpoint_v1 *checkpoint() const;
 
-    nb::object plugin_, hooks_;
+    nb::object plugin_, hooks_, guard_object_;
+    Guard &guard_;
     Values values_;
     Description description_;
     shoal_engine *engine_ = nullptr;
@@ -150,27 +158,27 @@ class Stepper {
     std::vector<nb::object> names_;  /* of observation fields; empty: the space is the one field */
     std::vector<nb::object> action_names_;
     std::vector<std::unique_ptr<Slot>>
-        slots_;                  /* the first is never lent: results that must be copied go there */
-    std::unique_ptr<Slot> into_; /* where step_into last wrote, kept for a masked reset */
-    const Slot *last_ = nullptr; /* the environments' present observations */
-    uint64_t num_envs_, rows_, fields_, finished_ = 0, forks_;
+        slots_;                   /* the first is never lent: results that must be copied go there */
+    const Slot *shown_ = nullptr; /* while something is published: the results just written */
+    std::vector<std::vector<char>> kept_observations_; /* by field; only without shoal.observe/1 */
+    uint64_t num_envs_, rows_, fields_, finished_ = 0;
     uint64_t moves_ = 0; /* steps, restores, and resets of environments that had not ended */
     uint32_t flags_;
-    std::vector<uint8_t> over_; /* SHOAL_DISABLED: environments that ended and were not reset */
+    uint8_t *over_; /* SHOAL_DISABLED, per environment: it ended and was not reset */
     uint32_t turn_ = 0;
     bool slow_ = false;         /* the last step measured took long: others may run meanwhile */
     shoal_word *due_ = nullptr; /* somebody watches: publish after this step */
     double before_[4] = {};
     double *sums_ = nullptr; /* where a worker's parent looks for the statistics */
     bool acted_ = false;     /* actions_ are those of the step that is being published */
-    bool disabled_, whole_, began_ = false, busy_ = false;
+    bool disabled_, whole_, any_over_ = false, began_ = false;
 };
 
 inline Stepper::Stepper(nb::object plugin, nb::list values, uint64_t num_envs, uint32_t num_threads,
                         uint32_t autoreset, uint64_t time_limit, nb::tuple arrays, nb::tuple actions,
-                        nb::object hooks, uint32_t flags)
-    : plugin_(plugin), hooks_(hooks), values_(nb::cast<Plugin &>(plugin).get()->entry, values),
-      num_envs_(num_envs), forks_(shoal_fork_count()), flags_(flags) {
+                        nb::object hooks, uint32_t flags, nb::object guard)
+    : plugin_(plugin), hooks_(hooks), guard_object_(guard), guard_(nb::cast<Guard &>(guard)),
+      values_(nb::cast<Plugin &>(plugin).get()->entry, values), num_envs_(num_envs), flags_(flags) {
     const Plugin &loaded = nb::cast<const Plugin &>(plugin);
     loaded.fill(values_, &description_.d);
     const shoal_description &d = description_.d;
@@ -192,6 +200,7 @@ inline Stepper::Stepper(nb::object plugin, nb::list values, uint64_t num_envs, u
                static_cast<double *>(address.at(6)),
                static_cast<uint32_t *>(address.at(7)),
                static_cast<uint32_t *>(address.at(8))};
+    over_ = static_cast<uint8_t *>(address.at(9));
     for (nb::handle array : actions) {
         Buffer buffer;
         if (!buffer.try_take(array))
@@ -215,23 +224,26 @@ inline Stepper::Stepper(nb::object plugin, nb::list values, uint64_t num_envs, u
                             static_cast<shoal_autoreset>(autoreset), time_limit, &arrays_, &engine_,
                             &why) != 0)
         raise_shoal("PluginError", (loaded.name() + ": " + why.text).c_str());
+    if (!shoal_engine_can_observe(engine_))
+        for (uint64_t f = 0; f < fields_; f++)
+            kept_observations_.emplace_back(rows_ * shoal_field_bytes(&d.observations.items[f]));
 }
 
 inline void Stepper::close() {
-    if (busy_)
-        hooks_.attr("refuse")("busy");
-    shoal_engine_destroy(engine_);
-    engine_ = nullptr;
+    shoal_engine *engine = engine_;
+    engine_ = nullptr; /* first: other threads may ask for statistics meanwhile */
+    Unlocked unlocked;
+    shoal_engine_destroy(engine);
 }
 
 inline void Stepper::require_open() const {
-    if (engine_ == nullptr || forks_ != shoal_fork_count() || busy_)
-        hooks_.attr("refuse")(engine_ == nullptr ? "closed" : busy_ ? "busy" : "forked");
+    if (engine_ == nullptr)
+        hooks_.attr("refuse")("closed");
 }
 
 inline void Stepper::require_begun() const {
     require_open();
-    if (!began_ || !over_.empty())
+    if (!began_ || any_over_)
         hooks_.attr("refuse")(began_ ? "over" : "not reset");
 }
 
@@ -262,48 +274,61 @@ inline nb::object Stepper::observation(const Slot &slot) const {
 
 /* Whether all of these environments (NULL: all there are) had ended, which their last rows say. */
 inline bool Stepper::had_ended(const uint8_t *chosen) const {
-    for (size_t env = 0; env < over_.size(); env++)
+    for (uint64_t env = 0; any_over_ && env < num_envs_; env++)
         if ((chosen == nullptr || chosen[env] != 0) && over_[env] == 0)
             return false;
-    return !over_.empty();
+    return any_over_;
 }
 
+/* What the environments produced, for a reset of some of them; the plug-in cannot write it again. */
+inline void Stepper::keep_observations(const Slot &slot) {
+    for (size_t f = 0; f < kept_observations_.size(); f++)
+        memcpy(kept_observations_[f].data(), slot.addresses[f], kept_observations_[f].size());
+}
+
+/* Rows that are not reset hold what those environments produced last, whatever became of the arrays that were
+ * returned then. */
 inline void Stepper::reset_slot(nb::object mask, const Slot &slot) {
     Buffer chosen;
     if (!mask.is_none())
         chosen.take(mask);
     const uint8_t *some = mask.is_none() ? nullptr : static_cast<const uint8_t *>(chosen->buf);
+    if (some != nullptr && !began_)
+        hooks_.attr("refuse")("never reset");
     shoal_targets targets = slot.targets();
+    memset(targets.rewards, 0, rows_ * sizeof(double)); /* a slot that was used before has others */
+    memset(targets.terminated, 0, rows_);
+    memset(targets.truncated, 0, rows_);
+    if (some != nullptr && kept_observations_.empty())
+        shoal_engine_observe(engine_, &targets);
+    for (size_t f = 0; some != nullptr && f < kept_observations_.size(); f++)
+        memcpy(slot.addresses[f], kept_observations_[f].data(), kept_observations_[f].size());
     shoal_engine_reset(engine_, some, &targets);
+    keep_observations(slot);
+    if (disabled_)
+        find_ended(); /* a worker's parent sets it, too */
     moves_ += !had_ended(some);
-    for (size_t i = 0; i < over_.size() && some != nullptr; i++)
-        over_[i] &= !some[i];
-    if (some == nullptr || std::none_of(over_.begin(), over_.end(), [](uint8_t flag) { return flag != 0; }))
-        over_.clear();
-    last_ = &slot;
+    for (uint64_t env = 0; any_over_ && env < num_envs_; env++)
+        over_[env] &= some != nullptr && !some[env];
+    if (any_over_)
+        find_ended();
     began_ = true;
     if (is_due())
-        publish(nb::find(*this));
+        publish_slot(slot, false);
 }
 
 inline nb::object Stepper::reset(nb::object mask) {
     require_open();
     bool copied;
     Slot &slot = take_slot(copied);
-    for (size_t f = 0; !mask.is_none() && last_ != nullptr && last_ != &slot && f < fields_; f++)
-        memcpy(slot.addresses[f], last_->addresses[f],
-               rows_ * shoal_field_bytes(&description_.d.observations.items[f]));
     reset_slot(mask, slot);
     nb::object found = observation(slot);
     return copied ? hooks_.attr("copied")(found) : found;
 }
 
-/* Rows that are not reset stay as they are. */
 inline void Stepper::reset_into(nb::object mask, nb::tuple arrays) {
     require_open();
-    auto slot = std::make_unique<Slot>(arrays, fields_);
-    reset_slot(mask, *slot);
-    into_ = std::move(slot);
+    reset_slot(mask, Slot(arrays, fields_));
 }
 
 /* An ordinary array of the right type and shape, without the buffer protocol. */
@@ -395,7 +420,7 @@ inline void Stepper::check_actions(uint64_t rows) {
         const shoal_field &field = description_.d.actions.items[f];
         if ((flags_ & CHECK_ACTIONS) == 0 && field.dtype.code != SHOAL_CODE_FLOAT)
             continue;
-        int64_t bad = shoal_engine_bad_action(&field, actions_[f], rows, (flags_ & CHECK_NAN) != 0);
+        int64_t bad = shoal_engine_bad_action(&field, actions_[f], rows, true);
         if (bad >= 0) {
             const char *row = static_cast<const char *>(actions_[f]) + bad * shoal_field_bytes(&field);
             hooks_.attr("bad_action")(f, bad, nb::bytes(row, shoal_field_bytes(&field)));
@@ -410,9 +435,20 @@ inline uint64_t Stepper::timed_step(const shoal_targets &targets) {
     return finished;
 }
 
+/* SHOAL_DISABLED: which environments are over, which is when all their rows are. */
+inline void Stepper::note_ended(const shoal_targets &targets) {
+    const uint64_t agents = description_.d.spec.agents;
+    for (uint64_t env = 0; env < num_envs_; env++) {
+        uint8_t over = 1;
+        for (uint64_t row = env * agents; row < (env + 1) * agents; row++)
+            over &= targets.terminated[row] | targets.truncated[row];
+        over_[env] = over;
+    }
+    find_ended();
+}
+
 inline void Stepper::run(const Slot &slot) {
     shoal_targets targets = slot.targets();
-    busy_ = true;
     /* Under some tens of microseconds, giving the GIL away costs more than it gains anybody. */
     if (slow_) {
         Unlocked unlocked;
@@ -422,23 +458,11 @@ inline void Stepper::run(const Slot &slot) {
     } else {
         finished_ = shoal_engine_step(engine_, actions_.data(), &targets);
     }
-    busy_ = false;
     moves_++;
-    last_ = &slot;
-    if (disabled_ && finished_ != 0) {
-        over_.assign(num_envs_, 0);
-        const uint64_t agents = description_.d.spec.agents;
-        bool any = false;
-        for (uint64_t env = 0; env < num_envs_; env++) { /* over when all its rows are */
-            uint8_t over = 1;
-            for (uint64_t row = env * agents; row < (env + 1) * agents; row++)
-                over &= targets.terminated[row] | targets.truncated[row];
-            over_[env] = over;
-            any |= over != 0;
-        }
-        if (!any)
-            over_.clear();
-    }
+    if (!kept_observations_.empty())
+        keep_observations(slot);
+    if (disabled_ && finished_ != 0)
+        note_ended(targets);
     if (sums_ != nullptr) {
         shoal_statistics sum;
         shoal_engine_statistics(engine_, &sum);
@@ -447,11 +471,22 @@ inline void Stepper::run(const Slot &slot) {
         for (int i = 0; i < 4; i++)
             sums_[i] = before_[i] + all[i];
     }
-    if (is_due()) {
-        acted_ = true;
-        publish(nb::find(*this));
-        acted_ = false;
-    }
+    if (is_due())
+        publish_slot(slot, true);
+}
+
+/* Python looks at the results (`look`) while they are still in place. */
+inline void Stepper::publish_slot(const Slot &slot, bool acted) {
+    struct Shown {
+        Stepper &stepper;
+        ~Shown() {
+            stepper.shown_ = nullptr;
+            stepper.acted_ = false;
+        }
+    } shown = {*this};
+    shown_ = &slot;
+    acted_ = acted;
+    publish(nb::find(*this));
 }
 
 /* `due` is a line of 64 bytes that the host sets; `sums` an array of 8 doubles, or None. */
@@ -516,8 +551,8 @@ inline nb::tuple Stepper::look(uint64_t env) const {
         throw nb::index_error("no such environment");
     const uint64_t row = env * description_.d.spec.agents;
     nb::object rows = nb::none();
-    if (last_ != nullptr)
-        rows = rows_of(*last_, row, acted_ ? actions_.data() : nullptr, row);
+    if (shown_ != nullptr)
+        rows = rows_of(*shown_, row, acted_ ? actions_.data() : nullptr, row);
     return nb::make_tuple(stamps_of(env), rows);
 }
 
@@ -543,7 +578,26 @@ inline nb::object Stepper::result(const Slot &slot, bool copied) {
     return copied ? hooks_.attr("copied")(whole) : nb::object(whole);
 }
 
+inline bool Stepper::has_nan(void *const *observations, const double *rewards, uint64_t rows) const {
+    const shoal_field reward = {nullptr, SHOAL_FLOAT64, SHOAL_BOX, 0, 0, {}, 0, 0, nullptr, nullptr};
+    bool found = shoal_engine_bad_action(&reward, rewards, rows, true) >= 0;
+    for (uint64_t f = 0; f < fields_ && !found; f++) {
+        const shoal_field &field = description_.d.observations.items[f];
+        found = field.dtype.code == SHOAL_CODE_FLOAT &&
+                shoal_engine_bad_action(&field, observations[f], rows, true) >= 0;
+    }
+    return found;
+}
+
+/* check="nan": the environments have stepped; the error names the first row with a NaN. */
+inline void Stepper::require_no_nan(const Slot &slot) {
+    if ((flags_ & CHECK_NAN) == 0 || !has_nan(slot.addresses.data(), slot.targets().rewards, rows_))
+        return;
+    hooks_.attr("nan_found")(observation(slot), slot.arrays[fields_]);
+}
+
 inline nb::object Stepper::step(nb::handle actions) {
+    Guard::Inside inside(guard_, "step");
     require_begun();
     Buffer one;
     std::unique_ptr<Buffer[]> many(own_actions_.size() > 1 ? new Buffer[own_actions_.size()] : nullptr);
@@ -551,16 +605,19 @@ inline nb::object Stepper::step(nb::handle actions) {
     bool copied;
     Slot &slot = take_slot(copied);
     run(slot);
-    return result(slot, copied);
+    require_no_nan(slot);
+    nb::object found = result(slot, copied);
+    guard_.require_not_closing();
+    return found;
 }
 
 inline uint64_t Stepper::step_into(nb::object actions, nb::tuple arrays) {
     require_begun();
     std::unique_ptr<Buffer[]> views(new Buffer[own_actions_.size()]);
     take_actions(actions.is_none() ? nb::object() : actions, views.get(), rows_); /* None: in place */
-    auto slot = std::make_unique<Slot>(arrays, fields_);
-    run(*slot);
-    into_ = std::move(slot);
+    Slot slot(arrays, fields_);
+    run(slot);
+    require_no_nan(slot);
     return finished_;
 }
 
@@ -583,8 +640,7 @@ inline nb::bytes Stepper::save(uint64_t env) {
                    spec.agents,
                    extension->size == nullptr ? spec.instance_bytes : extension->size(envs, env),
                    arrays_.rng[env],
-                   arrays_.reset[env] ||
-                       (!over_.empty() && over_[env]), /* ended: it is reset before it is stepped */
+                   arrays_.reset[env] || over_[env], /* ended: it is reset before it is stepped */
                    arrays_.elapsed[env]};
     const size_t rows = spec.agents;
     std::string data(sizeof saved + rows * (sizeof(double) + sizeof(uint32_t)) + saved.part_bytes, '\0');
@@ -638,11 +694,9 @@ inline void Stepper::restore(uint64_t env, nb::bytes data) {
     memcpy(arrays_.length + env * rows, at + rows * sizeof(double), rows * sizeof(uint32_t));
     arrays_.rng[env] = saved.rng;
     arrays_.reset[env] = disabled_ ? 0 : static_cast<uint8_t>(saved.reset);
-    if (disabled_ && (saved.reset != 0 || !over_.empty())) {
-        over_.resize(num_envs_);
+    if (disabled_) {
         over_[env] = static_cast<uint8_t>(saved.reset);
-        if (std::none_of(over_.begin(), over_.end(), [](uint8_t flag) { return flag != 0; }))
-            over_.clear();
+        find_ended();
     }
     arrays_.elapsed[env] = saved.elapsed;
     began_ = true;

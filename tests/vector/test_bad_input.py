@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import shoal
-from shoal.errors import ClosedError, ForkedError, NoRoomError, PluginError, ShoalError
+from shoal.errors import ClosedError, ForkedError, NoRoomError, PluginError
 from shoal.vector import arguments
 
 BAD_ACTIONS = {
@@ -265,31 +265,6 @@ def test_a_forked_child_gets_an_error_and_the_parent_goes_on(threads):
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
     envs.step(actions)
-
-
-def test_two_threads_cannot_step_at_once():
-    import threading
-
-    envs = shoal.make_vec("CartPole-v1", 65536, num_threads=1)
-    envs.reset(seed=0)
-    actions, failures, steps = np.zeros(65536, np.int64), [], []
-
-    def work():
-        for _ in range(30):
-            try:
-                envs.step(actions)
-                steps.append(1)
-            except ShoalError as error:
-                failures.append(str(error))
-
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(steps) + len(failures) == 90 and steps
-    assert all("another thread is stepping" in failure for failure in failures)
-    assert envs.stats["steps"] + envs.stats["episodes"] >= len(steps) * 65536
 
 
 @pytest.mark.parametrize("env_id", [-1, 4, 10**9])

@@ -41,9 +41,11 @@ def test_copy_false_gives_the_live_buffers_and_says_so():
         assert envs.buffers == "live"
         first = envs.step(ZEROS)
         second = envs.step(ZEROS)
-        for one, other in zip(first[:4], second[:4], strict=True):
-            assert np.shares_memory(one, other)
-        assert first[0][:, 2].tolist() == first[1].tolist() == [2, 2]
+        assert np.shares_memory(first[0], second[0])
+        assert first[0][:, 2].tolist() == second[1].tolist() == [2, 2]
+        assert first[1].tolist() == [1, 1]  # as in Gymnasium, rewards and flags are the caller's
+        for one, other in zip(first[1:4], second[1:4], strict=True):
+            assert not np.shares_memory(one, other) and not envs.shares_buffer(one)
         assert envs.shares_buffer(first[0]) and envs.shares_buffer(first[0][1:, 1])
         assert not envs.shares_buffer(first[0].copy())
         assert envs.stats["slots"] == 0

@@ -6,19 +6,20 @@ from typing import NoReturn
 
 from gymnasium.error import ResetNeeded
 
-from shoal.errors import ClosedError, ForkedError, ShoalError
+from shoal.errors import ClosedError, ShoalError
 
 __all__ = ["refuse"]
 
 _REFUSALS: dict[str, tuple[type[Exception], str]] = {
-    "closed": (ClosedError, "the environments are closed; arrays they returned are still valid"),
-    "busy": (ShoalError, "another thread is stepping these environments; one step at a time"),
-    "forked": (
-        ForkedError,
-        "these environments were made by the parent process; their threads did not survive fork(). "
-        "Make new ones in the child",
+    "closed": (
+        ClosedError,
+        "after a call to `close()` the environments cannot be used; arrays they returned are still valid",
     ),
     "not reset": (ResetNeeded, "call reset() before step()"),
+    "never reset": (
+        ResetNeeded,
+        "reset_mask leaves out environments that were never reset; call reset() without a mask first",
+    ),
     "not async reset": (ResetNeeded, "call async_reset() before send()"),
     "leaving": (ShoalError, "the interpreter is shutting down"),
     "over": (

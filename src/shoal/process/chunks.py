@@ -8,6 +8,7 @@ import pickle
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
@@ -72,12 +73,18 @@ class EnvChunk:
         self._seeds: list[int | None] = list(plan.seeds)
         self._repairs = [0] * len(self._envs)
         board = worker.board
-        arrays = ("reset", "total", "length", "last_return", "last_length", "ticket", "finished", "episode")
+        arrays = (
+            "reset", "total", "length", "last_return", "last_length", "ticket", "finished", "episode", "over"
+        )  # fmt: skip
+        self._produced: list[Any] = [None] * len(self._envs)
+        """The observation each environment gave last; what was lent to users is theirs to change."""
+        self._copied: list[Any] = [None] * len(self._envs)
         self._core: Any = _core.Chunk(
             self._envs,
             plan.first,
             plan.autoreset,
             (*(board[name] for name in arrays), board["sums"][plan.worker], board["due"][plan.worker]),
+            self._produced,
             self,
         )
         self.serve: Any = self._core.serve
@@ -159,11 +166,13 @@ class EnvChunk:
         segment.close()
 
     def add_slot(self, segment: Segment, number: int, rows: int, ahead: int) -> None:
-        memory = None
+        memory = blank = None
         if self._space is not None:
             memory = bound_memory(segment, self._space, "observation", rows + ahead, self._plan.bounds)
+            leaves = [segment[name] for name in segment if name.startswith("observation")]
+            blank = partial(_blank, [leaf.reshape(rows + ahead, -1) for leaf in leaves if leaf.size])
         flags = (segment["reward"], segment["terminated"], segment["truncated"])
-        self._core.add_slot(number, memory, *flags, ahead)
+        self._core.add_slot(number, memory, blank, *flags, ahead)
         self._watched.add_slot(number, memory, flags, ahead)
 
     def on_drop(self, numbers: list[int]) -> None:
@@ -174,9 +183,11 @@ class EnvChunk:
     def on_reset(
         self, slot: int, row: int, seeds: list[int | None], options: Any, mask: list[bool] | None
     ) -> list[Any]:
+        """Resets all environments, or those of `mask`; the others' rows get what they produced last."""
         reports: list[Any] = []
         for local, seed in enumerate(seeds):
             if mask is not None and not mask[local]:
+                self._core.write_again(slot, row, local, reports)
                 continue
             if seed is None:
                 seed = self._next_seed(local)
@@ -187,6 +198,7 @@ class EnvChunk:
                 self._core.reset_one(slot, row, local, seed, given, reports)
             except BaseException as error:
                 reports.append((self._plan.first + local, ERROR, Failure.of(error, self._plan.first + local)))
+                self._core.write_again(slot, row, local, reports)
         self._core.publish_due(slot, row)
         return reports
 
@@ -216,11 +228,19 @@ class EnvChunk:
     def _each(self, act: Callable[[Any, int], Any]) -> list[Any]:
         answers: list[Any] = []
         for local, env in enumerate(self._envs):
+            self._copy_produced(local)
             try:
                 answers.append(Frozen(dumps(act(env, local))))
             except BaseException as error:
                 answers.append(Failure.of(error, self._plan.first + local))
         return answers
+
+    def _copy_produced(self, local: int) -> None:
+        """Before a call that may change what an environment gave, such as its own state array."""
+        produced = self._produced[local]
+        if produced is not self._copied[local]:
+            with contextlib.suppress(Exception):  # one that cannot be copied stays the environment's own
+                self._produced[local] = self._copied[local] = copy.deepcopy(produced)
 
     # -- what _core.Chunk asks for --------------------------------------------------------------------
 
@@ -298,6 +318,11 @@ class EnvChunk:
     def _next_seed(self, local: int) -> int | None:
         seed, self._next_seeds[local] = self._next_seeds[local], None
         return seed
+
+
+def _blank(leaves: list[Any], row: int) -> None:
+    for leaf in leaves:
+        leaf[row] = 0
 
 
 def _name_of(env: Any) -> str:

@@ -87,9 +87,17 @@ class Crew:
     """Worker processes with their board."""
 
     def __init__(
-        self, plans: Sequence[Plan], rows: int, context: str | None, instance_bytes: int = 0
+        self,
+        plans: Sequence[Plan],
+        rows: int,
+        context: str | None,
+        instance_bytes: int = 0,
+        guard: _core.Guard | None = None,
     ) -> None:
-        """`instance_bytes`: of one environment in C, whose own memory is then in the board, too."""
+        """`instance_bytes`: of one environment in C, whose own memory is then in the board, too.
+
+        A wait raises ClosedError when `guard` says that another thread has called close().
+        """
         self.plans = list(plans)
         self._context = context
         self.size = len(plans)
@@ -111,7 +119,7 @@ class Crew:
             self._bell_fd, self._ring_fd = _core.bell_create()
         self._parent_fd = open_pidfd(self._pid)
         self.gates = _core.Gates(
-            self.board["gates"], self.board["bell"], self.size, self._bell_fd, self._crowded
+            self.board["gates"], self.board["bell"], self.size, self._bell_fd, self._crowded, guard
         )
         self.made = False
         """Whether the environments were all made once."""
@@ -276,6 +284,12 @@ class Crew:
             running.send_signal(signal.SIGKILL)
             running.wait(_DYING_S)
 
+    def kill(self) -> None:
+        """Kills all workers, and nothing else: a thread that waits for one of them finds out itself."""
+        for running in self._running:
+            if running is not None:
+                running.send_signal(signal.SIGKILL)
+
     def bury(self, worker: int, late_s: float | None = None) -> WorkerDied:
         """Ends a worker for certain, and returns what there is to say; `late_s`: it was late.
 
@@ -403,6 +417,7 @@ def _board_layout(plans: Sequence[Plan], rows: int, instance_bytes: int) -> Layo
             "ticket": (np.uint32, (rows,)),
             "finished": (np.uint32, (rows,)),
             "episode": (np.uint32, (rows,)),
+            "over": (np.uint8, (rows,)),
             **watch_fields(workers + 1),
         }
     )

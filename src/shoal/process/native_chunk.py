@@ -47,12 +47,14 @@ class NativeChunk:
         self._state = state
         last = board["last_return"][part], board["last_length"][part]
         episode = board["episode"][plan.first : plan.first + worlds]
-        arrays = (instances, *(state[name] for name in fields), *last, episode)
+        over = board["over"][plan.first : plan.first + worlds]
+        over[:] = 0
+        arrays = (instances, *(state[name] for name in fields), *last, episode, over)
         self._actions = [state[name] for name in actions]
         self._shared_actions: list[Any] = []
         self._stepper = _core.Stepper(
             info.plugin, info.values, plan.count, 1, plan.autoreset, time_limit, arrays,
-            tuple(self._actions), self, 0,
+            tuple(self._actions), self, 0, _core.Guard(),
         )  # fmt: skip
         self._stepper.set_watch(board["due"][plan.worker], board["sums"][plan.worker])
         self._looker = Looker(info, instances, plan.first)

@@ -20,7 +20,7 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from shoal import _core
-from shoal.errors import ClosedError, ShoalError, telling
+from shoal.errors import ShoalError, telling
 from shoal.memory import Layout, Segment
 from shoal.memory.layout import FieldSpec
 from shoal.native.look import Looker
@@ -69,7 +69,7 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         max_slots: int = 64,
         max_episode_steps: int | None = None,
         episode_stats: bool = False,
-        check: Iterable[str] = ("actions", "nan"),
+        check: Iterable[str] = ("actions",),
         render_mode: str | None = None,
         batch_size: int | None = None,
         session: str | None = AUTO,
@@ -107,6 +107,7 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
             self._unit = self._checked_unit(batch_size)
             worlds = self.num_worlds // self._unit * info.lanes
         self._padded = -(-worlds // info.lanes) * info.lanes * info.agents
+        self._guard = _core.Guard()
         self._state = Segment(self._state_layout())  # first: it refuses sizes that nothing below could hold
         self.lent = Lent()
         """The memory that results are lent from (`shoal.torch.pin`)."""
@@ -126,7 +127,13 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._looker = Looker(info, self._state["instances"])
         self._watching = _Watching(self._looker)
         self._hooks = Hooks(
-            info.actions, self._slots, max_slots, infos, self._batch_maker(batch_size), self._watching
+            info.actions,
+            self._slots,
+            max_slots,
+            infos,
+            self.single_observation_space,
+            self._batch_maker(batch_size),
+            self._watching,
         )
         flags = _BUFFERS[buffers] | sum(_CHECKS[name] for name in checks)
         if episode_stats or self._same_step:
@@ -143,6 +150,7 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
             tuple(self._state[f"action/{i}"] for i in range(len(info.actions))),
             self._hooks,
             flags,
+            self._guard,
         )
         self._stepper.add_slot(first_slot)
         if episode_stats and info.keeps_log:
@@ -153,7 +161,9 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         if batch_size is not None:
             threads = min(threads, self.num_worlds // self._unit)
             with telling(f"start {threads} threads", ShoalError):
-                self._flow = _core.Flow(self._stepper, threads, self._unit, batch_size, self._hooks)
+                self._flow = _core.Flow(
+                    self._stepper, threads, self._unit, batch_size, "nan" in checks, self._hooks
+                )
         if asked is not None:
             try:
                 self._open_session(asked)
@@ -182,6 +192,7 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
             "last_return": (np.float64, (rows,)),
             "last_length": (np.uint32, (rows,)),
             "episode": (np.uint32, (worlds,)),
+            "over": (np.uint8, (worlds,)),
             **watch_fields(1),
         }
         for number, field in enumerate(info.actions):
@@ -200,8 +211,11 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._require_synchronous("reset", "async_reset")
         mask, others = arguments.reset_mask(options, self.num_envs, self.num_worlds)
         arguments.no_options(others)
-        self._seed(seed, mask)
-        return self._stepper.reset(mask), {}
+        with _core.Operation(self._guard, "reset"):
+            self._seed(seed, mask)
+            observations = self._stepper.reset(mask)
+            self._guard.require_not_closing()
+            return observations, {}
 
     def step(self, *actions: Any) -> Any:
         """`step(actions)` steps every environment; `step()` with what was written into `self.actions`."""
@@ -209,8 +223,14 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         return self._stepper.step(*actions)
 
     def close(self, **kwargs: Any) -> None:
-        """Ends the threads and environments. Idempotent; arrays that were returned stay valid."""
-        if not self.closed:
+        """Ends the threads and environments. Idempotent; arrays that were returned stay valid.
+
+        From another thread than the one that steps: a call that is inside raises ClosedError, and close
+        waits until it has.
+        """
+        with _core.Closing(self._guard) as is_first:
+            if not is_first or not self._guard.wait_until_free(math.inf):
+                return
             if self._hosted is not None:  # first: its thread reads what the others hold
                 self._hosted.close()
             self._watching.close()
@@ -252,18 +272,18 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
     @property
     def stats(self) -> dict[str, Any]:
         """Steps, episodes, their mean return and length; slots made, results copied for want of one."""
-        if self.closed:
-            raise ClosedError("the environments are closed")
+        self._guard.require_open()
         statistics = (self._flow or self._stepper).statistics
         return {**statistics, "copies": self._hooks.copies}
 
     def async_reset(self, seed: int | Sequence[int | None] | None = None) -> None:
         """Resets every environment; their first observations come with `recv`."""
         flow = self._require_asynchronous("async_reset")
-        if flow.under_way:
-            self._hooks.refuse("under way")
-        self._seed(seed, None)
-        flow.reset()
+        with _core.Operation(self._guard, "async_reset"):
+            if flow.under_way:
+                self._hooks.refuse("under way")
+            self._seed(seed, None)
+            flow.reset()
 
     def send(self, actions: Any, env_ids: Any) -> None:
         """Hands in the next actions of the environments `env_ids` (`info["env_id"]` of a `recv`)."""
@@ -285,10 +305,11 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         """Lends a block of `length + 1` rows of every environment; its `step` writes straight into it."""
         self._require_synchronous("rollout", "send and recv")
         self._require_no_final("rollout")
-        if self.closed:
-            self._hooks.refuse("closed")
+        self._guard.require_open()
         length = arguments.count("length", length, 2**31)
-        return native_rollout(self._stepper, self.lent, self._info, self.num_envs, self._padded, length)
+        return native_rollout(
+            self._stepper, self._guard, self.lent, self._info, self.num_envs, self._padded, length
+        )
 
     def has_extension(self, id: str) -> bool:
         """Whether the plug-in has an ability, such as "shoal.checkpoint/1"."""
@@ -296,19 +317,24 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def save_env(self, env_id: int) -> bytes:
         """All that environment `env_id` is, for `restore_env` of any environments with these options."""
-        return self._stepper.save(self._env_id(env_id))
+        with _core.Operation(self._guard, "save_env"):
+            return self._stepper.save(self._env_id(env_id))
 
     def restore_env(self, env_id: int, data: bytes) -> None:
         """Makes environment `env_id` what it was when `save_env` gave `data`."""
         if not isinstance(data, bytes):
             raise TypeError(f"a checkpoint is bytes, got {type(data).__name__}")
-        if not self._seeded and self._flow is None:
-            self.reset()  # the other environments must be somewhere too
-        self._stepper.restore(self._env_id(env_id), data)
+        with _core.Operation(self._guard, "restore_env"):
+            env = self._env_id(env_id)
+            if not self._seeded and self._flow is None:  # the other environments must be somewhere too
+                self._seed(None, None)
+                self._stepper.reset(None)
+            self._stepper.restore(env, data)
 
     def render_env(self, env_id: int) -> NDArray[np.uint8]:
         """A picture of one environment, [height, width, 3]."""
-        height, width, pixels = self._stepper.render(self._env_id(env_id))
+        with _core.Operation(self._guard, "render_env"):
+            height, width, pixels = self._stepper.render(self._env_id(env_id))
         return np.frombuffer(pixels, np.uint8).reshape(height, width, 3)
 
     # -- inside ---------------------------------------------------------------------------------------
@@ -331,13 +357,14 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
             self._stepper.set_watch(self._state["due"], None)
 
     def _world(self, env_id: int) -> dict[str, Field]:
-        if self.closed:
-            self._hooks.refuse("closed")
         env = arguments.env_id(env_id, self.num_worlds)
-        return self._looker.fields(self._flow or self._stepper, env)
+        with _core.Operation(self._guard, "state"):
+            return self._looker.fields(self._flow or self._stepper, env)
 
     def _worlds(self) -> list[dict[str, Field]]:
-        return [self._world(env) for env in range(self.num_worlds)]
+        with _core.Operation(self._guard, "states"):
+            source = self._flow or self._stepper
+            return [self._looker.fields(source, env) for env in range(self.num_worlds)]
 
     def _checked_unit(self, batch_size: int) -> int:
         """How many environments flow together: as many as divide num_envs, batch_size and the lanes."""
@@ -436,4 +463,5 @@ _STATE = (
     "last_return",
     "last_length",
     "episode",
+    "over",
 )

@@ -104,19 +104,6 @@ class Rows:
         """Every field of the observations, a row per result."""
         return [leaf.reshape(self.rows + self.ahead, -1) for leaf in self._leaves if leaf.size]
 
-    def ended(self, row: int, rows: int, worlds: int) -> NDArray[np.bool_]:
-        """The environments all of whose agents are done by the step whose rewards begin at `row`."""
-        over = self.terminated[row : row + rows] | self.truncated[row : row + rows]
-        return np.asarray(over.reshape(worlds, -1).all(axis=1))
-
-    def copy_rows(self, other: Rows, row: int, which: NDArray[np.bool_]) -> None:
-        """Takes over observations of `other`, where its first environment lies at `row`."""
-        self.values = list(other.values)
-        if other is not self:
-            count, begin = len(which), row + other.ahead
-            for mine, theirs in zip(self.observations(), other.observations(), strict=True):
-                mine[:count][which] = theirs[begin : begin + count][which]
-
     def gather(self, other: Rows, env_ids: Sequence[int]) -> None:
         """Takes over whole results of a slot: those of `env_ids`, in that order."""
         chosen = list(env_ids)

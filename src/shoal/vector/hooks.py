@@ -9,11 +9,13 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 import numpy as np
+from gymnasium.spaces import Space
 from numpy.typing import NDArray
 
 from shoal.errors import ShoalError
 from shoal.native.plugin import FieldInfo
 from shoal.native.refusals import refuse
+from shoal.vector.nans import require_no_nan
 from shoal.vector.slots import copied
 
 __all__ = ["ActionHooks", "Hooks"]
@@ -83,6 +85,7 @@ class Hooks(ActionHooks):
         make_slot: Callable[[], tuple[Any, ...]],
         max_slots: int,
         infos: Callable[..., dict[str, Any]],
+        observation_space: Space[Any],
         make_batch: Callable[[], tuple[Any, ...]] | None = None,
         publish: Callable[[Any], None] | None = None,
     ) -> None:
@@ -93,6 +96,7 @@ class Hooks(ActionHooks):
         self._make_slot = make_slot
         self._max_slots = max_slots
         self.infos = infos
+        self._observation_space = observation_space
         self.copies = 0
 
     def refuse(self, reason: str) -> NoReturn:
@@ -106,6 +110,10 @@ class Hooks(ActionHooks):
         """The same results in memory of their own."""
         self.copies += 1
         return copied(value)
+
+    def nan_found(self, observations: Any, rewards: Any, env_ids: Any = None) -> NoReturn:
+        require_no_nan(self._observation_space, observations, rewards, env_ids)
+        raise AssertionError("the core found a NaN that is not there")
 
     def bad_ids(self, env_ids: Any, lanes: int) -> NoReturn:
         whole = "" if lanes == 1 else f" in whole groups of {lanes} neighbours, as recv returns them"

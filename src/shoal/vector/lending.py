@@ -43,8 +43,6 @@ class Lender:
         self._slots: list[Slot] = []
         self._batches: list[Slot] = []
         self.first = self._add()
-        self.last: tuple[Rows, int] = self.first, 0
-        """Where the environments' present observations are: memory, and the row of the first."""
 
     @property
     def slots(self) -> int:

@@ -156,7 +156,7 @@ def make_vec(
         num_envs,
         num_threads=num_threads,
         max_episode_steps=max_episode_steps,
-        check=("actions", "nan") if check is None else check,
+        check=("actions",) if check is None else check,
         render_mode=render_mode,
         **shared,
     )

@@ -33,7 +33,7 @@ class PluginActions:
         self._ranges = [
             discrete_range(field.space) if "actions" in checks else (None, None) for field in fields
         ]
-        self._check_nan = "nan" in checks
+        self._check_nan = "nan" in checks or "actions" in checks
 
     @property
     def shared(self) -> Any:

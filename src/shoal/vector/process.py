@@ -9,13 +9,12 @@ rows come truncated, with info["fault"]. An exception of an environment arrives 
 from __future__ import annotations
 
 import contextlib
+import math
 import multiprocessing
-import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from threading import get_ident
 from types import TracebackType
 from typing import Any, Literal, NoReturn
 
@@ -28,7 +27,8 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from shoal import _core
-from shoal.errors import ClosedError, ForkedError, ShoalError, WorkerDied
+from shoal.errors import ClosedError, ShoalError, WorkerDied
+from shoal.native.refusals import refuse
 from shoal.process.mail import Failure
 from shoal.process.worker import ERROR
 from shoal.spaces import Bounds
@@ -39,13 +39,14 @@ from shoal.vector.agreement import observation_spaces, require_same
 from shoal.vector.exchange import Actions, Rows, blocks, is_laid_out
 from shoal.vector.lending import Lender
 from shoal.vector.looking import Looking
+from shoal.vector.nans import require_no_nan
 from shoal.vector.plans import PluginEnvs, make_plans
 from shoal.vector.plugin_actions import PluginActions
 from shoal.vector.repair import Repair
-from shoal.vector.reports import raise_errors, require_no_nan, sort_reports
+from shoal.vector.reports import raise_errors, sort_reports
 from shoal.vector.rollout import Rollout
 from shoal.vector.sendrecv import SendRecv
-from shoal.vector.slots import Infos, Lent
+from shoal.vector.slots import Infos, Lent, copied
 from shoal.vector.workers import NOTHING, Workers
 
 __all__ = ["ProcessVectorEnv"]
@@ -145,16 +146,16 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         }
         bounds = Bounds(max_length, max_nodes, max_edges)
         native = isinstance(env_fns, PluginEnvs)
-        checks = arguments.checks(check, ("actions", "nan") if native else ())
-        self._check_nan = "nan" in checks and not native
+        checks = arguments.checks(check, ("actions",) if native else ())
+        self._check_nan = "nan" in checks
         if worker is not None:
             raise ValueError(
                 "a custom `worker` is not supported: Shoal's workers step whole chunks. Wrap the environment "
                 "in its env_fn instead; autoreset_mode, on_fault and check cover what workers were for"
             )
-        self._forks = _core.fork_count()
-        self._thread = get_ident()
-        """Who commanded the workers last: their answers to two threads would be mixed."""
+        self._guard = _core.Guard()
+        """Every public call is inside it: one at a time, and close() waits for the one inside."""
+        self._stepping = _core.Operation(self._guard, "step")
         self._pending: str | None = None
         self._abandoned: str | None = None
         """A call that timed out, or raised a death: nobody waits for it, but workers may be busy with it."""
@@ -164,8 +165,9 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._mask: Any = None
         self._vector_steps = self._waited_ns = self._infos_ns = 0
         self._moves = 0  # steps, restores, and resets of environments that had not ended
-        self._ended: NDArray[np.bool_] | None = None
-        """Which had before a reset, where nobody resets them but the caller; None: a step is newer."""
+        self._moved = True  # whether the reset under way is one of these
+        self._disabled = self.autoreset_mode == AutoresetMode.DISABLED
+        self._fresh_flags = buffers is None and not copy  # Gymnasium's copy=False shares observations alone
         division = make_plans(
             env_fns,
             self.autoreset_mode,
@@ -182,7 +184,8 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         self.agents_per_env = self.num_envs // self.num_worlds
         self.num_workers = len(division.plans)
         self.batch_size = batch_size
-        self._workers = Workers(division, context, self._limits["step"] or self._limits["reset"])
+        limit_s = self._limits["step"] or self._limits["reset"]
+        self._workers = Workers(division, context, limit_s, self._guard)
         self._finalizer = weakref.finalize(self, self._workers.close, 0.5)
         try:
             facts = self._workers.start()
@@ -272,9 +275,10 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         if mending_s is None and self._limits["step"] is not None:  # who bounds a step bounds its repair too
             mending_s = max(_MENDING_S, self._limits["step"])
         self._repair = Repair(self._workers, self.on_fault == "restart", same_step, mending_s)
+        board = self._workers.crew.board
+        self._over, self._will_reset = (board[name][: self.num_worlds] for name in ("over", "reset"))
         self._infos: Infos | None = None
         if episode_stats or (native and same_step):
-            board = self._workers.crew.board
             fields = self._info.observations if native else []
             last = board["last_return"], board["last_length"]
             self._infos = Infos(fields, *last, episode_stats, self.num_envs)
@@ -296,24 +300,26 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Starts new episodes, in all environments or where `options["reset_mask"]` is True."""
-        self.reset_async(seed, options)
-        return self.reset_wait()
+        with _core.Operation(self._guard, "reset"):
+            self._post_reset(seed, options)
+            return self._reset_results(*self._finish("reset", None))
 
     def reset_async(self, seed: Any = None, options: dict[str, Any] | None = None) -> None:
         """Begins a reset; `reset_wait` gives its results."""
+        with _core.Operation(self._guard, "reset_async"):
+            self._post_reset(seed, options)
+
+    def _post_reset(self, seed: Any, options: dict[str, Any] | None) -> None:
         self._require_ready("reset_async")
         seeds = arguments.seeds(seed, self.num_worlds)
         mask, others = arguments.reset_mask(options, self.num_envs, self.num_worlds)
         if self._info is not None:
             arguments.no_options(others)
         self._let_go()
-        if self._ended is None and self.autoreset_mode == AutoresetMode.DISABLED:
-            rows, row = self._lender.last
-            self._ended = rows.ended(row, self.num_envs, self.num_worlds)
+        if self._disabled:
+            self._moved = not (self._over | self._will_reset)[slice(None) if mask is None else mask].all()
         self._mending = bool(self._repair.lost)
         slot = self._lender.first if self._flight is not None else self._lender.take()
-        if mask is not None:
-            slot.copy_rows(*self._lender.last, np.repeat(~mask, self.num_envs // self.num_worlds))
         self._revived = self._repair.revive(slot, mask)
         self._mask = mask
         self._workers.remember(seeds)
@@ -324,21 +330,35 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
         """The results of `reset_async`; multiprocessing.TimeoutError after `timeout` seconds."""
-        reports, slot = self._finish("reset", timeout)
+        with _core.Operation(self._guard, "reset_wait"):
+            return self._reset_results(*self._finish("reset", timeout))
+
+    def _reset_results(self, reports: list[Any], slot: Any) -> tuple[Any, dict[str, Any]]:
         infos, errors = sort_reports(reports, slot.values, self._add_info)
         observation = slot.observation(self.single_observation_space)
         raise_errors(errors, (observation, infos))
+        self._guard.require_not_closing()
         return self._lender.lent(slot, observation), infos
 
     # -- step -----------------------------------------------------------------------------------------
 
     def step(self, actions: Any = _IN_PLACE) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """`step(actions)` steps every environment; `step()` with what was written into `self.actions`."""
-        self.step_async(actions)
-        return self._step_results(*self._collected("step", None))
+        with self._stepping:
+            self._begin_step(actions)
+            return self._step_results(*self._collected("step", None))
 
     def step_async(self, actions: Any = _IN_PLACE) -> None:
         """Begins a step; `step_wait` gives its results."""
+        with _core.Operation(self._guard, "step_async"):
+            self._begin_step(actions)
+
+    def step_wait(self, timeout: float | None = None) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """The results of `step_async`; multiprocessing.TimeoutError after `timeout` seconds."""
+        with _core.Operation(self._guard, "step_wait"):
+            return self._step_results(*self._finish("step", timeout))
+
+    def _begin_step(self, actions: Any) -> None:
         self._require_ready("step_async")
         if self._abandoned is not None:
             self._catch_up()
@@ -346,6 +366,8 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._post_step(items, self._lender.take(), 0)
 
     def _taken(self, actions: Any) -> Any:
+        if self._disabled and self._over.any():
+            refuse("over")
         if actions is _IN_PLACE:
             _ = self.actions  # raises where there is no such buffer
             self._actions.check_shared()
@@ -353,31 +375,29 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         return self._actions.take(actions)
 
     def _post_step(self, items: Any, into: Rows, row: int) -> None:
-        self._thread = get_ident()
         self._posted = into, row
         self._pending = "step"  # first: Ctrl-C may come in between
         if not self._workers.post_step(into.number, row, items, self._raises):
             self._pending = None
             self._workers.raise_known()
 
-    def step_wait(self, timeout: float | None = None) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """The results of `step_async`; multiprocessing.TimeoutError after `timeout` seconds."""
-        return self._step_results(*self._finish("step", timeout))
-
     def _step_results(self, reports: list[Any], slot: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         infos, errors = self._sorted(reports, slot) if reports else ({}, [])
-        results = (slot.observation(self.single_observation_space), *slot.flags(), infos)
+        flags = slot.flags()
+        if self._fresh_flags:
+            flags = copied(flags)
+        results = (slot.observation(self.single_observation_space), *flags, infos)
         if self._infos is not None:
             self._add_episodes(slot, results)
         if errors:
             raise_errors(errors, results)
         if self._check_nan:
             require_no_nan(self.single_observation_space, *results[:2])
+        self._guard.require_not_closing()
         return self._lender.lent(slot, results)  # type: ignore[no-any-return]
 
     def _finish(self, kind: str, timeout: float | None) -> tuple[list[Any], Any]:
         """Waits for what was posted; everybody's reports, and where the results are."""
-        self._require_open()
         if self._pending != kind:
             raise NoAsyncCallError(f"Calling `{kind}_wait` without any prior call to `{kind}_async`.", kind)
         return self._collected(kind, timeout)
@@ -405,6 +425,9 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         except WorkerDied:  # at once: the others may be busy, even hang, and the next call waits for them
             self._pending, self._abandoned, self._interrupted = None, kind, False
             raise
+        except ClosedError:  # another thread closes, and waits for this call
+            self._pending = None
+            raise
         except TimeoutError:
             self._pending, self._abandoned = None, kind
             raise multiprocessing.TimeoutError(
@@ -412,24 +435,16 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
             ) from None
         self._pending = self._abandoned = None
         self._interrupted = False
-        if kind != "call":  # the environments are there now, whether or not anybody gets these results
-            if self._space is None:
-                into.values = list(self._lender.last[0].values)
-            self._lender.last = into, row
+        if kind != "call" and self._space is None:
+            into.values = [None] * self.num_envs
         if kind == "step":
             self._vector_steps += 1
             self._moves += 1
-            self._ended = None
             self._waited_ns += time.perf_counter_ns() - begin
         reports: list[Any] = []
         if kind == "reset":
             reports, self._revived = self._revived, []
-            if self._ended is None:
-                self._moves += 1
-            else:
-                chosen = slice(None) if self._mask is None else self._mask
-                self._moves += not self._ended[chosen].all()
-                self._ended[chosen] = False
+            self._moves += self._moved
         owed = self._repair.owed if kind == "step" else ()
         if outcome is NOTHING and not owed:
             return reports, into
@@ -473,35 +488,46 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Calls a method of every environment, or gets an attribute."""
-        self.call_async(name, *args, **kwargs)
-        return self.call_wait()
+        return self._call("call", name, args, kwargs)
 
     def call_async(self, name: str, /, *args: Any, **kwargs: Any) -> None:
         """Begins a call; `call_wait` gives its results."""
-        self._post_call("call_async", "call", [(name, args, kwargs)] * len(self._workers.parts()))
+        with _core.Operation(self._guard, "call_async"):
+            self._post_call("call_async", "call", [(name, args, kwargs)] * len(self._workers.parts()))
 
     def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
         """The results of `call_async`; multiprocessing.TimeoutError after `timeout` seconds."""
+        with _core.Operation(self._guard, "call_wait"):
+            return self._call_results(timeout)
+
+    def _call(
+        self, operation: str, name: str, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> tuple[Any, ...]:
+        with _core.Operation(self._guard, operation):
+            self._post_call("call_async", "call", [(name, args, kwargs or {})] * len(self._workers.parts()))
+            return self._call_results(None)
+
+    def _call_results(self, timeout: float | None) -> tuple[Any, ...]:
         answers, _ = self._finish("call", timeout)
         raise_errors([answer for answer in answers if isinstance(answer, Failure)], None)
         return tuple(answer.thaw() for answer in answers)
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
         """An attribute of every environment."""
-        return self.call(name)
+        return self._call("get_attr", name)
 
     def set_attr(self, name: str, values: Any) -> None:
         """Sets an attribute: to each environment its own of a list or tuple, or the same value to all."""
-        self._require_open()
-        if not isinstance(values, (list, tuple)):
-            values = [values] * self.num_worlds
-        if len(values) != self.num_worlds:
-            raise ValueError(
-                "Values must be a list or tuple with length equal to the number of environments. "
-                f"Got `{len(values)}` values for {self.num_worlds} environments."
-            )
-        self._post_call("set_attr", "set", [(name, list(values[part])) for part in self._workers.parts()])
-        self.call_wait()
+        with _core.Operation(self._guard, "set_attr"):
+            if not isinstance(values, (list, tuple)):
+                values = [values] * self.num_worlds
+            if len(values) != self.num_worlds:
+                raise ValueError(
+                    "Values must be a list or tuple with length equal to the number of environments. "
+                    f"Got `{len(values)}` values for {self.num_worlds} environments."
+                )
+            self._post_call("set_attr", "set", [(name, list(values[part])) for part in self._workers.parts()])
+            self._call_results(None)
 
     def _post_call(self, name: str, kind: str, parts: list[tuple[Any, ...]]) -> None:
         self._require_ready(name)
@@ -512,7 +538,7 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def render(self) -> tuple[Any, ...] | None:
         """What every environment's `render` gives."""
-        return self.call("render")
+        return self._call("render", "render")
 
     @property
     def np_random_seed(self) -> tuple[int, ...]:  # type: ignore[override]
@@ -558,69 +584,74 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def async_reset(self, seed: Any = None) -> None:
         """Resets every environment; their first observations come with `recv`."""
-        flight = self._require_flight("async_reset")
-        if flight.under_way and not self._repair.lost:
-            raise ShoalError("environments are under way: recv() them before this")
-        self._let_go()
-        flight.abandon(self._limits["step"])
-        self._synchronous = True
-        try:
-            self.reset_async(seed)
-            flight.begin(self._finish("reset", None)[0])
-        finally:
-            self._synchronous = False
+        with _core.Operation(self._guard, "async_reset"):
+            flight = self._require_flight("async_reset")
+            if flight.under_way and not self._repair.lost:
+                raise ShoalError("environments are under way: recv() them before this")
+            self._let_go()
+            flight.abandon(self._limits["step"])
+            self._synchronous = True
+            try:
+                self._post_reset(seed, None)
+                flight.begin(self._finish("reset", None)[0])
+            finally:
+                self._synchronous = False
 
     def send(self, actions: Any, env_ids: Any) -> None:
         """Hands in the next actions of the environments `env_ids` (`info["env_id"]` of a `recv`)."""
-        self._require_flight("send").send(actions, env_ids)
+        with _core.Operation(self._guard, "send"):
+            self._require_flight("send").send(actions, env_ids)
 
     def recv(self, env_ids: Any = None) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """A step's five results of the first `batch_size` environments ready; `info["env_id"]` names them.
 
         With `env_ids` it waits for those instead: for halves that take turns.
         """
-        self._thread = get_ident()
-        flight = self._require_flight("recv")
-        taken, reports = flight.recv(env_ids, self._limits["step"])
-        slot = self._lender.take_batch(flight.batch)
-        infos, errors = flight.deliver(taken, reports, slot)
-        results = (slot.observation(self.single_observation_space), *slot.flags(), infos)
-        if errors:
-            raise_errors(errors, results)
-        if self._check_nan:
-            require_no_nan(self.single_observation_space, *results[:2], taken)
-        return results
+        with _core.Operation(self._guard, "recv"):
+            flight = self._require_flight("recv")
+            taken, reports = flight.recv(env_ids, self._limits["step"])
+            slot = self._lender.take_batch(flight.batch)
+            infos, errors = flight.deliver(taken, reports, slot)
+            results = (slot.observation(self.single_observation_space), *slot.flags(), infos)
+            if errors:
+                raise_errors(errors, results)
+            if self._check_nan:
+                require_no_nan(self.single_observation_space, *results[:2], taken)
+            self._guard.require_not_closing()
+            return results
 
     def rollout(self, length: int) -> Rollout:
         """Lends a block of `length + 1` rows of every environment; its `step` writes straight into it."""
-        self._require_ready("rollout")
-        if self.autoreset_mode == AutoresetMode.SAME_STEP:
-            raise ShoalError(
-                "rollout has no place for the final observations of autoreset_mode SAME_STEP; "
-                "use NEXT_STEP or DISABLED"
+        with _core.Operation(self._guard, "rollout"):
+            self._require_ready("rollout")
+            if self.autoreset_mode == AutoresetMode.SAME_STEP:
+                raise ShoalError(
+                    "rollout has no place for the final observations of autoreset_mode SAME_STEP; "
+                    "use NEXT_STEP or DISABLED"
+                )
+            length = arguments.count("length", length, 2**31)
+            if self._space is None or self._actions.kind == "message":
+                raise ShoalError(
+                    "a rollout needs observations and actions that live in shared memory, and values of "
+                    "these spaces are messages; give Sequence and Graph bounds (max_length=, max_nodes=, "
+                    "max_edges=), or use step"
+                )
+            self._catch_up()
+            block = self._lender.block(length, self.single_action_space)
+            assert block.memory is not None and block.actions is not None
+            shape = length, self.num_envs
+            rollout = Rollout(
+                blocks(block.memory, length + 1, self.num_envs),
+                blocks(block.actions, *shape),
+                block.reward[: length * self.num_envs].reshape(shape),
+                block.terminated[: length * self.num_envs].reshape(shape),
+                block.truncated[: length * self.num_envs].reshape(shape),
+                step=partial(self._step_into, block),
+                moves=self._moves_made,
+                guard=self._guard,
             )
-        length = arguments.count("length", length, 2**31)
-        if self._space is None or self._actions.kind == "message":
-            raise ShoalError(
-                "a rollout needs observations and actions that live in shared memory, and of these spaces "
-                "they are messages; give Sequence and Graph bounds (max_length=, max_nodes=, max_edges=), or "
-                "use step"
-            )
-        self._catch_up()
-        block = self._lender.block(length, self.single_action_space)
-        assert block.memory is not None and block.actions is not None
-        shape = length, self.num_envs
-        rollout = Rollout(
-            blocks(block.memory, length + 1, self.num_envs),
-            blocks(block.actions, *shape),
-            block.reward[: length * self.num_envs].reshape(shape),
-            block.terminated[: length * self.num_envs].reshape(shape),
-            block.truncated[: length * self.num_envs].reshape(shape),
-            step=partial(self._step_into, block),
-            moves=self._moves_made,
-        )
-        weakref.finalize(rollout, self._workers.drop_block, block.number).atexit = False
-        return rollout
+            weakref.finalize(rollout, self._workers.drop_block, block.number).atexit = False
+            return rollout
 
     def _moves_made(self) -> int:
         self._require_ready("step")
@@ -658,7 +689,6 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         if not isinstance(data, bytes):
             raise TypeError(f"a checkpoint is bytes, got {type(data).__name__}")
         self._of_stepper("restore", env_id, data)
-        self._moves += 1
 
     def render_env(self, env_id: int) -> NDArray[np.uint8]:
         """A picture of one C environment, [height, width, 3]."""
@@ -666,36 +696,35 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         return np.frombuffer(pixels, np.uint8).reshape(height, width, 3)
 
     def _of_stepper(self, method: str, env_id: int, *rest: Any) -> Any:
-        self._require_ready(method)
-        if self._info is None:
-            raise ShoalError(f"{method}_env is for environments in C; use call for those in Python")
-        env = arguments.env_id(env_id, self.num_worlds)
-        self._catch_up()
-        return self._workers.ask_owner(env, "stepper", method, *rest)
+        with _core.Operation(self._guard, f"{method}_env"):
+            self._require_ready(method)
+            if self._info is None:
+                raise ShoalError(f"{method}_env is for environments in C; use call for those in Python")
+            env = arguments.env_id(env_id, self.num_worlds)
+            self._catch_up()
+            answer = self._workers.ask_owner(env, "stepper", method, *rest)
+            self._moves += method == "restore"
+            return answer
 
     def _world(self, env_id: int) -> dict[str, Field]:
         env = arguments.env_id(env_id, self.num_worlds)
-        w = self._workers.owner(env)
-        self._rest(w)
-        return self._workers.look(w, env - self._workers.parts()[w].start)[0]
+        with _core.Operation(self._guard, "state"):
+            w = self._workers.owner(env)
+            self._rest(w)
+            return self._workers.look(w, env - self._workers.parts()[w].start)[0]
 
     def _worlds(self) -> list[dict[str, Field]]:
         found: list[dict[str, Field]] = []
-        for w in range(len(self._workers.parts())):
-            self._rest(w)
-            found += self._workers.look(w, None)
+        with _core.Operation(self._guard, "states"):
+            for w in range(len(self._workers.parts())):
+                self._rest(w)
+                found += self._workers.look(w, None)
         return found
 
     def _rest(self, w: int) -> None:
         """Waits until a worker is between steps, and has nothing to do before somebody sends it."""
-        self._require_open()
-        if self._thread != get_ident() and self._thread in {one.ident for one in threading.enumerate()}:
-            raise ShoalError(
-                "another thread steps these environments, and only it may ask for their state; elsewhere, in "
-                f"this process too, use shoal.attach({self.session!r}).state_arrays(env_id)"
-            )
         if self._flight is not None:
-            self._flight.rest(w, self._limits["step"])
+            self._flight.rest(w, self._limits["step"], self._guard)
             return
         self._require_ready("state")
         self._catch_up()
@@ -703,20 +732,34 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
     # -- life -----------------------------------------------------------------------------------------
 
     def close(self, timeout: float | None = None, terminate: bool = False) -> None:  # type: ignore[override]
-        """Ends the workers within two seconds, or `timeout`. Idempotent; arrays it returned stay valid."""
+        """Ends the workers within two seconds, or `timeout`. Idempotent; arrays it returned stay valid.
+
+        From another thread than the one that steps: a call that is inside raises ClosedError, and close
+        waits until it has.
+        """
         self.close_extras(timeout, terminate)
 
     def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
-        if self.closed:
-            return
         limit = 0.0 if terminate else _CLOSE_S if timeout is None else max(0.0, timeout)
+        with _core.Closing(self._guard) as is_first:
+            if is_first and self._is_left_alone(limit):
+                self._close(limit)
+
+    def _is_left_alone(self, limit: float) -> bool:
+        """Whether no call is inside any more. One that waits for a worker ends at the latest with it."""
+        if self._guard.wait_until_free(limit):
+            return True
+        self._workers.crew.kill()
+        return self._guard.wait_until_free(math.inf)
+
+    def _close(self, limit: float) -> None:
         if self._pending is not None:
             logger.warn(f"Calling `close` while waiting for a pending call to `{self._pending}` to complete.")
         self.closed = True
         self._finalizer.detach()
         self._close_session()
         begin = time.monotonic()
-        if self._forks == _core.fork_count():
+        if not self._guard.is_forked:
             self._workers.settle(max(limit / 2, limit - 0.5))  # then they are asked to end
         self._workers.close(max(0.0, limit - (time.monotonic() - begin)))
         self._actions.close()
@@ -742,15 +785,9 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         )
 
     def _require_open(self) -> None:
-        if self.closed:
-            raise ClosedError(f"Trying to operate on `{type(self).__name__}`, after a call to `close()`.")
-        if self._forks != _core.fork_count():
-            raise ForkedError(
-                "these environments belong to the parent process, which is not this one. Make new ones here"
-            )
+        self._guard.require_open()
 
     def _require_ready(self, name: str) -> None:
-        self._require_open()
         if self._flight is not None and not self._synchronous:
             raise ShoalError(
                 f"{name.removesuffix('_async')} is not for environments made with batch_size=; use "
@@ -767,7 +804,6 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
             raise next(iter(self._repair.lost.values()))
 
     def _require_flight(self, name: str) -> SendRecv:
-        self._require_open()
         if self._flight is None:
             raise ShoalError(f"{name} is for environments made with batch_size=; use reset and step")
         if self._repair.lost and name != "async_reset":

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal import _core
 from shoal.errors import ShoalError
 
 __all__ = ["Rollout"]
@@ -36,13 +37,16 @@ class Rollout:
         *,
         step: Callable[[int, Any], dict[str, Any]],
         moves: Callable[[], int],
+        guard: _core.Guard,
     ) -> None:
         self.observations, self.actions = observations, actions
         self.rewards, self.terminated, self.truncated = rewards, terminated, truncated
         self.length = len(rewards)
         self.t: int | None = None
         """The row the next step fills; None before start."""
-        self._step, self._moves = step, moves
+        self._step, self._moves, self._guard = step, moves, guard
+        self._starting = _core.Operation(guard, "rollout.start")
+        self._stepping = _core.Operation(guard, "rollout.step")
         self._here = 0  # what `moves` says while the environments are at row t
 
     def start(self, observation: Any) -> None:
@@ -53,29 +57,34 @@ class Rollout:
                     "start takes the observation that reset or the last step returned: expected "
                     f"{block.dtype}{list(block.shape[1:])}, found {_found(part)}"
                 )
-        here = self._moves()
-        for block, part in _pairs(self.observations, observation, "the observation"):
-            block[0] = part
-        self._here, self.t = here, 0
+        with self._starting:
+            here = self._moves()
+            for block, part in _pairs(self.observations, observation, "the observation"):
+                block[0] = part
+            self._here, self.t = here, 0
 
     def step(self, actions: Any) -> dict[str, Any]:
         """Steps: actions, rewards and flags go into row t, observations into row t + 1. Returns the info."""
-        t = self.t
-        if t is None:
-            raise ValueError("call start(observation) first, with what reset or the last step returned")
-        if t == self.length:
-            raise IndexError(f"the rollout is full after {self.length} steps; call start() to fill it again")
-        if self._moves() != self._here:
-            raise ShoalError(
-                f"the environments are no longer at row {t} of this rollout: they were reset or stepped "
-                "elsewhere, or a step raised. Call start(observation) with what reset or the last step "
-                "returned"
-            )
-        info = self._step(t, actions)  # checks the actions
-        for block, part in _pairs(self.actions, actions, "the actions"):
-            block[t] = part
-        self._here, self.t = self._here + 1, t + 1
-        return info
+        with self._stepping:
+            t = self.t
+            if t is None:
+                raise ValueError("call start(observation) first, with what reset or the last step returned")
+            if t == self.length:
+                raise IndexError(
+                    f"the rollout is full after {self.length} steps; call start() to fill it again"
+                )
+            if self._moves() != self._here:
+                raise ShoalError(
+                    f"the environments are no longer at row {t} of this rollout: they were reset or stepped "
+                    "elsewhere, or a step raised. Call start(observation) with what reset or the last step "
+                    "returned"
+                )
+            info = self._step(t, actions)  # checks the actions
+            for block, part in _pairs(self.actions, actions, "the actions"):
+                block[t] = part
+            self._here, self.t = self._here + 1, t + 1
+            self._guard.require_not_closing()
+            return info
 
     def __repr__(self) -> str:
         at = "not started" if self.t is None else f"at step {self.t}"

@@ -22,6 +22,7 @@ import numpy as np
 from gymnasium.error import ResetNeeded
 from numpy.typing import NDArray
 
+from shoal import _core
 from shoal.errors import ShoalError, WorkerDied
 from shoal.process.crew import DIED, TIMEOUT
 from shoal.process.mail import Failure
@@ -212,7 +213,7 @@ class SendRecv:
             if env in kept:  # finished before the death: these results stand
                 self._restore(env, kept[env])
 
-    def rest(self, w: int, limit_s: float | None) -> None:
+    def rest(self, w: int, limit_s: float | None, guard: _core.Guard) -> None:
         """Waits until a worker has stepped all it was sent; what it said of itself is kept for `recv`."""
         crew = self._workers.crew
         board, part = crew.board, self._workers.parts()[w]
@@ -224,6 +225,7 @@ class SendRecv:
                     f"worker {w} has {'not answered' if crew.alive(w) else 'died'}; recv() says more"
                 )
             self._keep(crew.posted(None if limit_s is None else begin + limit_s))
+            guard.require_not_closing()
             time.sleep(min(0.001, waited + 2e-5))
         self._keep(crew.posted(None))  # or its answer would be taken for this
 

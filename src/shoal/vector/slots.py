@@ -143,7 +143,13 @@ def copied(value: Any) -> Any:
 
 
 def native_rollout(
-    stepper: _core.Stepper, lent: Lent, info: PluginInfo, num_envs: int, padded: int, length: int
+    stepper: _core.Stepper,
+    guard: _core.Guard,
+    lent: Lent,
+    info: PluginInfo,
+    num_envs: int,
+    padded: int,
+    length: int,
 ) -> Rollout:
     """A rollout that the engine fills."""
     # The last row of a block may be written up to a whole number of lanes: keep room behind it.
@@ -182,6 +188,7 @@ def native_rollout(
         *flags,
         step=step,
         moves=lambda: stepper.moves,
+        guard=guard,
     )
 
 

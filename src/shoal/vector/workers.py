@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 from gymnasium import logger
 from gymnasium.spaces import Space
 
+from shoal import _core
 from shoal.errors import WorkerDied
 from shoal.memory import Segment
 from shoal.memory.allocate import reopen
@@ -33,6 +34,7 @@ from shoal.vector.plugin_actions import PluginActions
 
 __all__ = ["NOTHING", "TRIES", "Outcome", "Workers"]
 
+_NEXT_STEP, _DISABLED = 0, 2  # as enum shoal_autoreset
 _SLOW_S = 60.0
 _DESCRIPTORS_AT_ONCE = 64  # the kernel takes some 250 with one message
 _QUICK_NS = 1_000_000
@@ -65,12 +67,13 @@ class _Local:
 class Workers:
     """All that steps the environments of one vector environment."""
 
-    def __init__(self, division: Division, context: str | None, limit_s: float | None = None) -> None:
+    def __init__(
+        self, division: Division, context: str | None, limit_s: float | None, guard: _core.Guard
+    ) -> None:
         """`limit_s` is for messages on the way to a command, which take no time."""
         info = division.info
-        self.crew = Crew(
-            division.plans, division.rows, context, 0 if info is None else max(1, info.instance_bytes)
-        )
+        instance_bytes = 0 if info is None else max(1, info.instance_bytes)
+        self.crew = Crew(division.plans, division.rows, context, instance_bytes, guard)
         self.crew.limit_s = self._limit_s = limit_s
         self._local_plan = division.local
         self.local: EnvChunk | None = None
@@ -480,7 +483,9 @@ class Workers:
         into.reward[rows] = 0
         into.terminated[rows] = False
         into.truncated[rows] = True
-        self.crew.board["reset"][plan.first : plan.first + plan.count] = self._autoreset == 0
+        envs = slice(plan.first, plan.first + plan.count)
+        self.crew.board["reset"][envs] = self._autoreset == _NEXT_STEP
+        self.crew.board["over"][envs] = self._autoreset == _DISABLED
         return self.fault_infos(w, error)
 
     def fault_infos(self, w: int, error: WorkerDied) -> list[Any]:
