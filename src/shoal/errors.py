@@ -101,7 +101,7 @@ class ClosedError(ShoalError, ClosedEnvironmentError, ValueError):
     >>> envs.close()
     >>> envs.reset()
     Traceback (most recent call last):
-    shoal.errors.ClosedError: after a call to `close()` the environments cannot be used; arrays they returned are still valid
+    shoal.errors.ClosedError: after a call to `close()` the environments cannot be used; ...
     """
 
 

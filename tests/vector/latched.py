@@ -1,4 +1,4 @@
-"""Environments whose step blocks while a file exists, in C (latched.c) and in Python, for tests of threads."""
+"""Environments whose step blocks while a file exists, in C (latched.c) and in Python; calls in threads."""
 
 from __future__ import annotations
 

@@ -160,6 +160,7 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._abandoned: str | None = None
         """A call that timed out, or raised a death: nobody waits for it, but workers may be busy with it."""
         self._synchronous = self._interrupted = self._mending = False
+        self._began = False  # whether all environments were reset once
         self._revived: list[Any] = []
         """What workers that a reset has brought back say of themselves."""
         self._mask: Any = None
@@ -315,6 +316,8 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         mask, others = arguments.reset_mask(options, self.num_envs, self.num_worlds)
         if self._info is not None:
             arguments.no_options(others)
+        if mask is not None and not self._began:
+            refuse("never reset")
         self._let_go()
         if self._disabled:
             self._moved = not (self._over | self._will_reset)[slice(None) if mask is None else mask].all()
@@ -368,6 +371,8 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
     def _taken(self, actions: Any) -> Any:
         if self._disabled and self._over.any():
             refuse("over")
+        if self._info is not None and not self._began:
+            refuse("not reset")
         if actions is _IN_PLACE:
             _ = self.actions  # raises where there is no such buffer
             self._actions.check_shared()
@@ -445,6 +450,7 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         if kind == "reset":
             reports, self._revived = self._revived, []
             self._moves += self._moved
+            self._began = True
         owed = self._repair.owed if kind == "step" else ()
         if outcome is NOTHING and not owed:
             return reports, into
@@ -702,6 +708,9 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
                 raise ShoalError(f"{method}_env is for environments in C; use call for those in Python")
             env = arguments.env_id(env_id, self.num_worlds)
             self._catch_up()
+            if method == "restore" and not self._began:  # the other environments must be somewhere too
+                self._post_reset(None, None)
+                self._finish("reset", None)
             answer = self._workers.ask_owner(env, "stepper", method, *rest)
             self._moves += method == "restore"
             return answer
