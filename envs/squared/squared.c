@@ -7,6 +7,7 @@
 // SPDX-License-Identifier: MIT
 #include <shoal/env.h>
 #include <shoal/ext/checkpoint.h>
+#include <shoal/ext/observe.h>
 #include <shoal/ext/state.h>
 #include <string.h>
 
@@ -66,6 +67,7 @@ static void step_one(Squared *self, shoal_envs *envs, uint64_t env) {
 }
 
 SHOAL_BATCH(Squared, reset_one, step_one)
+SHOAL_OBSERVE(Squared, observe)
 
 /* What others see of it: the board with the goal, and the agent on it. Both are copied while add runs. */
 static void state_fields(shoal_envs *envs, uint64_t env, void *host,
@@ -96,9 +98,12 @@ static void state_fields(shoal_envs *envs, uint64_t env, void *host,
 
 static const void *get_extension(const char *id) {
     static const shoal_checkpoint_v1 plain = {0, 0, 0}; /* the struct is all there is: the host copies it */
+    static const shoal_observe_v1 observer = {Squared_observe};
     static const shoal_state_v1 state = {state_fields};
     if (strcmp(id, SHOAL_EXT_STATE) == 0)
         return &state;
+    if (strcmp(id, SHOAL_EXT_OBSERVE) == 0)
+        return &observer;
     return strcmp(id, SHOAL_EXT_CHECKPOINT) == 0 ? &plain : 0;
 }
 

@@ -6,6 +6,7 @@
  * the commands. */
 #include <shoal/env.h>
 #include <shoal/ext/checkpoint.h>
+#include <shoal/ext/observe.h>
 #include <string.h>
 
 enum { EMPTY = 0, BALL = 1, PADDLE = 2 };
@@ -69,10 +70,15 @@ static void step_one(TemplateEnv *self, shoal_envs *envs, uint64_t env) {
 }
 
 SHOAL_BATCH(TemplateEnv, reset_one, step_one)
+SHOAL_OBSERVE(TemplateEnv, observe)
 
-/* All there is to an environment lies in its struct, so the host can save it by itself. */
+/* All there is to an environment lies in its struct, so the host can save it by itself, and observe() can
+ * write the last observation once more. */
 static const void *get_extension(const char *id) {
     static const shoal_checkpoint_v1 plain = {0, 0, 0};
+    static const shoal_observe_v1 observer = {TemplateEnv_observe};
+    if (strcmp(id, SHOAL_EXT_OBSERVE) == 0)
+        return &observer;
     return strcmp(id, SHOAL_EXT_CHECKPOINT) == 0 ? &plain : 0;
 }
 
