@@ -8,6 +8,7 @@
 // SPDX-License-Identifier: MIT
 #include <shoal/env.h>
 #include <shoal/ext/checkpoint.h>
+#include <shoal/ext/observe.h>
 #include <shoal/ext/state.h>
 #include <string.h>
 
@@ -115,6 +116,7 @@ static void step_one(Tide *self, shoal_envs *envs, uint64_t env) {
 }
 
 SHOAL_BATCH(Tide, reset_one, step_one)
+SHOAL_OBSERVE(Tide, observe)
 
 /* What others see of it. The beach lies in the instance and stays there, so it is seen without a copy; the
  * rest is copied while add runs. */
@@ -151,9 +153,12 @@ static void state_fields(shoal_envs *envs, uint64_t env, void *host,
 
 static const void *get_extension(const char *id) {
     static const shoal_checkpoint_v1 plain = {0, 0, 0}; /* the struct is all there is: the host copies it */
+    static const shoal_observe_v1 observer = {Tide_observe};
     static const shoal_state_v1 state = {state_fields};
     if (strcmp(id, SHOAL_EXT_STATE) == 0)
         return &state;
+    if (strcmp(id, SHOAL_EXT_OBSERVE) == 0)
+        return &observer;
     return strcmp(id, SHOAL_EXT_CHECKPOINT) == 0 ? &plain : 0;
 }
 

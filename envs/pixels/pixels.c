@@ -8,6 +8,7 @@
 // SPDX-License-Identifier: MIT
 #include <shoal/env.h>
 #include <shoal/ext/checkpoint.h>
+#include <shoal/ext/observe.h>
 #include <shoal/ext/render.h>
 #include <string.h>
 
@@ -100,6 +101,7 @@ static void step_one(Pixels *self, shoal_envs *envs, uint64_t env) {
 }
 
 SHOAL_BATCH(Pixels, reset_one, step_one)
+SHOAL_OBSERVE(Pixels, observe)
 
 static void render_size(shoal_envs *envs, uint64_t env, uint32_t *height, uint32_t *width) {
     (void)env;
@@ -118,9 +120,12 @@ static void render_draw(shoal_envs *envs, uint64_t env, uint8_t *rgb) {
 
 static const void *get_extension(const char *id) {
     static const shoal_checkpoint_v1 checkpoint = {0}; /* the instance is all there is to save */
+    static const shoal_observe_v1 observer = {Pixels_observe};
     static const shoal_render_v1 render = {.fps = 60, .size = render_size, .draw = render_draw};
     if (strcmp(id, SHOAL_EXT_CHECKPOINT) == 0)
         return &checkpoint;
+    if (strcmp(id, SHOAL_EXT_OBSERVE) == 0)
+        return &observer;
     return strcmp(id, SHOAL_EXT_RENDER) == 0 ? &render : 0;
 }
 

@@ -13,6 +13,7 @@
 #include "picture.h"
 #include "world.h"
 #include <shoal/ext/checkpoint.h>
+#include <shoal/ext/observe.h>
 #include <shoal/ext/render.h>
 
 enum { STAY = 0, MOVE = 1, GATHER = 5, ATTACK = 6, NUM_ACTIONS = 7 }; /* MOVE + direction */
@@ -327,8 +328,9 @@ static void step_one(Reef *self, shoal_envs *envs, uint64_t env) {
 }
 
 SHOAL_BATCH(Reef, reset_one, step_one)
+SHOAL_OBSERVE(Reef, observe)
 
-/* ---- Abilities: shoal.state/1, shoal.render/1, shoal.checkpoint/1 ---- */
+/* ---- Abilities: shoal.state/1, shoal.observe/1, shoal.render/1, shoal.checkpoint/1 ---- */
 
 #define COUNT(array) (sizeof(array) / sizeof(array)[0])
 
@@ -359,12 +361,15 @@ static void state_fields(shoal_envs *envs, uint64_t env, void *host,
 
 static const void *get_extension(const char *id) {
     static const shoal_checkpoint_v1 checkpoint = {0}; /* the instance is all there is to save */
+    static const shoal_observe_v1 observer = {Reef_observe};
     static const shoal_state_v1 state = {state_fields};
     static const shoal_render_v1 render = {.fps = 10, .size = render_size, .draw = render_draw};
     if (strcmp(id, SHOAL_EXT_CHECKPOINT) == 0)
         return &checkpoint;
     if (strcmp(id, SHOAL_EXT_STATE) == 0)
         return &state;
+    if (strcmp(id, SHOAL_EXT_OBSERVE) == 0)
+        return &observer;
     return strcmp(id, SHOAL_EXT_RENDER) == 0 ? &render : 0;
 }
 

@@ -10,6 +10,7 @@
 // SPDX-License-Identifier: MIT
 #include <shoal/env.h>
 #include <shoal/ext/checkpoint.h>
+#include <shoal/ext/observe.h>
 #include <shoal/ext/render.h>
 #include <shoal/ext/state.h>
 #include <string.h>
@@ -213,6 +214,7 @@ static void step_one(Snake *self, shoal_envs *envs, uint64_t env) {
 }
 
 SHOAL_BATCH(Snake, reset_one, step_one)
+SHOAL_OBSERVE(Snake, observe)
 
 static const uint8_t SKINS[6][3] = {{88, 166, 92},   {82, 139, 220}, {219, 171, 64},
                                     {168, 108, 201}, {77, 184, 182}, {222, 130, 176}};
@@ -287,12 +289,15 @@ static void state_fields(shoal_envs *envs, uint64_t env, void *host,
 
 static const void *get_extension(const char *id) {
     static const shoal_checkpoint_v1 checkpoint = {0}; /* the instance is all there is to save */
+    static const shoal_observe_v1 observer = {Snake_observe};
     static const shoal_state_v1 state = {state_fields};
     static const shoal_render_v1 render = {.fps = 10, .size = render_size, .draw = render_draw};
     if (strcmp(id, SHOAL_EXT_CHECKPOINT) == 0)
         return &checkpoint;
     if (strcmp(id, SHOAL_EXT_STATE) == 0)
         return &state;
+    if (strcmp(id, SHOAL_EXT_OBSERVE) == 0)
+        return &observer;
     return strcmp(id, SHOAL_EXT_RENDER) == 0 ? &render : 0;
 }
 
