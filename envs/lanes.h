@@ -1,11 +1,13 @@
 /* For plug-ins that step LANES environments at once: how a block is laid out and walked, sines and cosines
- * that a compiler turns into vector code, and checkpoints. envs/cartpole/cartpole.c shows the use.
+ * that a compiler turns into vector code, checkpoints and observations. envs/cartpole/cartpole.c shows the
+ * use.
  *
  *   block: REAL x[LANES], v[LANES], ...     one block per LANES environments, an array per quantity
  *   reset_lane(block, lane, envs, env)      starts an episode in one environment, writes its observation
  *   step_block(block, options, actions, rows, rewards, terminated, lanes)
  *                                           steps that many lanes, LANES or LANES_FEW: plain loops over
  * lanes, without branches; one action and one observation field of floats
+ *   observe_lane(block, lane, row)          writes one environment's observation, the same bytes as those two
  *
  * A plug-in includes itself twice, with REAL as double and as float, and offers the choice as its first
  * option. Everything called from a lane loop is LANES_INLINE, so that it is compiled for each instruction set
@@ -17,6 +19,7 @@
 #include <math.h>
 #include <shoal/env.h>
 #include <shoal/ext/checkpoint.h>
+#include <shoal/ext/observe.h>
 #include <string.h>
 #ifdef __SSE2__
 #include <emmintrin.h>
@@ -311,13 +314,33 @@ LANES_INLINE uint64_t lanes_list(const shoal_envs *envs, uint64_t begin, uint64_
     step((Block *)lanes_block(envs, row), envs->options, SHOAL_ACTION(Action, envs, 0, row),                 \
          SHOAL_OBSERVATION(float, envs, 0, row), envs->rewards + row, envs->terminated + row, lanes)
 
-/* Writes reset and step, which go to the precision chosen. */
+/* Writes observe_REAL. Ranges may begin and end inside a block. Step and reset do not use observe_lane: they
+ * write what they have just computed, which is faster than to read it back. */
+#define LANES_OBSERVE(Block, observe_lane)                                                                   \
+    static void LANES_NAME(observe)(shoal_envs * envs, uint64_t begin, uint64_t end) {                       \
+        for (uint64_t env = begin; env < end; env++)                                                         \
+            observe_lane((const Block *)lanes_block(envs, env), env % LANES,                                 \
+                         SHOAL_OBSERVATION(float, envs, 0, env));                                            \
+    }
+
+/* Writes reset, step and observe, which go to the precision chosen, and lanes_get_extension. */
 #define LANES_BOTH_PRECISIONS                                                                                \
     static void reset(shoal_envs *envs, uint64_t begin, uint64_t end) {                                      \
         (envs->options[0].s[0] == 'f' ? reset_float : reset_double)(envs, begin, end);                       \
     }                                                                                                        \
     static void step(shoal_envs *envs, uint64_t begin, uint64_t end) {                                       \
         (envs->options[0].s[0] == 'f' ? step_float : step_double)(envs, begin, end);                         \
+    }                                                                                                        \
+    static void observe(shoal_envs *envs, uint64_t begin, uint64_t end) {                                    \
+        (envs->options[0].s[0] == 'f' ? observe_float : observe_double)(envs, begin, end);                   \
+    }                                                                                                        \
+    static const void *lanes_get_extension(const char *id) {                                                 \
+        static const shoal_checkpoint_v1 checkpoint = {lanes_checkpoint_size, lanes_checkpoint_save,         \
+                                                       lanes_checkpoint_restore};                            \
+        static const shoal_observe_v1 observer = {observe};                                                  \
+        if (strcmp(id, SHOAL_EXT_OBSERVE) == 0)                                                              \
+            return &observer;                                                                                \
+        return strcmp(id, SHOAL_EXT_CHECKPOINT) == 0 ? &checkpoint : 0;                                      \
     }
 
 /* ---- shoal.checkpoint/1: one lane of every array of a block ---- */
@@ -341,14 +364,6 @@ static inline const char *lanes_checkpoint_restore(shoal_envs *envs, uint64_t en
     for (uint64_t at = 0; at < bytes; at += real)
         memcpy(lane + at * LANES, (const char *)in + at, real);
     return 0;
-}
-static inline const void *lanes_get_extension(const char *id) {
-    static const shoal_checkpoint_v1 CHECKPOINT = {
-        lanes_checkpoint_size,
-        lanes_checkpoint_save,
-        lanes_checkpoint_restore,
-    };
-    return strcmp(id, SHOAL_EXT_CHECKPOINT) ? 0 : &CHECKPOINT;
 }
 
 #endif

@@ -49,6 +49,7 @@ const shoal_entry_v1 shoal_entry = {
 #define Acrobot LANES_NAME(Acrobot)
 #define reset_lane LANES_NAME(reset_lane)
 #define step_block LANES_NAME(step_block)
+#define observe_lane LANES_NAME(observe_lane)
 #define Arm LANES_NAME(Arm)
 #define change LANES_NAME(change)
 #define advance LANES_NAME(advance)
@@ -138,11 +139,22 @@ LANES_INLINE void step_block(Acrobot *restrict block, const shoal_value *options
         terminated[i] = (uint8_t)up[i];
 }
 
+LANES_INLINE void observe_lane(const Acrobot *block, uint64_t lane, float *row) {
+    row[0] = (float)lanes_cos(block->theta_1[lane]);
+    row[1] = (float)lanes_sin(block->theta_1[lane]);
+    row[2] = (float)lanes_cos(block->theta_2[lane]);
+    row[3] = (float)lanes_sin(block->theta_2[lane]);
+    row[4] = (float)block->speed_1[lane];
+    row[5] = (float)block->speed_2[lane];
+}
+
 LANES_BATCH(Acrobot, int64_t, reset_lane, step_block)
+LANES_OBSERVE(Acrobot, observe_lane)
 
 #undef Acrobot
 #undef reset_lane
 #undef step_block
+#undef observe_lane
 #undef Arm
 #undef change
 #undef advance

@@ -78,7 +78,7 @@ static const void *get_extension(const char *id) {
     static const shoal_checkpoint_v1 checkpoint = {lanes_checkpoint_size, lanes_checkpoint_save, restore};
     if (strcmp(id, SHOAL_EXT_CHECKPOINT) == 0)
         return &checkpoint;
-    return strcmp(id, SHOAL_EXT_STATE) == 0 ? &state : NULL;
+    return strcmp(id, SHOAL_EXT_STATE) == 0 ? &state : lanes_get_extension(id);
 }
 
 const shoal_entry_v1 shoal_entry = {
@@ -97,6 +97,7 @@ const shoal_entry_v1 shoal_entry = {
 #define CartPole LANES_NAME(CartPole)
 #define reset_lane LANES_NAME(reset_lane)
 #define step_lanes LANES_NAME(step_lanes)
+#define observe_lane LANES_NAME(observe_lane)
 
 typedef struct CartPole {
     REAL x[LANES], x_dot[LANES], theta[LANES], theta_dot[LANES];
@@ -157,9 +158,18 @@ LANES_INLINE void step_lanes(CartPole *restrict block, const shoal_value *option
             rewards[i] = 1;
 }
 
+LANES_INLINE void observe_lane(const CartPole *block, uint64_t lane, float *row) {
+    row[0] = (float)block->x[lane];
+    row[1] = (float)block->x_dot[lane];
+    row[2] = (float)block->theta[lane];
+    row[3] = (float)block->theta_dot[lane];
+}
+
 LANES_BATCH(CartPole, int64_t, reset_lane, step_lanes)
+LANES_OBSERVE(CartPole, observe_lane)
 
 #undef CartPole
 #undef reset_lane
 #undef step_lanes
+#undef observe_lane
 #endif

@@ -55,6 +55,7 @@ const shoal_entry_v1 shoal_entry = {
 #define MountainCar LANES_NAME(MountainCar)
 #define reset_lane LANES_NAME(reset_lane)
 #define step_block LANES_NAME(step_block)
+#define observe_lane LANES_NAME(observe_lane)
 
 typedef struct MountainCar {
     REAL position[LANES], velocity[LANES];
@@ -90,9 +91,16 @@ LANES_INLINE void step_block(MountainCar *restrict block, const shoal_value *opt
         terminated[i] = (uint8_t)done[i];
 }
 
+LANES_INLINE void observe_lane(const MountainCar *block, uint64_t lane, float *row) {
+    row[0] = (float)block->position[lane];
+    row[1] = (float)block->velocity[lane];
+}
+
 LANES_BATCH(MountainCar, int64_t, reset_lane, step_block)
+LANES_OBSERVE(MountainCar, observe_lane)
 
 #undef MountainCar
 #undef reset_lane
 #undef step_block
+#undef observe_lane
 #endif

@@ -58,6 +58,7 @@ const shoal_entry_v1 shoal_entry = {
 #define MountainCarContinuous LANES_NAME(MountainCarContinuous)
 #define reset_lane LANES_NAME(reset_lane)
 #define step_block LANES_NAME(step_block)
+#define observe_lane LANES_NAME(observe_lane)
 
 typedef struct MountainCarContinuous {
     REAL position[LANES], velocity[LANES];
@@ -99,9 +100,16 @@ LANES_INLINE void step_block(MountainCarContinuous *restrict block, const shoal_
         terminated[i] = (uint8_t)done[i];
 }
 
+LANES_INLINE void observe_lane(const MountainCarContinuous *block, uint64_t lane, float *row) {
+    row[0] = (float)block->position[lane];
+    row[1] = (float)block->velocity[lane];
+}
+
 LANES_BATCH(MountainCarContinuous, float, reset_lane, step_block)
+LANES_OBSERVE(MountainCarContinuous, observe_lane)
 
 #undef MountainCarContinuous
 #undef reset_lane
 #undef step_block
+#undef observe_lane
 #endif

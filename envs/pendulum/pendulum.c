@@ -52,6 +52,7 @@ const shoal_entry_v1 shoal_entry = {
 #define Pendulum LANES_NAME(Pendulum)
 #define reset_lane LANES_NAME(reset_lane)
 #define step_block LANES_NAME(step_block)
+#define observe_lane LANES_NAME(observe_lane)
 
 typedef struct Pendulum {
     REAL theta[LANES], theta_dot[LANES];
@@ -91,9 +92,17 @@ LANES_INLINE void step_block(Pendulum *restrict block, const shoal_value *option
     memset(terminated, 0, LANES);
 }
 
+LANES_INLINE void observe_lane(const Pendulum *block, uint64_t lane, float *row) {
+    row[0] = (float)lanes_cos(block->theta[lane]);
+    row[1] = (float)lanes_sin(block->theta[lane]);
+    row[2] = (float)block->theta_dot[lane];
+}
+
 LANES_BATCH(Pendulum, float, reset_lane, step_block)
+LANES_OBSERVE(Pendulum, observe_lane)
 
 #undef Pendulum
 #undef reset_lane
 #undef step_block
+#undef observe_lane
 #endif
