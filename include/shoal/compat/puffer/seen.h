@@ -121,8 +121,3 @@ static void puffer_state_fields(shoal_envs *envs, uint64_t env, void *host,
     }
     puffer_options_free(out);
 }
-
-static const void *puffer_extension(const char *id) {
-    static const shoal_state_v1 state = {puffer_state_fields};
-    return strcmp(id, SHOAL_EXT_STATE) == 0 ? &state : NULL;
-}

@@ -14,6 +14,7 @@
 #define SHOAL_PUFFER_WORLD_H
 
 #include <shoal/env.h>
+#include <shoal/ext/observe.h>
 #include <shoal/ext/state.h>
 
 enum { PUFFER_TOGETHER = 16, PUFFER_LOGS = 64 };
@@ -191,7 +192,23 @@ static void puffer_world_step(shoal_envs *envs, uint64_t begin, uint64_t end) {
     puffer_drawing = NULL;
 }
 
+/* The buffers keep what the environments wrote last. */
+static void puffer_world_observe(shoal_envs *envs, uint64_t begin, uint64_t end) {
+    for (uint64_t env = begin; env < end; env++) {
+        puffer_world *world = SHOAL_INSTANCE(puffer_world, envs, env);
+        puffer_show(world, envs, env * world->agents);
+    }
+}
+
 /* ---- The table ---- */
+
+static const void *puffer_extension(const char *id) {
+    static const shoal_observe_v1 observer = {puffer_world_observe};
+    static const shoal_state_v1 state = {puffer_state_fields};
+    if (strcmp(id, SHOAL_EXT_OBSERVE) == 0)
+        return &observer;
+    return strcmp(id, SHOAL_EXT_STATE) == 0 ? &state : NULL;
+}
 
 static const char *puffer_describe(const shoal_value *options, shoal_spec *spec) {
     puffer_settings settings, *s = &settings;
