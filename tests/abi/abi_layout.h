@@ -6,6 +6,7 @@
 
 #include <shoal/env.h>
 #include <shoal/ext/checkpoint.h>
+#include <shoal/ext/observe.h>
 #include <shoal/ext/render.h>
 #include <shoal/ext/state.h>
 #include <stddef.h>
@@ -106,6 +107,9 @@ AT(shoal_checkpoint_v1, size, 0, 8);
 AT(shoal_checkpoint_v1, save, 8, 8);
 AT(shoal_checkpoint_v1, restore, 16, 8);
 
+SIZE(shoal_observe_v1, 8);
+AT(shoal_observe_v1, observe, 0, 8);
+
 SIZE(shoal_render_v1, 24);
 AT(shoal_render_v1, fps, 0, 4);
 AT(shoal_render_v1, reserved, 4, 4);
@@ -152,17 +156,21 @@ static const char *init(shoal_envs *envs, uint64_t env) {
     return 0;
 }
 static void finish(shoal_envs *envs, uint64_t env) { (void)envs, (void)env; }
+static void observe_one(const shoal_dtype *self, shoal_envs *envs, uint64_t env) {
+    *SHOAL_OBSERVATION(int64_t, envs, 0, env) = self->code;
+}
 static void reset_one(shoal_dtype *self, shoal_envs *envs, uint64_t env) {
-    self->code = 0;
-    *SHOAL_OBSERVATION(int64_t, envs, 0, env) = shoal_integers(&envs->rng[env], 0, 2);
+    self->code = (uint8_t)shoal_integers(&envs->rng[env], 0, 2);
+    observe_one(self, envs, env);
 }
 static void step_one(shoal_dtype *self, shoal_envs *envs, uint64_t env) {
-    self->code = 1;
-    *SHOAL_OBSERVATION(int64_t, envs, 0, env) = *SHOAL_ACTION(int64_t, envs, 0, env);
+    self->code = (uint8_t)*SHOAL_ACTION(int64_t, envs, 0, env);
+    observe_one(self, envs, env);
     envs->rewards[env] = shoal_uniform(&envs->rng[env], 0, 1);
     envs->terminated[env] = 0;
 }
 SHOAL_BATCH(shoal_dtype, reset_one, step_one)
+SHOAL_OBSERVE(shoal_dtype, observe_one)
 
 static uint64_t save_size(shoal_envs *envs, uint64_t env) { return (void)env, envs->instance_bytes; }
 static void save(shoal_envs *envs, uint64_t env, void *out) { (void)envs, (void)env, (void)out; }
@@ -176,6 +184,7 @@ static void draw_size(shoal_envs *envs, uint64_t env, uint32_t *height, uint32_t
 static void draw(shoal_envs *envs, uint64_t env, uint8_t *rgb) { (void)envs, (void)env, rgb[0] = 0; }
 
 static const shoal_checkpoint_v1 checkpoint = {save_size, save, restore};
+static const shoal_observe_v1 observer = {shoal_dtype_observe};
 static const shoal_render_v1 render = {30, 0, draw_size, draw};
 
 static void add_fields(shoal_envs *envs, uint64_t env, void *host,
@@ -191,10 +200,12 @@ static const shoal_state_v1 state = {add_fields};
 
 /* The ids are letters in every compiled plug-in. */
 FROZEN(sizeof(SHOAL_EXT_CHECKPOINT) == sizeof("shoal.checkpoint/1"));
+FROZEN(sizeof(SHOAL_EXT_OBSERVE) == sizeof("shoal.observe/1"));
 FROZEN(sizeof(SHOAL_EXT_RENDER) == sizeof("shoal.render/1"));
 FROZEN(sizeof(SHOAL_EXT_STATE) == sizeof("shoal.state/1"));
 static const void *get_extension(const char *id) {
     return id[6] == 'c'   ? (const void *)&checkpoint
+           : id[6] == 'o' ? (const void *)&observer
            : id[6] == 's' ? (const void *)&state
                           : (const void *)&render;
 }

@@ -79,6 +79,16 @@ CHANGES = {
         "uint64_t (*size)(shoal_envs",
         "uint32_t (*size)(shoal_envs",
     ),
+    "an extension takes another range": (
+        "shoal/ext/observe.h",
+        "void (*observe)(shoal_envs *envs, uint64_t begin, uint64_t end);",
+        "void (*observe)(shoal_envs *envs, uint64_t env);",
+    ),
+    "an extension grows": (
+        "shoal/ext/observe.h",
+        "} shoal_observe_v1;",
+        "    void *more;\n} shoal_observe_v1;",
+    ),
     "an extension's field moves": (
         "shoal/ext/state.h",
         "    uint64_t num_columns;\n",
@@ -120,6 +130,7 @@ def test_the_ids_of_extensions_are_frozen():
     for header in HEADERS:
         ids |= dict(re.findall(r'^#define (SHOAL_EXT_\w+) "([^"]+)"', header.read_text(), re.MULTILINE))
     assert ids["SHOAL_EXT_CHECKPOINT"] == "shoal.checkpoint/1"
+    assert ids["SHOAL_EXT_OBSERVE"] == "shoal.observe/1"
     assert ids["SHOAL_EXT_RENDER"] == "shoal.render/1"
     assert ids["SHOAL_EXT_STATE"] == "shoal.state/1"
 
