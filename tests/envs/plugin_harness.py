@@ -131,6 +131,30 @@ class _Checkpoint(ctypes.Structure):
     ]
 
 
+class _Observe(ctypes.Structure):
+    _fields_ = [("observe", _RANGE)]
+
+
+def _option_values(entry: _Entry, options: dict[str, Any]) -> ctypes.Array[_Value]:
+    """The values of all options, those given and the others' defaults."""
+    values = (_Value * max(1, entry.num_options))()
+    for i in range(entry.num_options):
+        option = entry.options[i]
+        values[i] = option.value
+        if (name := option.name.decode()) in options:
+            given = options.pop(name)
+            setattr(values[i], "ifs"[option.type], given.encode() if option.type == 2 else given)
+    assert not options, f"no such options: {sorted(options)}"
+    return values
+
+
+def _generator(seed: int) -> np.ndarray[Any, Any]:
+    """A shoal_rng as numpy.random.Generator(PCG64(seed)) begins."""
+    state = np.random.PCG64(np.random.SeedSequence(seed)).state
+    words = [state["state"][key] >> shift & 2**64 - 1 for key in ("state", "inc") for shift in (64, 0)]
+    return np.array([*words, state["uinteger"] | state["has_uint32"] << 32], np.uint64)
+
+
 def _space(field: _Field) -> gym.Space[Any]:
     letter = {0: "i", 1: "u", 2: "f", 6: "b"}[field.dtype.code]
     dtype = np.dtype(f"{letter}{field.dtype.bits // 8}")
@@ -163,15 +187,7 @@ class Host:
         self._library = ctypes.CDLL(str(library))
         self._entry = entry = _Entry.in_dll(self._library, "shoal_entry")
         self.name = entry.name.decode()
-        values = (_Value * max(1, entry.num_options))()
-        for i in range(entry.num_options):
-            option = entry.options[i]
-            values[i] = option.value
-            if (name := option.name.decode()) in options:
-                given = options.pop(name)
-                setattr(values[i], "ifs"[option.type], given.encode() if option.type == 2 else given)
-        assert not options, f"no such options: {sorted(options)}"
-
+        values = _option_values(entry, options)
         observations: list[gym.Space[Any]] = []
         actions: list[gym.Space[Any]] = []
         spec = _Spec(lanes=1, agents=1)
@@ -225,9 +241,7 @@ class Host:
             raise AttributeError(name) from None
 
     def seed(self, env: int, seed: int) -> None:
-        state = np.random.PCG64(np.random.SeedSequence(seed)).state
-        words = [state["state"][key] >> shift & 2**64 - 1 for key in ("state", "inc") for shift in (64, 0)]
-        self.arrays["rng"][env] = np.array([*words, state["uinteger"] | state["has_uint32"] << 32], np.uint64)
+        self.arrays["rng"][env] = _generator(seed)
 
     def reset_all(self, begin: int = 0, end: int | None = None) -> None:
         self._entry.reset(self._envs, begin, self.num_envs if end is None else end)
