@@ -6,6 +6,7 @@ It remembers what each environment's last step or reset wrote, and compares that
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from ctypes import c_uint64, c_void_p
 from dataclasses import dataclass
 from pathlib import Path
@@ -200,6 +201,9 @@ class ByteHost:
             field.bytes[rows] = CANARY
             assert (field.bytes == CANARY).all(), f"{where}: rows outside the range were written"
 
+    def has_checkpoints(self) -> bool:
+        return self._entry.get_extension(b"shoal.checkpoint/1") is not None
+
     def save(self, env: int) -> tuple[bytes, list[Array]]:
         """What a host keeps of an environment, and what to expect after restoring it."""
         address = self._entry.get_extension(b"shoal.checkpoint/1")
@@ -226,3 +230,52 @@ class ByteHost:
         self.arrays["terminated"].bytes[rows] = terminated
         for field, seen in zip(self.expected, expected, strict=True):
             field[rows] = seen
+
+
+def play_and_observe(
+    host: ByteHost,
+    twin: ByteHost,
+    steps: int,
+    choose: Callable[[ByteHost, np.random.Generator], list[Array]] = ByteHost.sample_actions,
+) -> int:
+    """Observes after every change of `host`, never of `twin`, and compares them; how many episodes ended."""
+    rng = np.random.default_rng(host.num_envs)
+    count, ended = host.num_envs, 0
+
+    def snapshot(one: ByteHost) -> dict[str, bytes]:
+        arrays = one.snapshot()
+        if not one.has_checkpoints():
+            del arrays["instances"]  # with pointers in them
+        return arrays
+
+    def check() -> None:
+        host.check_observe(0, count)
+        host.check_observe(*random_range())
+        assert snapshot(host) == snapshot(twin)
+        for mine, others in zip(host.expected, twin.expected, strict=True):
+            assert mine.tobytes() == others.tobytes()
+
+    def random_range() -> list[int]:
+        return sorted(rng.integers(0, count, 2, endpoint=True).tolist())
+
+    for one in (host, twin):
+        one.reset(0, count)
+    check()
+    for _ in range(steps):
+        actions, ends = choose(host, rng), host.ended()
+        ended += int(ends.sum())
+        resets = ends | (rng.random(count) < 0.005)
+        for one in (host, twin):
+            one.step(actions, resets)
+        check()
+        if rng.random() < 0.02:
+            begin, end = random_range()
+            for one in (host, twin):
+                one.reset(begin, end)
+            check()
+        if rng.random() < 0.05 and host.has_checkpoints():
+            first, second = rng.integers(0, count, 2).tolist()
+            for one in (host, twin):
+                one.restore(second, one.save(first))
+            check()
+    return ended

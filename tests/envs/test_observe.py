@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from .byte_host import Array, ByteHost
+from .byte_host import Array, ByteHost, play_and_observe
 from .plugin_harness import ROOT, compiled
 from .test_classic_control import instruction_sets
 
@@ -52,7 +53,7 @@ DRIVES: dict[str, Callable[[Array], Array]] = {
 }
 
 
-def choose(host: ByteHost, source: str, rng: np.random.Generator) -> list[Array]:
+def choose(source: str, host: ByteHost, rng: np.random.Generator) -> list[Array]:
     actions = host.sample_actions(rng)
     drive = DRIVES.get(source.rpartition("/")[2][:-2])
     if drive is not None:
@@ -60,44 +61,6 @@ def choose(host: ByteHost, source: str, rng: np.random.Generator) -> list[Array]
         bounds = host.action_bounds[0]
         actions[0][::2, 0] = np.where(push > 0, bounds.high[0], bounds.low[0])[::2]
     return actions
-
-
-def play(host: ByteHost, twin: ByteHost, source: str, steps: int) -> int:
-    """Observes after every change of `host`, never of `twin`, and compares them; how many episodes ended."""
-    rng = np.random.default_rng(host.num_envs)
-    count, ended = host.num_envs, 0
-
-    def check() -> None:
-        begin, end = sorted(rng.integers(0, count, 2, endpoint=True).tolist())
-        host.check_observe(0, count)
-        host.check_observe(begin, end)
-        assert host.snapshot() == twin.snapshot()
-        for mine, theirs in zip(host.expected, twin.expected, strict=True):
-            assert mine.tobytes() == theirs.tobytes()
-
-    for one in (host, twin):
-        one.reset(0, count)
-    check()
-    for _ in range(steps):
-        actions = choose(host, source, rng)
-        ends = host.ended()
-        ended += int(ends.sum())
-        resets = ends | (rng.random(count) < 0.005)
-        begin, end = sorted(rng.integers(0, count, 2, endpoint=True).tolist())
-        first, second = rng.integers(0, count, 2).tolist()
-        resets_range, restores = rng.random(2) < (0.02, 0.05)
-        for one in (host, twin):
-            one.step(actions, resets)
-        check()
-        if resets_range:
-            for one in (host, twin):
-                one.reset(begin, end)
-            check()
-        if restores:
-            for one in (host, twin):
-                one.restore(second, one.save(first))
-            check()
-    return ended
 
 
 def test_every_bundled_plugin_is_tried():
@@ -109,7 +72,7 @@ def test_every_bundled_plugin_is_tried():
 @pytest.mark.parametrize("num_envs", [1, 3, 37, 64])
 def test_it_writes_the_bytes_of_the_last_step_or_reset_and_changes_nothing(source, options, num_envs):
     host, twin = (ByteHost(compiled(source), num_envs, 5, **options) for _ in range(2))
-    ended = play(host, twin, source, 300)
+    ended = play_and_observe(host, twin, 300, functools.partial(choose, source))
     if num_envs >= 37 and not any(name in source for name in ("pendulum", "pixels", "snake", "reef")):
         assert ended > 0, "no episode ended: the test is too easy"
 
@@ -120,7 +83,7 @@ def test_it_writes_the_observation_of_a_checkpoint_in_a_host_that_never_stepped(
     old.reset(0, 37)
     rng = np.random.default_rng(3)
     for _ in range(20):
-        old.step(choose(old, source, rng), old.ended())
+        old.step(choose(source, old, rng), old.ended())
     new.restore(1, old.save(33))
     new.check_observe(1, 2)
     old.restore(0, new.save(1))
@@ -134,4 +97,4 @@ def test_every_instruction_set_writes_the_same_bytes_as_its_steps(name, precisio
     for flags in instruction_sets():
         library = compiled(source, "-DSHOAL_ONE_ISA", *flags.split())
         hosts = [ByteHost(library, 37, 5, precision=precision) for _ in range(2)]
-        play(hosts[0], hosts[1], source, 60)
+        play_and_observe(hosts[0], hosts[1], 60, functools.partial(choose, source))
