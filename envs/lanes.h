@@ -315,7 +315,7 @@ LANES_INLINE uint64_t lanes_list(const shoal_envs *envs, uint64_t begin, uint64_
          SHOAL_OBSERVATION(float, envs, 0, row), envs->rewards + row, envs->terminated + row, lanes)
 
 /* Writes observe_REAL. Ranges may begin and end inside a block. Step and reset do not use observe_lane: they
- * write what they have just computed, which is faster than to read it back. */
+ * write what they have just computed. */
 #define LANES_OBSERVE(Block, observe_lane)                                                                   \
     static void LANES_NAME(observe)(shoal_envs * envs, uint64_t begin, uint64_t end) {                       \
         for (uint64_t env = begin; env < end; env++)                                                         \
