@@ -144,13 +144,18 @@ class Guard {
 };
 
 /* A call that Python makes: `with operation:` is inside the guard. Entered by the with statement alone, which
- * no signal can come between. */
+ * no signal can come between. At its end, if it did not raise itself, it raises ClosedError where another
+ * thread has called close() meanwhile. */
 class Operation {
   public:
     Operation(nb::object guard, nb::str name)
         : guard_object_(guard), name_(name), guard_(nb::cast<Guard &>(guard)), text_(name.c_str()) {}
     void enter() { guard_.enter(text_); }
-    void leave(nb::args) { guard_.leave(); }
+    void leave(bool raised) {
+        guard_.leave();
+        if (!raised)
+            guard_.require_not_closing();
+    }
 
   private:
     nb::object guard_object_, name_;

@@ -85,20 +85,15 @@ int mapping_get_buffer(PyObject *self, Py_buffer *view, int flags) {
 
 PyType_Slot mapping_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void *>(mapping_get_buffer)}, {0, nullptr}};
 
-/* Stepper.step without nanobind's dispatch, which would take a tenth of a step of few environments. */
-PyObject *stepper_step(PyObject *self, PyObject *const *given, Py_ssize_t count, PyObject *names) {
-    const Py_ssize_t named = names == nullptr ? 0 : PyTuple_Size(names);
-    if (count + named > 1 ||
-        (named == 1 && PyUnicode_CompareWithASCIIString(PyTuple_GetItem(names, 0), "actions") != 0)) {
-        PyErr_SetString(PyExc_TypeError, "step takes the actions, or nothing if they are in place");
-        return nullptr;
-    }
+/* Runs a function of ours for Python, without nanobind's dispatch, which would take a tenth of a step of few
+ * environments. */
+template <typename Type, typename Call> PyObject *call_plainly(PyObject *self, Call call) {
     if (!nb::inst_ready(self)) {
-        PyErr_SetString(PyExc_TypeError, "this stepper was never made");
+        PyErr_SetString(PyExc_TypeError, "this object was never made");
         return nullptr;
     }
     try {
-        return nb::inst_ptr<Stepper>(self)->step(count + named == 1 ? given[0] : nullptr).release().ptr();
+        return call(*nb::inst_ptr<Type>(self)).release().ptr();
     } catch (nb::python_error &error) {
         error.restore();
     } catch (const std::bad_alloc &) {
@@ -109,11 +104,44 @@ PyObject *stepper_step(PyObject *self, PyObject *const *given, Py_ssize_t count,
     return nullptr;
 }
 
+PyObject *stepper_step(PyObject *self, PyObject *const *given, Py_ssize_t count, PyObject *names) {
+    const Py_ssize_t named = names == nullptr ? 0 : PyTuple_Size(names);
+    if (count + named > 1 ||
+        (named == 1 && PyUnicode_CompareWithASCIIString(PyTuple_GetItem(names, 0), "actions") != 0)) {
+        PyErr_SetString(PyExc_TypeError, "step takes the actions, or nothing if they are in place");
+        return nullptr;
+    }
+    nb::handle actions = count + named == 1 ? given[0] : nullptr;
+    return call_plainly<Stepper>(self, [actions](Stepper &stepper) { return stepper.step(actions); });
+}
+
 PyMethodDef stepper_methods[] = {{"step",
                                   reinterpret_cast<PyCFunction>(reinterpret_cast<void *>(stepper_step)),
                                   METH_FASTCALL | METH_KEYWORDS, nullptr},
                                  {nullptr, nullptr, 0, nullptr}};
 PyType_Slot stepper_slots[] = {{Py_tp_methods, stepper_methods}, {0, nullptr}};
+
+PyObject *operation_enter(PyObject *self, PyObject *) {
+    return call_plainly<Operation>(self, [](Operation &operation) {
+        operation.enter();
+        return nb::object(nb::none());
+    });
+}
+
+PyObject *operation_leave(PyObject *self, PyObject *const *raised, Py_ssize_t count) {
+    const bool is_raising = count > 0 && raised[0] != Py_None;
+    return call_plainly<Operation>(self, [is_raising](Operation &operation) {
+        operation.leave(is_raising);
+        return nb::object(nb::none());
+    });
+}
+
+PyMethodDef operation_methods[] = {{"__enter__", operation_enter, METH_NOARGS, nullptr},
+                                   {"__exit__",
+                                    reinterpret_cast<PyCFunction>(reinterpret_cast<void *>(operation_leave)),
+                                    METH_FASTCALL, nullptr},
+                                   {nullptr, nullptr, 0, nullptr}};
+PyType_Slot operation_slots[] = {{Py_tp_methods, operation_methods}, {0, nullptr}};
 
 nb::tuple inspect(int fd) {
     shoal_segment_header header;
@@ -176,10 +204,8 @@ NB_MODULE(_core, m) {
         .def("require_not_closing", &Guard::require_not_closing)
         .def("wait_until_free", &Guard::wait_until_free, "timeout_s"_a)
         .def_prop_ro("is_forked", &Guard::is_forked);
-    nb::class_<Operation>(m, "Operation")
-        .def(nb::init<nb::object, nb::str>(), "guard"_a, "name"_a)
-        .def("__enter__", &Operation::enter)
-        .def("__exit__", &Operation::leave);
+    nb::class_<Operation>(m, "Operation", nb::type_slots(operation_slots))
+        .def(nb::init<nb::object, nb::str>(), "guard"_a, "name"_a);
     nb::class_<Closing>(m, "Closing")
         .def(nb::init<nb::object>(), "guard"_a)
         .def("__enter__", &Closing::enter)
@@ -203,7 +229,7 @@ NB_MODULE(_core, m) {
         .def("fields", &Stepper::fields, "env"_a)
         .def("close", &Stepper::close)
         .def_prop_ro("finished", &Stepper::finished)
-        .def_prop_ro("moves", &Stepper::moves)
+        .def("moves", &Stepper::moves)
         .def_prop_ro("statistics", &Stepper::statistics);
 
     nb::class_<Flow>(m, "Flow")

@@ -213,9 +213,7 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         arguments.no_options(others)
         with _core.Operation(self._guard, "reset"):
             self._seed(seed, mask)
-            observations = self._stepper.reset(mask)
-            self._guard.require_not_closing()
-            return observations, {}
+            return self._stepper.reset(mask), {}
 
     def step(self, *actions: Any) -> Any:
         """`step(actions)` steps every environment; `step()` with what was written into `self.actions`."""

@@ -340,7 +340,6 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         infos, errors = sort_reports(reports, slot.values, self._add_info)
         observation = slot.observation(self.single_observation_space)
         raise_errors(errors, (observation, infos))
-        self._guard.require_not_closing()
         return self._lender.lent(slot, observation), infos
 
     # -- step -----------------------------------------------------------------------------------------
@@ -398,7 +397,6 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
             raise_errors(errors, results)
         if self._check_nan:
             require_no_nan(self.single_observation_space, *results[:2])
-        self._guard.require_not_closing()
         return self._lender.lent(slot, results)  # type: ignore[no-any-return]
 
     def _finish(self, kind: str, timeout: float | None) -> tuple[list[Any], Any]:
@@ -623,7 +621,6 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
                 raise_errors(errors, results)
             if self._check_nan:
                 require_no_nan(self.single_observation_space, *results[:2], taken)
-            self._guard.require_not_closing()
             return results
 
     def rollout(self, length: int) -> Rollout:

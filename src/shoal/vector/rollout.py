@@ -44,7 +44,7 @@ class Rollout:
         self.length = len(rewards)
         self.t: int | None = None
         """The row the next step fills; None before start."""
-        self._step, self._moves, self._guard = step, moves, guard
+        self._step, self._moves = step, moves
         self._starting = _core.Operation(guard, "rollout.start")
         self._stepping = _core.Operation(guard, "rollout.step")
         self._here = 0  # what `moves` says while the environments are at row t
@@ -83,7 +83,6 @@ class Rollout:
             for block, part in _pairs(self.actions, actions, "the actions"):
                 block[t] = part
             self._here, self.t = self._here + 1, t + 1
-            self._guard.require_not_closing()
             return info
 
     def __repr__(self) -> str:

@@ -187,7 +187,7 @@ def native_rollout(
         reward,
         *flags,
         step=step,
-        moves=lambda: stepper.moves,
+        moves=stepper.moves,
         guard=guard,
     )
 
