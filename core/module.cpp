@@ -2,6 +2,7 @@
  * that turns a failure into an exception. */
 // SPDX-License-Identifier: MIT
 #include "chunk.hpp"
+#include "crash.h"
 #include "flow.hpp"
 #include "gate.hpp"
 #include "guard.hpp"
@@ -343,6 +344,13 @@ NB_MODULE(_core, m) {
           "gate"_a);
     m.def("read_tail", read_tail, "tail"_a);
     m.def("leave", Leaving::wait);
+    m.def(
+        "report_crashes_to", [](int fd, bool crashes) { checked(shoal_crash_report_to(fd, crashes)); },
+        "fd"_a, "crashes"_a);
+    m.def(
+        "watch_call",
+        [](const std::string &call, uint32_t seconds) { shoal_crash_watch(call.c_str(), seconds); }, "call"_a,
+        "seconds"_a);
     m.def("fork_count", [] { return shoal_fork_count(); });
     m.def("cpu_count", [] { return shoal_cpu_count(); });
     m.def("inspect", inspect, "fd"_a);

@@ -14,7 +14,12 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <time.h>
+#include <ucontext.h>
 #include <unistd.h>
+#if __has_include(<execinfo.h>)
+#include <execinfo.h>
+#define HAS_BACKTRACE
+#endif
 
 #if !defined(__linux__) && !defined(__APPLE__)
 #error "Shoal runs on Linux and macOS; this system is neither"
@@ -557,6 +562,47 @@ static void watch_forks(void) { pthread_atfork(NULL, NULL, count_fork); }
 uint64_t shoal_fork_count(void) {
     pthread_once(&fork_once, watch_forks);
     return fork_count;
+}
+
+uintptr_t shoal_interrupted_at(const void *context) {
+    const ucontext_t *at = context;
+#if defined(__linux__) && defined(__x86_64__)
+    return (uintptr_t)at->uc_mcontext.gregs[REG_RIP];
+#elif defined(__linux__) && defined(__aarch64__)
+    return (uintptr_t)at->uc_mcontext.pc;
+#elif defined(__APPLE__) && defined(__aarch64__)
+    return (uintptr_t)at->uc_mcontext->__ss.__pc;
+#elif defined(__APPLE__) && defined(__x86_64__)
+    return (uintptr_t)at->uc_mcontext->__ss.__rip;
+#else
+    (void)at;
+    return 0;
+#endif
+}
+
+uintptr_t shoal_interrupted_caller(const void *context) {
+    const ucontext_t *at = context;
+#if defined(__linux__) && defined(__x86_64__)
+    return *(const uintptr_t *)at->uc_mcontext.gregs[REG_RSP];
+#elif defined(__linux__) && defined(__aarch64__)
+    return (uintptr_t)at->uc_mcontext.regs[30];
+#elif defined(__APPLE__) && defined(__aarch64__)
+    return (uintptr_t)at->uc_mcontext->__ss.__lr;
+#elif defined(__APPLE__) && defined(__x86_64__)
+    return *(const uintptr_t *)at->uc_mcontext->__ss.__rsp;
+#else
+    (void)at;
+    return 0;
+#endif
+}
+
+int shoal_backtrace(void **addresses, int capacity) {
+#ifdef HAS_BACKTRACE
+    return backtrace(addresses, capacity);
+#else
+    (void)addresses, (void)capacity;
+    return 0;
+#endif
 }
 
 const char *shoal_name_directory(void) {

@@ -123,6 +123,13 @@ void shoal_move_to_cpu(int cpu); /* moves this thread, if it may run there; it m
  * the one remembered means "I am a forked child", without a system call. */
 uint64_t shoal_fork_count(void);
 
+/* For a signal handler, from its third argument: the address that the signal interrupted, and the address
+ * that a function returns to whose first instruction was to run there. 0 where the system does not say. */
+uintptr_t shoal_interrupted_at(const void *context);
+uintptr_t shoal_interrupted_caller(const void *context);
+/* The return addresses of the calls under way, innermost first; how many there are, 0 where nobody knows. */
+int shoal_backtrace(void **addresses, int capacity);
+
 /* The directory in which named segments live. */
 const char *shoal_name_directory(void);
 
