@@ -51,7 +51,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     check = commands.add_parser("check", help="hold a C environment against the contract")
     check.add_argument("env", help="a C file, a compiled library, or the id of a bundled environment")
-    check.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", type=_option)
+    check.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        type=_option,
+        help="check it with this option of the environment; may be repeated",
+    )
+    check.add_argument(
+        "--asan",
+        action="store_true",
+        help="compile the source with AddressSanitizer and UBSan, which find the line of a bad read or write",
+    )
     check.set_defaults(run=_check)
 
     _add_bench(commands)
@@ -292,7 +304,7 @@ def _build(args: argparse.Namespace) -> int:
 def _check(args: argparse.Namespace) -> int:
     from shoal import check
 
-    return check.run(args.env, dict(args.option))
+    return check.run(args.env, dict(args.option), asan=args.asan)
 
 
 def _chaos(args: argparse.Namespace) -> int:

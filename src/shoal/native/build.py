@@ -30,7 +30,7 @@ from pathlib import Path
 from shoal import _core
 from shoal.errors import BuildError, telling
 
-__all__ = ["build", "cache_directory", "include_directory"]
+__all__ = ["build", "cache_directory", "find_compiler", "include_directory"]
 
 _DAY_S = 86400.0
 _KEPT_S = 90 * _DAY_S
@@ -114,6 +114,11 @@ def _checked(source: str | Path) -> tuple[Path, _Language]:
     if not path.is_file():
         raise BuildError(f"there is no file {path}; `shoal new NAME` writes one to begin with")
     return path, _LANGUAGES[path.suffix]
+
+
+def find_compiler(source: str | Path) -> list[str]:
+    """The command that compiles a file (C, unless its name says C++): its program and flags of its own."""
+    return _compiler(_LANGUAGES.get(Path(source).suffix, _C), None)
 
 
 def _compiler(language: _Language, given: str | None) -> list[str]:

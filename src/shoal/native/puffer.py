@@ -248,7 +248,7 @@ def writable_globals(library: Path) -> list[str]:
     program = shutil.which("nm")
     if program is None:
         return []
-    listed = subprocess.run([program, "-f", "sysv", str(library)], capture_output=True, text=True)
+    listed = subprocess.run([program, "-C", "-f", "sysv", str(library)], capture_output=True, text=True)
     found = []
     for line in listed.stdout.splitlines():
         name, _, kind, _, size, _, section = ([part.strip() for part in line.split("|")] + [""] * 7)[:7]

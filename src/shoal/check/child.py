@@ -1,0 +1,144 @@
+"""Runs checks in a process of their own, which a plug-in may crash or stop, and reads what it reports."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from shoal import _core
+from shoal.check.crash import explain_signal, locate, read_report
+from shoal.check.sanitize import explain_report
+from shoal.check.subject import Region, Subject
+from shoal.check.suite import CHECKS
+from shoal.errors import ShoalError
+
+__all__ = ["Crashed", "run_checks", "serve"]
+
+_CHECK_LIMIT_S = 300.0
+_PRINTED_LINES = 10
+
+
+class Crashed(str):
+    """Why the process of the checks ended before they were done."""
+
+
+def run_checks(
+    subject: Subject, names: Sequence[str], variables: Mapping[str, str]
+) -> Iterator[tuple[str, str | None]]:
+    """(check, what went wrong or None) for each check; a Crashed is the last.
+
+    `variables` are added to the environment of the process; with any, a sanitizer reports crashes.
+    """
+    reading, writing = os.pipe()
+    temporary = tempfile.TemporaryFile
+    with temporary() as printed, temporary() as crash, open(reading, "rb", 0) as pipe:
+        arguments = {
+            "reports": writing,
+            "crash": crash.fileno(),
+            "sanitized": bool(variables),
+            "library": str(subject.library),
+            "options": subject.options,
+            "names": list(names),
+            "call_limit_s": subject.call_limit_s,
+        }
+        # What the plug-in prints goes to a file: it would stop at a pipe that nobody reads.
+        child = subprocess.Popen(
+            [sys.executable, "-m", "shoal.check", json.dumps(arguments)],
+            stdout=printed,
+            stderr=printed,
+            pass_fds=(writing, crash.fileno()),
+            env={**os.environ, **variables},
+        )
+        os.close(writing)
+        regions: list[Region] = []
+        left = list(names)
+        try:
+            for message in _read_messages(pipe):
+                if "regions" in message:
+                    regions = [Region(*one) for one in message["regions"]]
+                    continue
+                left.pop(0)
+                yield message["check"], message["problem"]
+            if left:
+                yield left[0], Crashed(_explain_end(child, subject, regions, printed, crash))
+        except TimeoutError:
+            yield left[0], Crashed(f"this check did not finish in {_CHECK_LIMIT_S:.0f} s")
+        finally:
+            child.kill()
+            child.wait()
+
+
+def _read_messages(pipe: Any) -> Iterator[dict[str, Any]]:
+    rest = b""
+    while True:
+        if not select.select([pipe], [], [], _CHECK_LIMIT_S)[0]:
+            raise TimeoutError
+        data = pipe.read(1 << 16)
+        if not data:
+            return
+        *lines, rest = (rest + data).split(b"\n")
+        yield from map(json.loads, lines)
+
+
+def _explain_end(
+    child: subprocess.Popen[bytes],
+    subject: Subject,
+    regions: Sequence[Region],
+    printed: BinaryIO,
+    crash: BinaryIO,
+) -> str:
+    status = child.wait()
+    said, report = (_read_all(file) for file in (printed, crash))
+    found = read_report(report)
+    sanitizer = explain_report(said, subject.library, regions)
+    if found is not None and found.signal == signal.SIGALRM:
+        cause = f"{found.call} did not return within {subject.call_limit_s} s: is there an endless loop?"
+        return f"{cause}\n{locate(subject.library, found.frames)}"
+    if sanitizer is not None:
+        return sanitizer
+    if found is not None:
+        cause = f"{explain_signal(found.signal, found.call)}\n{locate(subject.library, found.frames)}"
+    elif status < 0:
+        cause = f"the process was ended by {explain_signal(-status, '')}"
+    else:
+        cause = f"the process ended by itself with exit status {status}: does the environment call exit()?"
+    lines = said.strip().splitlines()[-_PRINTED_LINES:]
+    return "\n".join([cause, *(["it printed:", *lines] if lines else [])])
+
+
+def _read_all(file: BinaryIO) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace")
+
+
+def serve(arguments: dict[str, Any]) -> None:
+    """The child: runs the checks and reports one line each."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: a looping plug-in must not outlive us
+    sanitized = arguments["sanitized"]
+    _core.report_crashes_to(arguments["crash"], not sanitized)
+    with open(arguments["reports"], "w") as reports:
+
+        def report(message: dict[str, Any]) -> None:
+            print(json.dumps(message), file=reports, flush=True)
+
+        regions = (lambda found: report({"regions": found})) if sanitized else None
+        subject = Subject(
+            Path(arguments["library"]), arguments["options"], regions, arguments["call_limit_s"]
+        )
+        for name in arguments["names"]:
+            problem = None
+            try:
+                CHECKS[name](subject)
+            except (ShoalError, TypeError, ValueError) as error:
+                problem = str(error)
+            report({"check": name, "problem": problem})

@@ -1,0 +1,110 @@
+"""`shoal check --asan`: the flags, the runtime that must be loaded first, and what its reports say.
+
+The report's own stack trace is left as addresses: shoal.check.crash looks the lines up, as for any crash.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from shoal.check.crash import locate
+from shoal.check.subject import Region
+from shoal.errors import BuildError
+from shoal.native.build import find_compiler
+
+__all__ = ["SANITIZE", "explain_report", "sanitized_environment"]
+
+# One variant for all processors: a function that picks one is called before the runtime is ready.
+SANITIZE = (
+    "-g",
+    "-O1",
+    "-fno-omit-frame-pointer",
+    "-fsanitize=address,undefined",
+    "-fno-sanitize=object-size",  # AddressSanitizer says more about the same
+    "-fno-sanitize-recover=all",
+    "-DSHOAL_ONE_ISA",
+)
+
+
+def sanitized_environment(source: str) -> tuple[list[str], dict[str, str]]:
+    """(flags to compile with, environment variables to run with); BuildError where there is no sanitizer."""
+    if sys.platform != "linux":
+        raise BuildError(f"--asan needs Linux; this is {sys.platform}. Run shoal check without it")
+    compiler = find_compiler(source)
+    is_clang = "clang" in _ask(compiler, "--version").lower()
+    names = ["libasan.so"]
+    if is_clang:
+        names = [f"libclang_rt.asan-{platform.machine()}.so", "libclang_rt.asan.so"]
+    runtime = next(filter(None, (_find_file(compiler, name) for name in names)), None)
+    if runtime is None:
+        raise BuildError(
+            f"{' '.join(compiler)} has no AddressSanitizer runtime: there is no {' and no '.join(names)}. "
+            "Install it (Debian: apt install gcc, or libclang-rt-dev for clang; Fedora: dnf install libasan "
+            "libubsan), or choose another compiler with CC"
+        )
+    # Exceptions of C++ go through the runtime: it must find the library that throws them when it starts.
+    preloads = [runtime, _find_file(compiler, "libstdc++.so") or _find_file(compiler, "libstdc++.so.6")]
+    variables = {
+        "LD_PRELOAD": " ".join(filter(None, [*preloads, os.environ.get("LD_PRELOAD")])),
+        "ASAN_OPTIONS": _join(
+            "detect_leaks=0:allocator_may_return_null=1:symbolize=0:handle_abort=1", "ASAN_OPTIONS"
+        ),
+        "UBSAN_OPTIONS": _join("print_stacktrace=1:symbolize=0", "UBSAN_OPTIONS"),
+    }
+    return [*SANITIZE, *(["-shared-libasan"] if is_clang else [])], variables
+
+
+def _join(ours: str, variable: str) -> str:
+    return ":".join(filter(None, [ours, os.environ.get(variable)]))  # the last one counts
+
+
+def _ask(compiler: Sequence[str], question: str) -> str:
+    try:
+        return subprocess.run([*compiler, question], capture_output=True, text=True).stdout.strip()
+    except OSError as error:
+        raise BuildError(f"the compiler cannot be run: {error}") from error
+
+
+def _find_file(compiler: Sequence[str], name: str) -> str | None:
+    path = _ask(compiler, f"-print-file-name={name}")
+    return str(Path(path).resolve()) if os.path.isabs(path) and os.path.exists(path) else None
+
+
+def explain_report(text: str, library: Path, regions: Sequence[Region]) -> str | None:
+    """A sanitizer's report in words, with the C function and line; None if the text has none."""
+    undefined = re.search(r"^.*: runtime error: (.*)$", text, re.MULTILINE)
+    address = re.search(r"ERROR: AddressSanitizer: (\S+)(?:.*? address (0x[0-9a-f]+))?", text)
+    access = re.search(r"^(READ|WRITE) of size (\d+)", text, re.MULTILINE)
+    if address is not None:
+        found = f"AddressSanitizer: {address[1]}"
+        if access is not None:
+            size = "1 byte" if access[2] == "1" else f"{access[2]} bytes"
+            found += f", a {access[1].lower()} of {size}"
+        if address[2] is not None:
+            found += _name_address(int(address[2], 16), regions)
+        begin = address.start()
+    elif undefined is not None:
+        found, begin = f"undefined behaviour: {undefined[1]}", undefined.start()
+    else:
+        return None
+    first_stack = re.search(r"(?:^\s+#\d+ .*\n?)+", text[begin:], re.MULTILINE)
+    frames = re.findall(r"\((/.+)\+0x([0-9a-f]+)\)", first_stack[0] if first_stack is not None else "")
+    return f"{found}\n{locate(library, [(path, int(offset, 16)) for path, offset in frames])}"
+
+
+def _name_address(address: int, regions: Sequence[Region]) -> str:
+    """Which environment's memory an address is next to."""
+    near = min(regions, key=lambda one: max(one.begin - address, address - one.end + 1), default=None)
+    if near is None or not near.begin - (1 << 16) <= address < near.end + (1 << 16):
+        return ""
+    if address >= near.end:
+        return f" at offset {address - near.end} past the end of {near.array} ({near.environments})"
+    if address < near.begin:
+        return f" at offset {address - near.begin} before the beginning of {near.array} ({near.environments})"
+    return f" inside {near.array} ({near.environments})"

@@ -1,0 +1,117 @@
+"""The environment that is checked: a compiled plug-in and its options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from shoal import _core
+from shoal.errors import ShoalError
+from shoal.native.build import build
+from shoal.native.plugin import PluginInfo, bundled, load
+from shoal.native.puffer import prepare
+from shoal.vector import make_vec
+
+__all__ = [
+    "CALL_LIMIT_S",
+    "CheckFailed",
+    "Region",
+    "Subject",
+    "Watched",
+    "find_mistake",
+    "prepare_subject",
+]
+
+CALL_LIMIT_S = 10
+SOURCES = (".c", ".cc", ".cpp")
+LIBRARIES = (".so", ".dylib")
+
+
+class CheckFailed(ShoalError):
+    """What the plug-in did against the contract."""
+
+
+class Region(NamedTuple):
+    """Where a plug-in's memory lies, for the reader of a sanitizer's report."""
+
+    array: str
+    environments: str
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A plug-in, the options it is checked with, and how long one call of it may take."""
+
+    library: Path
+    options: dict[str, Any] = field(default_factory=dict)
+    report_regions: Callable[[list[Region]], None] | None = None
+    call_limit_s: int = CALL_LIMIT_S
+
+    def make(self, num_envs: int = 37, **keywords: Any) -> Watched:
+        """Makes environments, on one thread unless `num_threads` says otherwise."""
+        made = self.watch(make_vec, "init")(
+            self.library, num_envs, session=None, **{"num_threads": 1, **keywords}, **self.options
+        )
+        return Watched(made, self)
+
+    def describe(self) -> PluginInfo:
+        info: PluginInfo = self.watch(load, "describe")(self.library, self.options)
+        return info
+
+    def watch(self, function: Callable[..., Any], name: str) -> Callable[..., Any]:
+        """The same function; in the process of the checks, a call that takes too long is reported."""
+
+        def call(*args: Any, **keywords: Any) -> Any:
+            _core.watch_call(name, self.call_limit_s)
+            try:
+                return function(*args, **keywords)
+            finally:
+                _core.watch_call("", 0)
+
+        return call
+
+
+class Watched:
+    """A vector environment, each call of which is watched (`Subject.watch`)."""
+
+    def __init__(self, envs: Any, subject: Subject) -> None:
+        self._envs, self._subject = envs, subject
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._envs, name)
+        return self._subject.watch(found, name) if callable(found) else found
+
+
+def find_mistake(env: str, asan: bool) -> str | None:
+    """What is wrong with the arguments, before anything is built; None if nothing is."""
+    path = Path(env)
+    if path.is_dir():
+        example = next(iter(sorted(path.glob("*.c"))), path / "NAME.c")
+        return f"{env} is a directory; give the source file in it, such as {example}"
+    if env.startswith("puffer:") or path.suffix in SOURCES:
+        return None
+    is_bundled = env.removeprefix("shoal/") in bundled()
+    if not is_bundled and path.suffix not in LIBRARIES:
+        ids = ", ".join(sorted(bundled()))
+        return (
+            f"{env!r} is not a C file, not a compiled library and not the id of a bundled environment ({ids})"
+        )
+    if asan:
+        return f"--asan needs the source file to compile it with AddressSanitizer; {env} is compiled already"
+    return None
+
+
+def prepare_subject(env: str, options: dict[str, Any], flags: Sequence[str]) -> Subject:
+    """Compiles the environment with extra flags where it is given as source."""
+    if env.startswith("puffer:"):
+        ready = prepare(env.removeprefix("puffer:"), options, flags=flags)
+        library, options = ready.library, {"settings": ready.settings}
+    elif Path(env).suffix in SOURCES:
+        library = build(env, flags=flags)
+    else:
+        library = bundled().get(env.removeprefix("shoal/"), Path(env).absolute())
+    return Subject(library, options, call_limit_s=CALL_LIMIT_S)

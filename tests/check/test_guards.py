@@ -1,0 +1,137 @@
+"""Writes outside an environment's own memory are found and named, in any array and in both directions."""
+
+import ctypes
+import re
+
+import numpy as np
+import pytest
+
+from shoal import check
+from shoal.check.guards import Pieces
+from shoal.check.subject import CheckFailed, prepare_subject
+from tests.check.conftest import needs_compiler
+
+OUTSIDE = {
+    "past the struct": (
+        {"STEP": "if (env == 7) ((char *)self)[sizeof *self] = 1;"},
+        r"step of environment 7 wrote 1 byte past the end of its struct, the first at \+0",
+    ),
+    "past the struct in reset": (
+        {"RESET": "if (env == 36) self[1].place = 0;"},
+        r"reset of environment 36 wrote 8 bytes past the end of its struct, the first at \+0",
+    ),
+    "before the struct": (
+        {"STEP": "if (env == 7) ((char *)self)[-3] = 1;"},
+        "step of environment 7 wrote 1 byte before its struct, the nearest at -3",
+    ),
+    "past a block of lanes": (
+        {"DESCRIBE": "spec->lanes = 4;", "STEP": "if (env == 7) self[1].place = 0;"},
+        r"step of environments 4 to 7 wrote 8 bytes past the end of its struct, the first at \+0",
+    ),
+    "another environment's generator": (
+        {"STEP": "if (env == 2) envs->rng[env + 1].state_low = 1;"},
+        r"step of environment 2 wrote 8 bytes past the end of its generator \(rng\), the first at \+8",
+    ),
+    "past an observation": (
+        {"SHOW": "if (env == 9) row[2] = 1;"},
+        r"environment 9 wrote \d bytes past the end of observation field 'place'",
+    ),
+    "before an observation": (
+        {"SHOW": "if (env == 9) phase[-1] = 1;"},
+        r"environment 9 wrote 8 bytes before observation field 'phase', the nearest at -1",
+    ),
+    "another environment's reward": (
+        {"STEP": "if (env == 3) envs->rewards[env + 1] = 1;"},
+        "step of environment 3 wrote . bytes past the end of reward",
+    ),
+    "another environment's terminated": (
+        {"STEP": "if (env == 3) envs->terminated[env - 1] = 1;"},
+        "step of environment 3 wrote 1 byte before terminated, the nearest at -1",
+    ),
+    "another environment's truncated": (
+        {"STEP": "if (env == 3) envs->truncated[env + 1] = 1;"},
+        r"step of environment 3 wrote 1 byte past the end of truncated, the first at \+0",
+    ),
+    "its own action": (
+        {"STEP": "if (env == 8) *(int64_t *)SHOAL_ACTION(int64_t, envs, 0, env) = 5;"},
+        "step of environment 8 wrote to action, which it may only read",
+    ),
+    "the host's table": (
+        {"STEP": "envs->num_envs = 1;"},
+        r"step of environment 0 changed \*envs, which belongs to the host",
+    ),
+}
+
+
+# A line of walk.c, what is in its place, and what is found then.
+RESULTS = [
+    (
+        "row[1] = (double)(self->place % 7);",
+        "",
+        "reset does not write its whole row: after reset, observation field 'place', environment 0, element",
+    ),
+    (
+        "envs->terminated[env] = self->place % 13 == 0;",
+        "",
+        "step does not write its whole row: at step 1, terminated, environment 0, element 0 of 1 keeps",
+    ),
+    (
+        "envs->rewards[env] = 1;",
+        "envs->rewards[env] += 1;",
+        "step gives another result if the result arrays hold other bytes before it: at step 1, reward, ",
+    ),
+]
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_a_write_outside_its_memory_is_found_and_named(name, find_problem):
+    changes, message = OUTSIDE[name]
+    problem = find_problem("memory", **changes)
+    assert problem is not None and re.search(message, problem), problem
+
+
+@needs_compiler
+@pytest.mark.parametrize(("line", "instead", "message"), RESULTS)
+def test_a_row_that_is_not_written_or_is_read_back_is_named(line, instead, message, write_walk):
+    path = write_walk()
+    assert line in path.read_text()
+    path.write_text(path.read_text().replace(line, instead))
+    with pytest.raises(CheckFailed) as failed:
+        check.CHECKS["memory"](prepare_subject(str(path), {}, []))
+    assert message in str(failed.value)
+
+
+@needs_compiler
+@pytest.mark.parametrize("lanes", [1, 4, 64])
+def test_a_good_plug_in_damages_nothing_however_many_lanes_it_has(lanes, find_problem):
+    assert find_problem("memory", DESCRIBE=f"spec->lanes = {lanes};") is None
+
+
+@pytest.mark.parametrize("size", [1, 3, 8, 40, 64, 100, 5000, 40000])
+def test_pieces_lie_aligned_as_in_an_array_without_guards_and_every_guard_byte_is_seen(size):
+    pieces = Pieces("it", size, 3)
+    for block in range(3):
+        assert (pieces.base(block)) % 64 == 0
+        begin, end = pieces.region(block)
+        assert begin == pieces.base(block) + block * size and end == begin + size
+        for address, text in (
+            (begin - 1, "before it, the nearest at -1"),
+            (end, "past the end of it, the first at +0"),
+        ):
+            byte = ctypes.c_uint8.from_address(address)
+            assert byte.value == 0xA5
+            byte.value = 1
+            assert pieces.find_damage() == (block, f"1 byte {text}")
+            byte.value = 0xA5
+        assert pieces.find_damage() is None
+
+
+def test_pieces_are_written_and_read_one_after_another():
+    pieces = Pieces("it", 3, 4)
+    values = np.arange(12, dtype=np.uint8)
+    pieces.write(values)
+    kept = pieces.read()
+    pieces.write(7)
+    assert kept.tolist() == values.tolist() and pieces.read().tolist() == [7] * 12
+    assert pieces.find_damage() is None
