@@ -22,7 +22,9 @@ inline void *memory_of(nb::handle array, size_t at_least) {
     Buffer buffer;
     buffer.take(array);
     if (static_cast<size_t>(buffer->len) < at_least)
-        throw nb::value_error("the array is too small");
+        throw nb::value_error(("the array is too small: it has " + std::to_string(buffer->len) +
+                               " bytes, and the core needs " + std::to_string(at_least))
+                                  .c_str());
     return buffer->buf;
 }
 
@@ -436,6 +438,13 @@ inline nb::bytes read_tail(nb::object tail) {
     uint64_t count =
         shoal_tail_read(static_cast<const shoal_tail *>(memory_of(tail, sizeof(shoal_tail))), bytes);
     return nb::bytes(bytes, count);
+}
+
+/* How many bytes were ever written to it. */
+inline uint64_t count_tail(nb::object tail) {
+    auto *memory = static_cast<const uint64_t *>(memory_of(tail, sizeof(shoal_tail)));
+    static_assert(offsetof(shoal_tail, written) == 0, "the count comes first");
+    return __atomic_load_n(memory, __ATOMIC_RELAXED);
 }
 
 #endif

@@ -9,7 +9,9 @@
 /* Keeps what it reads alive; the environments close it before they close. */
 class Host {
   public:
-    /* Takes over both descriptors. `counted` is the Stepper or Flow, or an array of sums, [rows, 8]. */
+    static constexpr size_t SUMS = 8; /* numbers in a row, so that each worker has a cache line of its own */
+
+    /* Takes over both descriptors. `counted` is the Stepper or Flow, or an array of sums, [rows, SUMS]. */
     Host(int listen_fd, int facts_fd, uint64_t num_envs, nb::object watched, nb::object due,
          nb::object counted)
         : kept_{watched, due, counted}, forks_(shoal_fork_count()) {
@@ -41,7 +43,7 @@ class Host {
             Buffer sums;
             sums.take(counted);
             rows_ = static_cast<const double *>(sums->buf);
-            num_rows_ = static_cast<size_t>(sums->len) / (8 * sizeof(double));
+            num_rows_ = static_cast<size_t>(sums->len) / (SUMS * sizeof(double));
             plan.count = [](void *self, shoal_statistics *sum) { static_cast<Host *>(self)->add_up(sum); };
             plan.context = this;
         }
@@ -69,7 +71,7 @@ class Host {
         double sums[4] = {};
         for (size_t row = 0; row < num_rows_; row++)
             for (int i = 0; i < 4; i++) { /* the worker is adding to it */
-                uint64_t bits = __atomic_load_n(reinterpret_cast<const uint64_t *>(rows_ + row * 8 + i),
+                uint64_t bits = __atomic_load_n(reinterpret_cast<const uint64_t *>(rows_ + row * SUMS + i),
                                                 __ATOMIC_RELAXED);
                 double one;
                 memcpy(&one, &bits, sizeof one);

@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: MIT
 #include "chunk.hpp"
 #include "crash.h"
+#include "constants.hpp"
 #include "flow.hpp"
 #include "gate.hpp"
 #include "guard.hpp"
@@ -343,6 +344,7 @@ NB_MODULE(_core, m) {
     m.def("start_watch", start_watch, "parent_fd"_a, "socket_fd"_a, "said_fd"_a, "out_fd"_a, "tail"_a,
           "gate"_a);
     m.def("read_tail", read_tail, "tail"_a);
+    m.def("count_tail", count_tail, "tail"_a);
     m.def("leave", Leaving::wait);
     m.def(
         "report_crashes_to", [](int fd, bool crashes) { checked(shoal_crash_report_to(fd, crashes)); },
@@ -393,5 +395,6 @@ NB_MODULE(_core, m) {
     });
     m.def("process_start", [](int64_t pid) { return shoal_process_start(pid); }, "pid"_a);
     m.def("name_directory", [] { return std::string(shoal_name_directory()); });
+    add_constants(m);
     m.attr("__version__") = SHOAL_VERSION; /* of pyproject.toml: asking the installed package takes 20 ms */
 }

@@ -4,6 +4,33 @@ from typing_extensions import Buffer
 
 __version__: str
 
+GATE_BYTES: int
+GATE_LIFE_AT: int
+GATE_GUARD_LIFE_AT: int
+LIFE_BYTES: int
+LIFE_ROOM_AT: int
+BELL_BYTES: int
+TAIL_BYTES: int
+SUMS: int
+DUE_BYTES: int
+MAX_WATCHED: int
+GATE_STEP: int
+GATE_SENT: int
+GATE_MESSAGE: int
+GATE_STOP: int
+GATES_IDLE: int
+GATES_TIMEOUT: int
+GATES_DIED: int
+REPORT_INFO: int
+REPORT_ERROR: int
+REPORT_OBSERVATION: int
+NOTE_BYTES: int
+NOTE_FACTS: int
+NOTE_COUNTERS: int
+NOTE_WATCH: int
+NOTE_WINDOW: int
+NOTE_PUBLISH: int
+
 class Mapping(Buffer):
     def __init__(self, fd: int, size: int, writable: bool) -> None: ...
     @property
@@ -223,6 +250,7 @@ class Weights:
 def bell_create() -> tuple[int, int]: ...
 def start_watch(parent_fd: int, socket_fd: int, said_fd: int, out_fd: int, tail: Any, gate: Any) -> None: ...
 def read_tail(tail: Any) -> bytes: ...
+def count_tail(tail: Any) -> int: ...
 def leave() -> None: ...
 def report_crashes_to(fd: int, crashes: bool) -> None: ...
 def watch_call(call: str, seconds: int) -> None: ...

@@ -11,6 +11,7 @@ import time
 import numpy as np
 import pytest
 
+from shoal import _core
 from shoal.process.crew import TIMEOUT
 from shoal.process.launcher import Launcher
 from shoal.process.start import Running
@@ -97,11 +98,18 @@ def test_ctrl_c_while_one_is_reaped_keeps_it_for_later(envs, monkeypatch):
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+def word_of_the_kernel(crew, worker, at):
+    """The robust futex in the sign of life that is `at` so many bytes of the worker's gate."""
+    line = crew.board["gates"][worker][at : at + _core.LIFE_BYTES]
+    place = int(line[:4].view(np.uint32)[0])
+    assert place != 0, "nobody holds it"
+    return line[_core.LIFE_ROOM_AT + place - 1 :][:4].view(np.uint32)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="signs of life are Linux's")
 def test_who_waits_for_one_worker_watches_all_that_may_take_the_bell(envs):
     crew = envs._workers.crew
-    line = crew.board["gates"].view(np.uint32).reshape(2, -1, 16)[1, 3]
-    life = line[4 + (int(line[0]) - 1) // 4 :]
+    life = word_of_the_kernel(crew, 1, _core.GATE_LIFE_AT)
     envs.step_async(actions(0, SLOW))
     wait_until(lambda: crew.gates.idle(1), SOON_S)
     crew.wait(0.01)
@@ -118,9 +126,9 @@ def test_one_whose_guard_has_ended_is_watched_while_its_thread_may_take_the_bell
     with make_fragile(on_fault="restart") as envs:
         envs.reset(seed=0)
         crew, found = envs._workers.crew, []
-        lines = crew.board["gates"].view(np.uint32).reshape(2, -1, 16)[0]
-        life, guard = (line[4 + (int(line[0]) - 1) // 4 :] for line in lines[3:5])  # the kernel's words
-        assert lines[3, 0] != 0 != lines[4, 0] and life[0] and guard[0]
+        life = word_of_the_kernel(crew, 0, _core.GATE_LIFE_AT)
+        guard = word_of_the_kernel(crew, 0, _core.GATE_GUARD_LIFE_AT)
+        assert life[0] and guard[0]
 
         def look():
             wait_until(lambda: crew.gates.idle(0), SOON_S)

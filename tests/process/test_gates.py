@@ -24,10 +24,11 @@ import numpy as np
 from shoal import _core
 from shoal.memory import Layout, Segment
 
-IDLE, TIMEOUT, DIED = 0, 1, 2
+IDLE, TIMEOUT, DIED = _core.GATES_IDLE, _core.GATES_TIMEOUT, _core.GATES_DIED
 FOREVER_NS = 2**62
 workers = 2
-board = Segment(Layout({"gates": (np.uint8, (workers, 320)), "bell": (np.uint8, (64,)),
+board = Segment(Layout({"gates": (np.uint8, (workers, _core.GATE_BYTES)),
+                        "bell": (np.uint8, (_core.BELL_BYTES,)),
                         "finished_at": (np.float64, (workers,))}))
 bell_fd, ring_fd = _core.bell_create()
 gates = _core.Gates(board["gates"], board["bell"], workers, bell_fd, False)
@@ -147,7 +148,8 @@ def test_what_a_signal_handler_raises_ends_the_wait(run_python):
 
 @pytest.fixture
 def board():
-    with Segment(Layout({"gates": (np.uint8, (2, 320)), "bell": (np.uint8, (64,))})) as segment:
+    fields = {"gates": (np.uint8, (2, _core.GATE_BYTES)), "bell": (np.uint8, (_core.BELL_BYTES,))}
+    with Segment(Layout(fields)) as segment:
         fds = set(_core.bell_create())
         yield segment, max(fds)
         for fd in fds:

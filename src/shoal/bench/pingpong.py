@@ -88,8 +88,10 @@ def _placed(burst: Burst, pid: int, mine: int, partners: int) -> Burst:
 
 
 def _bound_gates() -> tuple[Any, int, Callable[[], None]]:
-    memory = mmap.mmap(-1, 4096)
-    words = np.ndarray((1, 256), np.uint8, memory), np.ndarray(64, np.uint8, memory, 256)
+    memory = mmap.mmap(-1, _core.GATE_BYTES + _core.BELL_BYTES)  # both are whole cache lines
+    gate_words = np.ndarray((1, _core.GATE_BYTES), np.uint8, memory)
+    bell_words = np.ndarray(_core.BELL_BYTES, np.uint8, memory, _core.GATE_BYTES)
+    words = gate_words, bell_words
     bell_fd, ring_fd = _core.bell_create()
     pid = os.fork()
     if pid == 0:
@@ -116,11 +118,11 @@ def _bound_gates() -> tuple[Any, int, Callable[[], None]]:
 
 def _rounds(gates: Any) -> Burst:
     def burst(count: int) -> float:
-        post, wait = gates.post_all, gates.wait
+        post, wait, step = gates.post_all, gates.wait, _core.GATE_STEP
         turns = range(count)
         start = time.perf_counter()
         for _ in turns:
-            post(1, 0, 0)
+            post(step, 0, 0)
             wait(1 << 40)
         return time.perf_counter() - start
 

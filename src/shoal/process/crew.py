@@ -49,10 +49,9 @@ from shoal.state.session import watch_fields
 
 __all__ = ["DIED", "IDLE", "TIMEOUT", "Crew", "Plan", "checked_makers", "surroundings"]
 
-IDLE, TIMEOUT, DIED = 0, 1, 2
+IDLE, TIMEOUT, DIED = _core.GATES_IDLE, _core.GATES_TIMEOUT, _core.GATES_DIED
 _DYING_S = 5.0
 """For what the kernel is long in taking apart, or writes to a core file, nobody waits longer."""
-_GATE_BYTES, _BELL_BYTES, _TAIL_BYTES = 320, 64, 4096
 _FOREVER_NS = 2**62
 _DESCRIPTORS = 5
 
@@ -267,12 +266,12 @@ class Crew:
         running = self._running[worker]
         if running is None:
             return ""
-        before = int(self.board["tail"][worker][:8].view(np.uint64)[0])
+        before = _core.count_tail(self.board["tail"][worker])
         running.send_signal(SHOW_STACK)
         deadline = time.monotonic() + patience_s
         while time.monotonic() < deadline:
             time.sleep(0.01)
-            if int(self.board["tail"][worker][:8].view(np.uint64)[0]) > before:
+            if _core.count_tail(self.board["tail"][worker]) > before:
                 time.sleep(0.03)
                 break
         return _core.read_tail(self.board["tail"][worker]).decode(errors="replace")
@@ -403,12 +402,12 @@ def _board_layout(plans: Sequence[Plan], rows: int, instance_bytes: int) -> Layo
     return Layout(
         {
             **fields,
-            "gates": (np.uint8, (workers, _GATE_BYTES)),
-            "bell": (np.uint8, (_BELL_BYTES,)),
+            "gates": (np.uint8, (workers, _core.GATE_BYTES)),
+            "bell": (np.uint8, (_core.BELL_BYTES,)),
             "request": (np.uint8, (workers, BOX_BYTES)),
             "reply": (np.uint8, (workers, BOX_BYTES)),
-            "tail": (np.uint8, (workers, _TAIL_BYTES)),
-            "sums": (np.float64, (workers + 1, 8)),
+            "tail": (np.uint8, (workers, _core.TAIL_BYTES)),
+            "sums": (np.float64, (workers + 1, _core.SUMS)),
             "reset": (np.uint8, (rows,)),
             "total": (np.float64, (rows,)),
             "length": (np.uint32, (rows,)),

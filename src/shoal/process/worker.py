@@ -37,10 +37,10 @@ __all__ = [
     "run",
 ]
 
-STEP, SENT, MESSAGE, STOP = 1, 2, 3, 4
+STEP, SENT, MESSAGE, STOP = _core.GATE_STEP, _core.GATE_SENT, _core.GATE_MESSAGE, _core.GATE_STOP
 """Commands of the gate: a step, asynchronous steps, a message in the box, the end."""
 
-INFO, ERROR, OBSERVATION = 0, 1, 2
+INFO, ERROR, OBSERVATION = _core.REPORT_INFO, _core.REPORT_ERROR, _core.REPORT_OBSERVATION
 """Kinds of report on an environment: (environment, kind, what)."""
 
 SHOW_STACK = signal.SIGUSR2

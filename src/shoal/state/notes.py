@@ -7,10 +7,13 @@ import socket
 import struct
 from dataclasses import dataclass
 
+from shoal import _core
+
 __all__ = ["COUNTERS", "FACTS", "MAX_WATCHED", "PUBLISH", "WATCH", "WINDOW", "Note", "receive", "send"]
 
-FACTS, COUNTERS, WATCH, WINDOW, PUBLISH = 1, 2, 3, 4, 5
-MAX_WATCHED = 16
+FACTS, COUNTERS, WATCH = _core.NOTE_FACTS, _core.NOTE_COUNTERS, _core.NOTE_WATCH
+WINDOW, PUBLISH = _core.NOTE_WINDOW, _core.NOTE_PUBLISH
+MAX_WATCHED = _core.MAX_WATCHED
 _FORMAT = struct.Struct(f"=IIq{MAX_WATCHED}q")
 
 

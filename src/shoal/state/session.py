@@ -36,7 +36,7 @@ def watch_fields(publishers: int) -> dict[str, FieldSpec]:
     return {
         "session": (np.uint8, (128,)),
         "watched": (np.int64, (MAX_WATCHED, 2)),
-        "due": (np.uint32, (publishers, 16)),
+        "due": (np.uint32, (publishers, _core.DUE_BYTES // 4)),
     }
 
 

@@ -1,0 +1,51 @@
+/* Part of the binding: the sizes and numbers of the core that Python needs. Python code takes them from here
+ * and never types them again, so a struct can grow without a search through the package. */
+// SPDX-License-Identifier: MIT
+#ifndef SHOAL_CONSTANTS_HPP
+#define SHOAL_CONSTANTS_HPP
+
+#include "chunk.hpp"
+#include "gate.hpp"
+#include "host.hpp"
+#include "watch.h"
+
+#include <nanobind/nanobind.h>
+
+#include <cstddef>
+
+namespace nb = nanobind;
+
+inline void add_constants(nb::module_ &m) {
+    m.attr("GATE_BYTES") = sizeof(shoal_gate);
+    m.attr("GATE_LIFE_AT") = offsetof(shoal_gate, life);
+    m.attr("GATE_GUARD_LIFE_AT") = offsetof(shoal_gate, guard_life);
+    m.attr("LIFE_BYTES") = sizeof(shoal_life);
+    m.attr("LIFE_ROOM_AT") = offsetof(shoal_life, room);
+    m.attr("BELL_BYTES") = sizeof(shoal_bell);
+    m.attr("TAIL_BYTES") = sizeof(shoal_tail);
+    m.attr("SUMS") = Host::SUMS;
+    m.attr("DUE_BYTES") = static_cast<int>(SHOAL_DUE_BYTES);
+    m.attr("MAX_WATCHED") = static_cast<int>(SHOAL_MAX_WATCHED);
+
+    m.attr("GATE_STEP") = static_cast<int>(SHOAL_STEP);
+    m.attr("GATE_SENT") = static_cast<int>(SHOAL_SENT);
+    m.attr("GATE_MESSAGE") = static_cast<int>(SHOAL_MESSAGE);
+    m.attr("GATE_STOP") = static_cast<int>(SHOAL_STOP);
+
+    m.attr("GATES_IDLE") = static_cast<int>(Gates::IDLE);
+    m.attr("GATES_TIMEOUT") = static_cast<int>(Gates::TIMEOUT);
+    m.attr("GATES_DIED") = static_cast<int>(Gates::DIED);
+
+    m.attr("REPORT_INFO") = static_cast<int>(Chunk::INFO);
+    m.attr("REPORT_ERROR") = static_cast<int>(Chunk::ERROR);
+    m.attr("REPORT_OBSERVATION") = static_cast<int>(Chunk::OBSERVATION);
+
+    m.attr("NOTE_BYTES") = sizeof(shoal_note);
+    m.attr("NOTE_FACTS") = static_cast<int>(SHOAL_FACTS);
+    m.attr("NOTE_COUNTERS") = static_cast<int>(SHOAL_COUNTERS);
+    m.attr("NOTE_WATCH") = static_cast<int>(SHOAL_WATCH);
+    m.attr("NOTE_WINDOW") = static_cast<int>(SHOAL_WINDOW);
+    m.attr("NOTE_PUBLISH") = static_cast<int>(SHOAL_PUBLISH);
+}
+
+#endif
