@@ -157,6 +157,12 @@ def _add_bench(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     bench.add_argument("--envs", type=_positive, nargs="+", metavar="N", help="numbers of environments")
     bench.add_argument("--full", action="store_true", help="longer turns and more cases: some minutes")
     bench.add_argument(
+        "--smoke",
+        action="store_true",
+        help="only check that the benchmarks run: every suite and every sweep with one call of each rival, "
+        "in some seconds; the numbers mean nothing",
+    )
+    bench.add_argument(
         "--mine", metavar="MODULE:FACTORY", help="measure your environment in every backend, and advise"
     )
     bench.add_argument(

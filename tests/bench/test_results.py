@@ -48,7 +48,7 @@ def test_median_and_quartiles():
 def test_the_document_has_what_it_takes_to_repeat_and_to_check():
     text = json.dumps(document("shoal bench native", {"cores": 2}, {"shoal": "0.1.0"}, [case()], [sweep()]))
     found = json.loads(text)
-    assert set(found) == {"schema", "command", "machine", "versions", "cases", "sweeps", "advice"}
+    assert set(found) == {"schema", "command", "machine", "versions", "cases", "sweeps", "advice", "failures"}
     assert found["schema"] == SCHEMA
     one = found["cases"][0]
     expected = {

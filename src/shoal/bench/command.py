@@ -48,6 +48,8 @@ def _checked(args: argparse.Namespace) -> None:
     for name in args.only or ():
         if name not in sweep.SWEEPS:
             raise ShoalError(f"unknown sweep {name!r}; sweeps are {', '.join(sweep.SWEEPS)}")
+    if args.smoke and args.full:
+        raise ShoalError("--smoke is the shortest run and --full the longest; leave out one of them")
     if args.only and _SWEEP not in args.suites:
         raise ShoalError("--only chooses sweeps: shoal bench sweep --only ...")
     if args.plot and Path(args.plot).suffix.lower() not in (".svg", ".png"):
@@ -63,6 +65,9 @@ def _checked(args: argparse.Namespace) -> None:
 
 
 def _peers(args: argparse.Namespace, say: Callable[[str], None]) -> dict[str, str]:
+    if args.smoke and args.against is None:
+        say("--smoke leaves peers out, unless --against names them")
+        return {}
     against = None if args.against is None else [name for name in args.against.split(",") if name]
     pythons = dict(given.split("=", 1) for given in args.python)
     if args.install:
@@ -74,7 +79,7 @@ def _peers(args: argparse.Namespace, say: Callable[[str], None]) -> dict[str, st
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measures, prints, writes; the exit status."""
+    """Measures, prints, writes; the exit status is 1 if anything of ours raised."""
     _checked(args)
     env = None if args.mine is None else mine.load(args.mine)
     say = lambda text: print(text, file=sys.stderr)  # noqa: E731
@@ -82,7 +87,8 @@ def run(args: argparse.Namespace) -> int:
     bench = Bench(
         {} if alone and args.against is None else _peers(args, say),
         full=args.full,
-        repeats=200 if args.full else 24,
+        smoke=args.smoke,
+        repeats=0 if args.smoke else 200 if args.full else 24,
     )
     began = time.monotonic()
     cases: list[Case] = []
@@ -95,21 +101,22 @@ def run(args: argparse.Namespace) -> int:
                 planned = mine.plan(bench, env, tuple(args.envs) if args.envs else None)
                 cases = _measured(bench, planned, args)
                 sizes = [int(case.title.rpartition("=")[2].replace(",", "")) for case in cases]
-                advice = mine.advise(args.mine, env, dict(zip(sizes, cases, strict=True)))
-            elif _SWEEP in args.suites:
-                names = args.only or list(sweep.SWEEPS)
-                with Progress(sweep.SECONDS * len(names), enabled=not args.quiet) as bench.progress:
-                    said = lambda found: bench.progress.say(sweep_text(found))  # noqa: E731
-                    sweeps = sweep.run(bench, names, args.seconds, said)
+                if cases:
+                    advice = mine.advise(args.mine, env, dict(zip(sizes, cases, strict=True)))
             else:
-                cases = _suites(bench, args)
+                if _SWEEP not in args.suites:
+                    cases = _suites(bench, args)
+                if _SWEEP in args.suites or (args.smoke and not args.suites):
+                    sweeps = _sweeps(bench, args)
     finally:
         bench.close()
     if advice is not None:
         print(_advice_text(advice))
     print(_footer(bench, others, time.monotonic() - began))
     _written(args, bench, cases, sweeps, advice)
-    return 0
+    for failure in bench.failures:
+        print(f"failed: {failure}", file=sys.stderr)
+    return 1 if bench.failures else 0
 
 
 def _suites(bench: Bench, args: argparse.Namespace) -> list[Case]:
@@ -123,10 +130,16 @@ def _suites(bench: Bench, args: argparse.Namespace) -> list[Case]:
     cases: list[Case] = []
     total = sum(planned.seconds for plan in plans.values() for planned in plan)
     with Progress(total, enabled=not args.quiet) as bench.progress:
-        for plan in plans.values():
-            cases += bench.go(plan, _saying(bench))
+        for name, plan in plans.items():
+            cases += bench.go(plan, _saying(bench), name)
             bench.close()
     return [case for case in cases if case.rows]
+
+
+def _sweeps(bench: Bench, args: argparse.Namespace) -> list[Sweep]:
+    names = args.only or list(sweep.SWEEPS)
+    with Progress(sweep.SECONDS * len(names), enabled=not args.quiet) as bench.progress:
+        return sweep.run(bench, names, args.seconds, lambda found: bench.progress.say(sweep_text(found)))
 
 
 def _measured(bench: Bench, planned: list[Planned], args: argparse.Namespace) -> list[Case]:
@@ -211,12 +224,12 @@ def _written(
         versions = {"Python": platform.python_version(), "numpy": version("numpy"), **bench.versions}
         versions = {name: text for name, text in versions.items() if text}
         facts = None if advice is None else advice.facts()
-        found = document(command_line(args), machine(), versions, cases, sweeps, facts)
+        found = document(command_line(args), machine(), versions, cases, sweeps, facts, bench.failures)
         Path(args.json).write_text(json.dumps(found, indent=1) + "\n")
         print(f"written: {args.json}")
     if args.plot:
         command = command_line(args, pythons=False)
         footer = f"{command}, {machine()['cpu']}, {os.cpu_count()} cores, whiskers: quartiles"
-        picture = charts.lines(sweeps, footer) if sweeps else charts.bars(cases, footer)
+        picture = charts.bars(cases, footer) if cases else charts.lines(sweeps, footer)
         drawing.write(args.plot, picture)
         print(f"written: {args.plot}")

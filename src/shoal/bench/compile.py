@@ -13,27 +13,33 @@ from pathlib import Path
 
 from shoal.errors import BuildError
 
-__all__ = ["FLAGS", "SOURCES", "compiled"]
+__all__ = ["FLAGS", "SOURCES", "NoCompiler", "compiled"]
 
 FLAGS = ("-O3", "-march=native", "-ffp-contract=off")
 SOURCES = Path(__file__).with_name("c")
 
 
+class NoCompiler(BuildError):
+    """This machine has no C compiler, so limits cannot be measured. A file of ours that does not compile is a
+    plain BuildError: it is a fault of Shoal's."""
+
+
 def compiled(*sources: Path, flags: Sequence[str] = ()) -> ctypes.CDLL:
-    """These files as a library; BuildError says what is missing."""
+    """These files as a library; NoCompiler if there is none, BuildError if they do not compile."""
     program = shlex.split(os.environ.get("CC", "")) or ["cc"]
     directory = tempfile.mkdtemp(prefix="shoal-bench-")
     try:
         path = Path(directory) / "limit.so"
         command = [*program, *FLAGS, *flags, "-fPIC", "-shared", *map(str, sources), "-o", str(path)]
-        done = subprocess.run([*command, "-lm", "-ldl", "-lpthread"], capture_output=True, text=True)
+        try:
+            done = subprocess.run([*command, "-lm", "-ldl", "-lpthread"], capture_output=True, text=True)
+        except OSError as error:
+            raise NoCompiler(
+                f"limits are measured in C, and the compiler {program[0]!r} does not run ({error.strerror}); "
+                "install one (Debian: apt install build-essential), or set CC to yours"
+            ) from None
         if done.returncode != 0:
             raise BuildError(f"{sources[0].name} did not compile:\n{done.stderr.strip()}")
         return ctypes.CDLL(str(path))
-    except OSError as error:
-        raise BuildError(
-            f"limits are measured in C, and the compiler {program[0]!r} does not run ({error.strerror}); "
-            "install one (Debian: apt install build-essential), or set CC to yours"
-        ) from None
     finally:
         shutil.rmtree(directory)  # a loaded library needs its file no more

@@ -65,7 +65,8 @@ class Interpreter:
         """What it and its workers take."""
         return pss_bytes(self._process.pid)
 
-    def close(self) -> None:
+    def close(self) -> int:
+        """Ends it; its exit status, negative if it had to be killed."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.close()  # ends it
         try:
@@ -75,6 +76,7 @@ class Interpreter:
             self._process.wait()
         self._process.stdout.close()
         shutil.rmtree(self._directory, ignore_errors=True)
+        return self._process.returncode
 
     def _ask(self, **request: Any) -> dict[str, Any]:
         assert self._process.stdin is not None and self._process.stdout is not None

@@ -112,8 +112,8 @@ def _plural(count: int, word: str) -> str:
 
 def plan(bench: Bench, env: Any, envs: tuple[int, ...] | None = None) -> list[Planned]:
     """A case for each number of environments."""
-    sizes = envs or ((8, 32, 128) if callable(env) else (64, 1024, 16384))
-    pace = Pace(11, 0.03) if bench.full else Pace(5, 0.02)
+    sizes = envs or ((8, 32, 128) if callable(env) else (64, 1024, 16384))[: 1 if bench.smoke else None]
+    pace = bench.pace(Pace(5, 0.02), Pace(11, 0.03))
     return [
         Planned(f"your environment, num_envs={n:,}", pace.seconds(7) + 2, partial(_case, bench, env, n, pace))
         for n in sizes

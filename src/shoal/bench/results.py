@@ -156,6 +156,7 @@ def document(
     cases: Sequence[Case] = (),
     sweeps: Sequence[Sweep] = (),
     advice: dict[str, Any] | None = None,
+    failures: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Everything, as `--json` writes it."""
     return {
@@ -166,4 +167,5 @@ def document(
         "cases": [case.facts() for case in cases],
         "sweeps": [sweep.facts() for sweep in sweeps],
         "advice": advice,
+        "failures": list(failures),
     }

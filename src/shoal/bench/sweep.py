@@ -89,12 +89,17 @@ def _share(points: Sequence[Point], at: float) -> str:
     return "" if share is None or case.limit is None else f", {share:.2f} of {case.limit.name}"
 
 
+def _chosen(bench: Bench, sizes: Sequence[int]) -> Sequence[int]:
+    """All of them; the least two in a run that only tries whether it works."""
+    return sizes[:2] if bench.smoke else sizes
+
+
 # ---- The sweeps
 
 
 def envs(bench: Bench, limit_s: float) -> Sweep:
     """Environments in C, by how many."""
-    pace = Pace(9, 0.006) if bench.full else Pace(5, 0.004)
+    pace = bench.pace(Pace(5, 0.004), Pace(9, 0.006))
     every = f"Shoal, up to {len(cores())} threads"
 
     def measure(size: float) -> Case:
@@ -107,9 +112,9 @@ def envs(bench: Bench, limit_s: float) -> Sweep:
                 roster.add_bare(f"{VECTORISED}, 1 thread", count, loop)
             return bench.timed("sweep", "CartPole-v1", "env steps/s", roster.rivals, pace, lambda n, s: n / s)
 
-    sizes = [4**power for power in range(9)] if not bench.full else [2**power for power in range(17)]
+    sizes = [2**power for power in range(17)] if bench.full else [4**power for power in range(9)]
     words: list[str] = []
-    points = grow(sizes, measure, lambda n: n * 2000, limit_s, words.append, bench.done)
+    points = grow(_chosen(bench, sizes), measure, lambda n: n * 2000, limit_s, words.append, bench.done)
     one = _values(points, "Shoal, 1 thread")
     at = knee(one) if one else None
     if one:
@@ -130,7 +135,7 @@ def envs(bench: Bench, limit_s: float) -> Sweep:
 
 def observation(bench: Bench, limit_s: float) -> Sweep:
     """A step of 16 environments, by the bytes of an observation."""
-    pace = Pace(9, 0.01) if bench.full else Pace(5, 0.008)
+    pace = bench.pace(Pace(5, 0.008), Pace(9, 0.01))
     library, count = build(SOURCES / "sized.c"), 16
     native, processes, limit = "Shoal, C", "Shoal, Python in processes", "memcpy"
 
@@ -152,9 +157,9 @@ def observation(bench: Bench, limit_s: float) -> Sweep:
                 more_is_better=False,
             )  # fmt: skip
 
-    sizes = [16 * 4**power for power in range(9)] if not bench.full else [2**power for power in range(4, 21)]
+    sizes = [2**power for power in range(4, 21)] if bench.full else [16 * 4**power for power in range(9)]
     words: list[str] = []
-    points = grow(sizes, measure, lambda b: 64 * count * b, limit_s, words.append, bench.done)
+    points = grow(_chosen(bench, sizes), measure, lambda b: 64 * count * b, limit_s, words.append, bench.done)
     at = None
     for name in (native, processes):
         moved = _values(points, name, per_x=True)
@@ -174,7 +179,7 @@ def observation(bench: Bench, limit_s: float) -> Sweep:
 
 def threads(bench: Bench, limit_s: float) -> Sweep:
     """Environments of about a microsecond, by threads, against threads that never wait for each other."""
-    pace = Pace(9, 0.1) if bench.full else Pace(5, 0.04)
+    pace = bench.pace(Pace(5, 0.04), Pace(9, 0.1))
     library, count, turns = build(SOURCES / "busy.c"), 2048, 300
     bare = ctypes.CDLL(str(library)).bare_loop
     bare.argtypes = [ctypes.c_void_p, *[ctypes.c_uint64] * 3, ctypes.c_int64]
@@ -201,7 +206,8 @@ def threads(bench: Bench, limit_s: float) -> Sweep:
             )
 
     words: list[str] = []
-    points = grow(_powers(len(cores())), measure, lambda _: 1 << 20, limit_s, words.append, bench.done)
+    sizes = _chosen(bench, _powers(len(cores())))
+    points = grow(sizes, measure, lambda _: 1 << 20, limit_s, words.append, bench.done)
     return _scaled(
         "threads", f"{count:,} environments of about 1 us", "num_threads", points, words, "bare pthreads"
     )
@@ -209,7 +215,7 @@ def threads(bench: Bench, limit_s: float) -> Sweep:
 
 def workers(bench: Bench, limit_s: float) -> Sweep:
     """Python environments of 50 us, by worker processes."""
-    pace = Pace(9, 0.02) if bench.full else Pace(5, 0.02)
+    pace = bench.pace(Pace(5, 0.02), Pace(9, 0.02))
     count = 32
 
     def measure(size: float) -> Case:
@@ -224,7 +230,7 @@ def workers(bench: Bench, limit_s: float) -> Sweep:
 
     words: list[str] = []
     points = grow(
-        _powers(min(2 * len(cores()), count)),
+        _chosen(bench, _powers(min(2 * len(cores()), count))),
         measure,
         lambda n: n * (64 << 20),
         limit_s,
@@ -259,7 +265,7 @@ def _scaled(name: str, title: str, x_label: str, points: list[Point], words: lis
 
 def replay(bench: Bench, limit_s: float) -> Sweep:
     """Pushes and draws, by capacity; the bare gather has the same misses of cache and TLB alone."""
-    pace = Pace(9, 0.02) if bench.full else Pace(5, 0.008)
+    pace = bench.pace(Pace(5, 0.008), Pace(9, 0.02))
     row_bytes = 64
     names = {"sample": f"sample({BATCH})", "extend": "push of 64", "push": "push of 1"}
     gather = f"bare gather of {BATCH}"
@@ -278,7 +284,11 @@ def replay(bench: Bench, limit_s: float) -> Sweep:
 
     words: list[str] = []
     points = grow(
-        [10**power for power in range(3, 8)], measure, lambda n: n * row_bytes, limit_s, words.append
+        _chosen(bench, [10**power for power in range(3, 8)]),
+        measure,
+        lambda n: n * row_bytes,
+        limit_s,
+        words.append,
     )
     drawn, bare = _values(points, names["sample"]), _values(points, gather)
     at = None
@@ -311,11 +321,15 @@ SWEEPS: dict[str, Callable[[Bench, float], Sweep]] = {
 
 
 def run(bench: Bench, names: Sequence[str], limit_s: float, done: Callable[[Sweep], object]) -> list[Sweep]:
-    """One after the other, each within its time."""
+    """One after the other, each within its time; one that raises is named in `bench.failures`."""
     found = []
     for name in names:
         bench.begin(f"sweep {name}", SECONDS)
-        found.append(SWEEPS[name](bench, limit_s))
+        with bench.naming_failures():
+            measured = SWEEPS[name](bench, limit_s)
+            found.append(measured)
+            done(measured)
+            if not measured.points:
+                bench.fail("no point was measured; " + " ".join(measured.words))
         bench.progress.end(SECONDS)
-        done(found[-1])
     return found

@@ -7,7 +7,7 @@ from typing import Any
 
 from shoal.bench.interpreter import PeerError
 from shoal.bench.load import cores
-from shoal.bench.measure import Bench, Planned
+from shoal.bench.measure import Bench, Pace, Planned
 from shoal.bench.results import Case, Role, Row
 from shoal.bench.rivals.replay import rows_of
 
@@ -28,7 +28,7 @@ def plan(bench: Bench) -> list[Planned]:
     if not os.path.exists("/proc/self/smaps_rollup"):
         bench.note("without memory: it is read from /proc/PID/smaps_rollup, which is not here")
         return []
-    turns = 5 if bench.full else 3
+    turns = bench.pace(Pace(3, None), Pace(5, None)).bursts
     return [
         Planned(f"Memory of {_ENVS} environments in processes", 3 * turns, lambda: _processes(bench, turns)),
         Planned(f"Memory of {_ROWS:,} rows", 2 * turns, lambda: _rows(bench, turns)),
@@ -50,7 +50,7 @@ def _added(
             found.append((interpreter.memory_bytes() - before) / 1e6)
             interpreter.drop()
     except PeerError as error:
-        bench.note(f"without {maker}: {error}")
+        bench.leave_out(maker, library == "shoal", error)
     return tuple(max(1e-3, megabytes) for megabytes in found[1:])  # the first loads modules, too
 
 

@@ -23,7 +23,7 @@ _PIXELS, _PIXEL_ENVS = "Pixels-v0", 256
 
 def plan(bench: Bench, envs: Sequence[int] | None = None) -> list[Planned]:
     """CartPole with each number of environments, then pictures."""
-    pace = Pace(31, 0.006) if bench.full else Pace(9, 0.004)
+    pace = bench.pace(Pace(9, 0.004), Pace(31, 0.006))
     sizes = envs or (ENVS_FULL if bench.full else ENVS)
     seconds = pace.seconds(10) + 2
     planned = [Planned(_title(n), seconds, partial(_cartpole, bench, n, pace)) for n in sizes]
@@ -48,7 +48,7 @@ def _cartpole(bench: Bench, num_envs: int, pace: Pace) -> Case:
             loops = bench.loops.cartpole(random_actions(num_envs))
             flags = f"one thread, cc {' '.join(FLAGS)}"
             roster.add_bare(VECTORISED, num_envs, loops[VECTORISED], flags)
-            if bench.full:
+            if bench.every_case:
                 roster.add_bare(SCALAR, num_envs, loops[SCALAR], flags)
         for library in ("gymnasium", "envpool", "pufferlib"):
             for maker in MAKERS[library]:

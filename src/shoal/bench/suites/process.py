@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from shoal.bench.compile import NoCompiler
 from shoal.bench.load import cores
 from shoal.bench.measure import Bench, Pace, Planned, Rival
 from shoal.bench.pingpong import BARE, BOUND, SLEEP, PingPong
 from shoal.bench.results import Case, Role
 from shoal.bench.rivals.process import MAKERS
-from shoal.errors import BuildError
 
 __all__ = ["ENVS", "PEERS", "plan"]
 
@@ -29,16 +30,19 @@ _SIDES = {BOUND: "both sides in Python", BARE: "both sides in C", SLEEP: "both s
 
 def plan(bench: Bench, envs: Sequence[int] | None = None) -> list[Planned]:
     """Environments that do nothing, those that show pictures, and the hand-over itself."""
-    pace = Pace(15, 0.02) if bench.full else Pace(5, 0.012)
-    sizes = tuple(envs or ENVS)
+    pace = bench.pace(Pace(5, 0.012), Pace(15, 0.02))
+    sizes = tuple(envs or (ENVS[:1] if bench.smoke else ENVS))
     cases = [("Still", n) for n in sizes] + [("Pixels", n) for n in (sizes if bench.full else sizes[:1])]
-    if bench.full:
+    if bench.every_case:
         cases += [("Telling", n) for n in sizes]
     planned = [
         Planned(_title(kind, n), pace.seconds(10) + 1 + n / 8, partial(_steps, bench, kind, n, pace))
         for kind, n in cases
     ]
-    planned.append(Planned("A round trip between two processes", 2, lambda: _trips(bench, pace)))
+    if sys.platform == "linux":
+        planned.append(Planned("A round trip between two processes", 2, lambda: _trips(bench, pace)))
+    else:
+        bench.note("without round trips: they are measured against a futex, which Linux has")
     return planned
 
 
@@ -95,7 +99,7 @@ def _trips(bench: Bench, pace: Pace) -> Case:
             rivals.append(Rival(names[way], roles[way], 1, burst, f"{where}, {_SIDES[way]}"))
         rivals.sort(key=lambda rival: rival.role != "shoal")
         return bench.timed("process", title, "us", rivals, pace, lambda n, s: s * 1e6, more_is_better=False)
-    except BuildError as error:
+    except NoCompiler as error:
         bench.note(f"without round trips: {error}")
         return Case("process", title, "us", (), more_is_better=False)
     finally:

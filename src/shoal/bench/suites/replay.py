@@ -23,11 +23,11 @@ _SLOW = {"376 floats": {"tianshou"}, "84x84x4": {"tianshou", "torchrl", "stable_
 
 def plan(bench: Bench) -> list[Planned]:
     """Four operations on small rows; with --full on larger ones too."""
-    pace = Pace(15, 0.02) if bench.full else Pace(7, 0.008)
-    kinds = list(_ROWS) if bench.full else ["4 floats"]
+    pace = bench.pace(Pace(7, 0.008), Pace(15, 0.02))
+    kinds = list(_ROWS) if bench.every_case else ["4 floats"]
     planned = []
     for kind in kinds:
-        capacity = 20_000 if kind == "84x84x4" else 100_000
+        capacity = 1_000 if bench.smoke else 20_000 if kind == "84x84x4" else 100_000
         for operation in _OPERATIONS:
             if operation != "prioritized" or kind == "4 floats":
                 seconds = pace.seconds(7) + (9 if operation == "sample" else 1)
@@ -57,10 +57,12 @@ def _case(bench: Bench, operation: str, kind: str, capacity: int, pace: Pace) ->
             if library not in _SLOW.get(kind, ()) and not lacks:
                 for maker in MAKERS[library]:
                     roster.add(library, maker, *what)
-        if operation in ("sample", "prioritized"):
+        if bench.loops is None:
+            pass  # there is no compiler, so there are no limits
+        elif operation in ("sample", "prioritized"):
             name = "bare C gather"
             roster.add("shoal", name, *what, role="limit", how="random records, copied column by column")
-        elif bench.loops is not None:
+        else:
             row = 2 * math.prod(shape) * (4 if dtype == "float32" else 1) + 13
             copied = row * (64 if operation == "extend" else 1)
             roster.add_bare("memcpy", 1, bench.loops.copy(copied, 1), f"{copied:,} bytes")

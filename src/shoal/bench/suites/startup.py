@@ -30,7 +30,7 @@ _NATIVE_STARTS = {
 
 def plan(bench: Bench) -> list[Planned]:
     """Each start alone takes up to seconds, so that a turn is one of them."""
-    turns = Pace(9 if bench.full else 3, None)
+    turns = bench.pace(Pace(3, None), Pace(9, None))
     libraries = len(bench.pythons)
     return [
         Planned("Importing", turns.bursts * (1 + libraries), lambda: _imports(bench, turns)),
@@ -54,17 +54,16 @@ def _importing(python: str, names: str) -> Burst:
 
 
 def _imports(bench: Bench, pace: Pace) -> Case:
-    rivals = [Rival("Shoal", "shoal", 1, _importing(sys.executable, "shoal"), "python -c 'import shoal'")]
-    below = "numpy, gymnasium.vector"
-    bare = _importing(sys.executable, below)
-    rivals.append(Rival("NumPy and Gymnasium", "limit", 1, bare, f"python -c 'import {below}'"))
+    below, bare = "numpy, gymnasium.vector", "NumPy and Gymnasium"
+    ours = naming("Shoal", _importing(sys.executable, "shoal"))
+    rivals = [Rival("Shoal", "shoal", 1, ours, "python -c 'import shoal'")]
+    burst = naming(bare, _importing(sys.executable, below))
+    rivals.append(Rival(bare, "limit", 1, burst, f"python -c 'import {below}'"))
     for name, peer in PEERS.items():
         if peer.module in bench.pythons and name != "gymnasium":
             burst = naming(name, _importing(bench.pythons[peer.module], peer.module))
             rivals.append(Rival(name, "peer", 1, burst, f"python -c 'import {peer.module}'"))
-    for rival in rivals:
-        with contextlib.suppress(PeerError, Gone):  # said when it is timed
-            rival.burst(1)  # compiles, and reads the files
+    _warm_up(rivals)  # compiles, and reads the files
     how = "compiled before, the files in the page cache"
     return _timed(bench, "Importing, in a new Python", rivals, pace, how)
 
@@ -97,9 +96,15 @@ def _process(bench: Bench, pace: Pace) -> Case:
             how="a worker per core",
         )
         title = f"Starting {_STARTED} environments in processes, to the first observations"
-        for rival in roster.rivals:
-            rival.burst(1)  # launchers that stay, modules that load late
+        _warm_up(roster.rivals)  # launchers that stay, modules that load late
         return _timed(bench, title, roster.rivals, pace, "do nothing; not the first start of this Python")
+
+
+def _warm_up(rivals: list[Rival]) -> None:
+    """Calls each once. A rival that fails is left out when it is timed, and named then."""
+    for rival in rivals:
+        with contextlib.suppress(Gone):
+            rival.burst(1)
 
 
 def _timed(bench: Bench, title: str, rivals: list[Rival], pace: Pace, parameters: str) -> Case:
