@@ -1,6 +1,6 @@
 """Rollouts through Ray against the same vector environment in this process, in turns, policy in the loop.
 
-    pip install "ray[default]==2.60.*" && python benchmarks/cluster.py
+    pip install "ray[default]==2.60.*" && python benchmarks/cluster.py [--smoke]
 
 `local` fills rollouts in place in this process. `same node` is a Fleet of one runner whose object store this
 process reads too; `other node` a runner whose rollouts come over the loopback from a store of its own. Each
@@ -156,7 +156,12 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=9, help="of each rival (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=1.0, help="of a turn (default: %(default)s)")
     parser.add_argument("--only", nargs="*", default=list(SETUPS), metavar="SETUP", choices=list(SETUPS))
+    parser.add_argument(
+        "--smoke", action="store_true", help="only check that it runs: one short turn of each rival"
+    )
     args = parser.parse_args()
+    if args.smoke:
+        args.turns, args.seconds = 1, 0.01
     import ray
 
     begin = time.perf_counter()
@@ -167,7 +172,7 @@ def main() -> None:
         addresses = sorted((node["NodeManagerAddress"] for node in ray.nodes()), key=lambda one: one != here)
         for name in args.only:
             compare(name, addresses, args.turns, args.seconds)
-        times(3)
+        times(1 if args.smoke else 3)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What bounds a fleet of 100 and of 1,000 nodes, by a small simulation; docs/cluster.md quotes its tables.
 
-    python benchmarks/cluster_model.py
+    python benchmarks/cluster_model.py [--smoke]
 
     node: makes a rollout (make_s, +-20 %) -> the learner's link, first come first served (size / link), the
           oldest of each node alone -> the learner (learn_s each)
@@ -12,6 +12,7 @@ Nothing here is Ray's: it is arithmetic about links and queues, with figures of 
 
 from __future__ import annotations
 
+import argparse
 import heapq
 import math
 import random
@@ -56,7 +57,10 @@ def broadcast_s(nodes: int, weights: float, link: float) -> tuple[float, float]:
     return math.ceil(math.log2(nodes + 1)) * weights / link, nodes * weights / link
 
 
-def simulate(case: Case, rollouts: int = 20_000) -> Outcome:
+ROLLOUTS = 20_000
+
+
+def simulate(case: Case, rollouts: int = ROLLOUTS) -> Outcome:
     """Runs until the learner has taken so many rollouts; the first half is left out of the averages."""
     rng = random.Random(0)
     late_s = broadcast_s(case.nodes, case.weights, case.link)[0]
@@ -154,7 +158,7 @@ KINDS = {
 }
 
 
-def table(learner: str, read_s: float, links: tuple[int, ...]) -> list[str]:
+def table(learner: str, read_s: float, links: tuple[int, ...], rollouts: int) -> list[str]:
     """Fleets under a learner that takes `read_s` for each byte."""
     names = "nodes", "link", "rollouts/s", "nodes busy", "link used", "learner's store", "age", "updates old"
     lines = [f"| {learner} | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
@@ -162,7 +166,7 @@ def table(learner: str, read_s: float, links: tuple[int, ...]) -> list[str]:
         for nodes in (10, 100, 1000):
             for gbits in links:
                 case = Case(nodes, size, make_s, gbits * GBIT, size * read_s, min(64, nodes))
-                found = simulate(case)
+                found = simulate(case, rollouts)
                 cells = [
                     f"{nodes:,}",
                     f"{gbits} Gb/s",
@@ -189,12 +193,19 @@ def weights_table() -> list[str]:
     return lines
 
 
-def tables() -> list[str]:
+def tables(rollouts: int = ROLLOUTS) -> list[str]:
     """Every line that the page quotes."""
-    at_once = table("a learner that takes no time", 0.0, (25, 100))
-    reading = table("a learner that reads 2 GB/s", 1 / 2e9, (100,))
+    at_once = table("a learner that takes no time", 0.0, (25, 100), rollouts)
+    reading = table("a learner that reads 2 GB/s", 1 / 2e9, (100,), rollouts)
     return [*at_once, "", *reading, "", *weights_table()]
 
 
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--smoke", action="store_true", help="only check that it runs: few rollouts")
+    args = parser.parse_args()
+    print("\n".join(tables(100 if args.smoke else ROLLOUTS)))
+
+
 if __name__ == "__main__":
-    print("\n".join(tables()))
+    main()

@@ -1,6 +1,6 @@
 """The way to a GPU: bandwidth from a leased slot, and steps/s of pictures to it, overlapped and not.
 
-    python benchmarks/gpu.py [--megabytes 64 512] [--num-envs 1024] [--bursts 9]
+    python benchmarks/gpu.py [--megabytes 64 512] [--num-envs 1024] [--bursts 9] [--smoke]
 
 The limit is a plain cudaMemcpyAsync from memory of cudaHostAlloc. All of a group take turns in one run.
 """
@@ -204,7 +204,12 @@ def main() -> None:
     parser.add_argument("--num-envs", type=int, nargs="+", default=[1024, 4096])
     parser.add_argument("--bursts", type=int, default=9)
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument(
+        "--smoke", action="store_true", help="only check that it runs: small sizes, one short turn of each"
+    )
     args = parser.parse_args()
+    if args.smoke:
+        args.megabytes, args.num_envs, args.bursts, args.steps = [8], [64], 1, 1
     if not torch.cuda.is_available():
         raise SystemExit("this measures the way to a GPU, and torch finds none")
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")

@@ -1,6 +1,6 @@
 """C environments side by side: Shoal, its peers and plain C loops on CartPole-v1, interleaved in one run.
 
-make bench            or    python benchmarks/native.py [--quick] [--peers gymnasium envpool] [--envs 8 1024]
+make bench   or   python benchmarks/native.py [--quick] [--smoke] [--peers gymnasium envpool] [--envs 8 1024]
 
 Peers that cannot be imported are named and left out. What is measured how: benchmarks/README.md.
 """
@@ -40,12 +40,11 @@ from standings import (
 )
 
 import shoal
-from shoal.bench.compile import FLAGS
+from shoal.bench.compile import FLAGS, NoCompiler
 from shoal.bench.interleave import Burst, interleave_bursts, undisturbed
 from shoal.bench.interpreter import Interpreter, PeerError
 from shoal.bench.loops import Loops
 from shoal.bench.rivals.native import MAKERS, random_actions, stepping
-from shoal.errors import BuildError
 from shoal.native.plugin import bundled
 
 LIBRARIES = tuple(library for library in MAKERS if library != "shoal")
@@ -75,11 +74,8 @@ def shoal_rivals(num_envs: int, actions: NDArray[Any], opened: ExitStack) -> Riv
     in_place = make(buffers="live")
     rivals[IN_PLACE] = stepping_in_place(in_place.step, in_place.actions, actions)
     rivals[WRITE] = writing(np.zeros_like(in_place.actions), actions)
-    try:
-        rivals[FLOAT] = stepping(make(precision="float").step, actions)
-        rivals[FLOAT_LIVE] = stepping(make(precision="float", buffers="live").step, actions)
-    except TypeError as error:
-        print(f"without precision='float': {error}", file=sys.stderr)
+    rivals[FLOAT] = stepping(make(precision="float").step, actions)
+    rivals[FLOAT_LIVE] = stepping(make(precision="float", buffers="live").step, actions)
     return {name: (num_envs, undisturbed(burst)) for name, burst in rivals.items()}
 
 
@@ -152,12 +148,13 @@ def cartpole(
 
 def pixels(args: argparse.Namespace, loops: Loops | None) -> Rates:
     """Bytes of observations a second and thread, against memcpy of as many bytes."""
+    num_envs = args.pixel_envs
     with ExitStack() as opened:
         rivals: Rivals = {}
         for threads, words in ((1, "1 thread"), (2, "2 threads")):
-            envs = opened.enter_context(shoal.make_vec(PIXELS, PIXEL_ENVS, num_threads=threads))
+            envs = opened.enter_context(shoal.make_vec(PIXELS, num_envs, num_threads=threads))
             num_bytes = envs.reset(seed=0)[0].nbytes
-            bursts = {"Shoal": stepping(envs.step, random_actions(PIXEL_ENVS, 3))}
+            bursts = {"Shoal": stepping(envs.step, random_actions(num_envs, 3))}
             if loops is not None:
                 opened.callback(loops.release)
                 bursts["memcpy"] = loops.copy(num_bytes, threads)
@@ -173,20 +170,29 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--peers", nargs="*", choices=LIBRARIES, default=LIBRARIES, help="default: all")
-    parser.add_argument("--envs", nargs="+", type=int, default=SIZES, help="numbers of environments")
+    parser.add_argument("--peers", nargs="*", choices=LIBRARIES, help="default: all; with --smoke: none")
+    parser.add_argument("--envs", nargs="+", type=int, help="numbers of environments")
     parser.add_argument("--bursts", type=int, help="turns of each rival (default: 41; with --quick 11)")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter turns: a rough picture")
+    parser.add_argument(
+        "--smoke", action="store_true", help="only check that it runs: one call of each rival, in seconds"
+    )
     parser.add_argument("--json", metavar="FILE", help="also write all numbers there")
     for library in LIBRARIES:
         parser.add_argument(
             f"--python-{library}", metavar="PYTHON", default=sys.executable, help="where it is installed"
         )
     args = parser.parse_args()
+    args.envs = args.envs or (SIZES[:2] if args.smoke else SIZES)
     if min(args.envs) < 1 or (args.bursts is not None and args.bursts < 1):
         parser.error("--envs and --bursts count from 1")
-    args.bursts = args.bursts or (11 if args.quick else 41)
-    args.burst_s = 0.004 if args.quick else 0.006
+    if args.peers is None:
+        args.peers = () if args.smoke else LIBRARIES
+        if args.smoke:
+            print("without peers: --smoke leaves them out, unless --peers names them", file=sys.stderr)
+    args.bursts = args.bursts or (1 if args.smoke else 11 if args.quick else 41)
+    args.pixel_envs = 16 if args.smoke else PIXEL_ENVS
+    args.burst_s = None if args.smoke else 0.004 if args.quick else 0.006  # None: one call
     return args
 
 
@@ -204,7 +210,7 @@ def start_peers(args: argparse.Namespace, opened: ExitStack) -> dict[str, Interp
 def compile_loops() -> Loops | None:
     try:
         return Loops()
-    except BuildError as error:
+    except NoCompiler as error:
         print(f"without C loops: {error}", file=sys.stderr)
         return None
 
@@ -220,14 +226,15 @@ def main() -> None:
         print(", ".join(f"{name} {version}" for name, version in versions.items()))
         load = f"load {os.getloadavg()[0]:.1f}"
         print(f"{platform.machine()}, {os.cpu_count()} cores, {load}; C loops with {' '.join(FLAGS)}")
-        print(f"{args.bursts} bursts of {args.burst_s * 1e3:g} ms each, in turns; 1 thread unless it says 2")
+        length = "one call" if args.burst_s is None else f"{args.burst_s * 1e3:g} ms"
+        print(f"{args.bursts} bursts of {length} each, in turns; 1 thread unless it says 2")
         results = {}
         for num_envs in args.envs:
             results[num_envs] = cartpole(num_envs, args, loops, interpreters)
             print_rates(num_envs, results[num_envs])
         print_calls(results)
         pictures = pixels(args, loops)
-        print_pixels(f"{PIXELS}, num_envs={PIXEL_ENVS}", pictures)
+        print_pixels(f"{PIXELS}, num_envs={args.pixel_envs}", pictures)
     print("\nBars")
     for bar in (found := bars(results, pictures)):
         print(f"  {bar}")

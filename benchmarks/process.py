@@ -1,6 +1,6 @@
 """Python environments in processes, side by side: Shoal, its peers and a bare loop, interleaved in one run.
 
-    python benchmarks/process.py [--quick] [--json FILE] [--peers gymnasium tianshou] [--only still pixels]
+    python benchmarks/process.py [--quick] [--smoke] [--json FILE] [--peers gymnasium] [--only still pixels]
 
 Peers that cannot be imported are named and left out. What is measured how: benchmarks/README.md.
 """
@@ -24,6 +24,7 @@ from process_standings import ASYNC, BARE_OF, CONFIGURATIONS, SYNC, TWO
 from standings import Bar, Rate, Rates
 
 import shoal
+from shoal.bench.compile import NoCompiler
 from shoal.bench.interleave import Burst, Timing, interleave_bursts
 from shoal.bench.interpreter import Interpreter, PeerError
 from shoal.bench.load import Patience, cpu_seconds, watched
@@ -31,7 +32,6 @@ from shoal.bench.pingpong import BARE, SLEEP, PingPong, crowd
 from shoal.bench.rivals.native import random_actions
 from shoal.bench.rivals.process import MAKERS
 from shoal.bench.toys import maker
-from shoal.errors import BuildError
 
 LIBRARIES = tuple(library for library in MAKERS if library != "shoal")
 SIZES = (8, 32)
@@ -66,9 +66,11 @@ class Run:
             try:
                 rivals[name or maker] = self.interpreters[library].make(maker, *arguments)
             except PeerError as error:
+                if library == "shoal":
+                    raise
                 print(f"without {name or maker} ({arguments}): {error}", file=sys.stderr)
 
-    def timed(self, rivals: Rivals, bursts: int, burst_s: float, title: str) -> Rates:
+    def timed(self, rivals: Rivals, bursts: int, burst_s: float | None, title: str) -> Rates:
         with watched() as others:
             patient = {name: self.patience(burst) for name, (_, burst) in rivals.items()}
             times = interleave_bursts(patient, bursts, burst_s)
@@ -77,13 +79,21 @@ class Run:
         self.others = f"{others}, load {os.getloadavg()[0]:.1f}"
         return rates
 
-    @property
-    def bursts(self) -> int:
-        return 5 if self.args.quick else 15
+    def pick(self, smoke: Any, quick: Any, full: Any) -> Any:
+        """What this run does: as little as shows that it works, a rough picture, or all of it."""
+        return smoke if self.args.smoke else quick if self.args.quick else full
 
     @property
-    def burst_s(self) -> float:
-        return 0.012 if self.args.quick else 0.02
+    def sizes(self) -> tuple[int, ...]:
+        return SIZES[:1] if self.args.smoke else SIZES
+
+    @property
+    def bursts(self) -> int:
+        return int(self.pick(1, 5, 15))
+
+    def burst_s(self, times: float = 1) -> float | None:
+        """How long a burst takes; None: one call."""
+        return self.pick(None, 0.012 * times, 0.02 * times)
 
 
 # ---- Sections
@@ -91,7 +101,7 @@ class Run:
 
 def compare(run: Run, workload: str, what: str, bars: Callable[[int, Rates], list[Bar]] | None) -> None:
     """Everybody on one workload."""
-    for num_envs in SIZES[:1] if run.args.quick and workload != "Still" else SIZES:
+    for num_envs in run.pick(SIZES[:1], SIZES if workload == "Still" else SIZES[:1], SIZES):
         with run.rivals() as rivals:
             for name, options in CONFIGURATIONS.items():
                 run.add(rivals, "shoal", "Shoal", [workload], num_envs, options, name=name)
@@ -105,7 +115,7 @@ def compare(run: Run, workload: str, what: str, bars: Callable[[int, Rates], lis
                     if not peer.endswith("start") and tells:
                         run.add(rivals, library, peer, [workload], num_envs)
             title = f"{what}, num_envs={num_envs}"
-            rates = run.timed(rivals, run.bursts, run.burst_s, title)
+            rates = run.timed(rivals, run.bursts, run.burst_s(), title)
         standings.print_rates(f"{title} ({run.others})", rates)
         run.bars += bars(num_envs, rates) if bars is not None else []
 
@@ -121,9 +131,9 @@ def pixels(run: Run) -> None:
 def infos(run: Run) -> None:
     compare(run, "Telling", 'Infos of {"a": 1.0, "b": 2} each step', None)
     print("\n  Where the time goes, us per vector step, from envs.stats")
-    for num_envs in SIZES:
+    for num_envs in run.sizes:
         for kind in ("Still", "Telling"):
-            split = time_split(kind, num_envs, 500 if run.args.quick else 2000)
+            split = time_split(kind, num_envs, run.pick(20, 500, 2000))
             run.facts[f"split, {kind}, {num_envs}"] = split
             words = ", ".join(f"{name} {us:.1f}" for name, us in split.items())
             print(f"  {kind:8} n={num_envs:<3} {words}")
@@ -148,15 +158,15 @@ def time_split(kind: str, num_envs: int, steps: int) -> dict[str, float]:
 
 def work(run: Run) -> None:
     """From which cost of a step on processes are worth it."""
-    bursts = 5 if run.args.quick else 11
-    for num_envs in SIZES:
+    bursts = run.pick(1, 5, 11)
+    for num_envs in run.sizes:
         results: dict[float, Rates] = {}
-        for us in WORK_US if not run.args.quick else WORK_US[3::2]:
+        for us in run.pick(WORK_US[:2], WORK_US[3::2], WORK_US):
             with run.rivals() as rivals:
                 load = ["Busy", us], num_envs
                 run.add(rivals, "shoal", "Shoal", *load, CONFIGURATIONS[TWO], name=TWO)
                 run.add(rivals, "gymnasium", SYNC, *load)
-                results[us] = run.timed(rivals, bursts, run.burst_s, f"work {us} us, {num_envs}")
+                results[us] = run.timed(rivals, bursts, run.burst_s(), f"work {us} us, {num_envs}")
         standings.print_work(num_envs, results)
         run.bars += standings.work_bars(num_envs, results)
 
@@ -165,7 +175,7 @@ def gates(run: Run) -> None:
     """A round trip of the gate: with a core for each, with one for both, and in a crowd."""
     try:
         pingpong = PingPong(CORE)
-    except (OSError, BuildError) as error:
+    except NoCompiler as error:
         print(f"without round trips: {error}", file=sys.stderr)
         return
     cores = sorted(os.sched_getaffinity(0))
@@ -181,7 +191,7 @@ def gates(run: Run) -> None:
         found = {}
         for words, (bursts, against) in places.items():
             rivals = {name: (1, burst) for name, burst in bursts.items()}
-            rates = run.timed(rivals, run.bursts, run.burst_s, f"round trip, {words}")
+            rates = run.timed(rivals, run.bursts, run.burst_s(), f"round trip, {words}")
             standings.print_plain(f"A round trip, {words} ({run.others})", rates, against)
             found[words] = rates
         run.bars += standings.gate_bars(*found.values())
@@ -191,7 +201,7 @@ def gates(run: Run) -> None:
             run.add(stepped, "gymnasium", ASYNC, ["Still"], 8)
             title = "Vector steps, num_envs=8, beside a busy process on every core"
             stepped = {name: (steps, among(burst)) for name, (steps, burst) in stepped.items()}
-            rates = run.timed(stepped, run.bursts, 3 * run.burst_s, title)
+            rates = run.timed(stepped, run.bursts, run.burst_s(3), title)
         standings.print_plain(f"{title} ({run.others})", rates, ASYNC)
         for name in CONFIGURATIONS:
             run.bars.append(Bar(f"crowded, n=8: {name} / {ASYNC}", 1, standings.over(rates, name, ASYNC)))
@@ -199,7 +209,7 @@ def gates(run: Run) -> None:
 
 def idle(run: Run) -> None:
     """What workers use that nobody asks for anything."""
-    seconds = 2 if run.args.quick else 10
+    seconds = run.pick(0.2, 2, 10)
     with shoal.vector.ProcessVectorEnv([maker("Still")] * 8, num_workers=2) as envs:
         envs.reset(seed=0)
         envs.step(random_actions(8)[0])
@@ -215,7 +225,7 @@ def idle(run: Run) -> None:
 
 def start(run: Run) -> None:
     """From nothing to the first observations."""
-    contexts = CONTEXTS[:1] if run.args.quick else CONTEXTS
+    contexts = run.pick(CONTEXTS[:1], CONTEXTS[:1], CONTEXTS)
     with run.rivals() as rivals:
         run.add(rivals, "shoal", "Shoal start", STARTED, None, name="Shoal, default, again")
         for context in contexts:
@@ -225,7 +235,7 @@ def start(run: Run) -> None:
         rivals["Shoal, default, again"][1](1)
         times: dict[str, list[float]] = {name: [] for name in rivals}
         with watched() as others:
-            for _ in range(2 if run.args.quick else 3):
+            for _ in range(run.pick(1, 2, 3)):
                 for name, (_, burst) in rivals.items():
                     times[name].append(run.patience(burst)(1))
     rates = {name: Rate(STARTED, Timing.of(turns)) for name, turns in times.items()}
@@ -252,21 +262,21 @@ def workers(run: Run) -> None:
     numbers: dict[str, dict[str, Any]] = {DEFAULT: {}}
     numbers |= {f"num_workers={number}": {"num_workers": number} for number in (1, 2, 4)}
     numbers["default, caller_steps"] = {"caller_steps": True}
-    for num_envs in SIZES[-1:] if run.args.quick else SIZES:
+    for num_envs in run.pick(SIZES[:1], SIZES[-1:], SIZES):
         results = {}
         for words, us in (("light", 1), ("medium", 50), ("heavy", 1000)):
             title = f"{words} environments ({us} us), n={num_envs}"
             with run.rivals() as rivals:
                 for name, options in numbers.items():
                     run.add(rivals, "shoal", "Shoal", ["Busy", us], num_envs, options, name=name)
-                results[title] = run.timed(rivals, 5 if run.args.quick else 9, run.burst_s, title)
+                results[title] = run.timed(rivals, run.pick(1, 5, 9), run.burst_s(), title)
             standings.print_plain(f"Number of workers, {title} ({run.others})", results[title], DEFAULT)
         run.bars += standings.worker_bars(results, DEFAULT)
 
 
 def uneven(run: Run) -> None:
     """Steps of different length: who waits for the slowest, and who does not."""
-    for num_envs in SIZES[-1:] if run.args.quick else SIZES:
+    for num_envs in run.pick(SIZES[:1], SIZES[-1:], SIZES):
         load = ["Varied", 100, 2000], num_envs
         with run.rivals() as rivals:
             run.add(rivals, "shoal", "Shoal", *load, CONFIGURATIONS[TWO], name=TWO)
@@ -275,7 +285,7 @@ def uneven(run: Run) -> None:
                 run.add(rivals, "shoal", "Shoal send/recv", *load, options, name=f"send/recv, batch {batch}")
             run.add(rivals, "gymnasium", ASYNC, *load)
             title = f"Steps of 100 us to 2 ms, num_envs={num_envs}"
-            rates = run.timed(rivals, 3 if run.args.quick else 7, 0.1 if run.args.quick else 0.25, title)
+            rates = run.timed(rivals, run.pick(1, 3, 7), run.pick(None, 0.1, 0.25), title)
         standings.print_plain(f"{title}: for as many steps ({run.others})", rates, TWO)
         name = f"send/recv, batch {num_envs // 2}"
         run.bars.append(
@@ -295,9 +305,12 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--peers", nargs="*", choices=LIBRARIES, default=LIBRARIES, help="default: all")
+    parser.add_argument("--peers", nargs="*", choices=LIBRARIES, help="default: all; with --smoke: none")
     parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), help="sections")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter turns: a rough picture")
+    parser.add_argument(
+        "--smoke", action="store_true", help="only check that it runs: one call of each rival, in seconds"
+    )
     parser.add_argument(
         "--patient", type=float, default=0, metavar="SECONDS", help="wait for a quiet moment, so long in all"
     )
@@ -307,7 +320,14 @@ def arguments() -> argparse.Namespace:
     )
     for library in LIBRARIES:
         parser.add_argument(f"--python-{library}", metavar="PYTHON", help="where this one is")
-    return parser.parse_args()
+    args = parser.parse_args()
+    if args.peers is None:
+        args.peers = () if args.smoke else LIBRARIES
+        if args.smoke:
+            print("without peers: --smoke leaves them out, unless --peers names them", file=sys.stderr)
+    if args.smoke:
+        args.patient = 0
+    return args
 
 
 def start_interpreters(args: argparse.Namespace, opened: ExitStack) -> dict[str, Interpreter]:
@@ -319,6 +339,8 @@ def start_interpreters(args: argparse.Namespace, opened: ExitStack) -> dict[str,
             interpreters[library] = Interpreter(python, library, "process")
             opened.callback(interpreters[library].close)
         except PeerError as error:
+            if library == "shoal":
+                raise
             print(f"without {library}: {error}", file=sys.stderr)
     return interpreters
 
@@ -333,7 +355,9 @@ def main() -> None:
         print(", ".join(f"{name} {version}" for name, version in versions.items()))
         print(f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
         run = Run(args, interpreters)
-        print(f"{run.bursts} bursts of {run.burst_s * 1e3:g} ms each, in turns")
+        burst_s = run.burst_s()
+        length = "one call" if burst_s is None else f"{burst_s * 1e3:g} ms"
+        print(f"{run.bursts} bursts of {length} each, in turns")
         for name in args.only:
             SECTIONS[name](run)
             sys.stdout.flush()

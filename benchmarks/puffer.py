@@ -1,6 +1,6 @@
 """PufferLib's environments through Shoal and through PufferLib's own binding, in one run.
 
-python benchmarks/puffer.py ../PufferLib/pufferlib/ocean --envs 1024
+python benchmarks/puffer.py ../PufferLib/pufferlib/ocean --envs 1024 [--smoke]
 
 The binding is compiled here from the same checkout, as its setup.py would (-O2 -flto -DNDEBUG), and called as
 the environment's own Python class calls it: actions copied into its array, then one vec_step. Shoal checks
@@ -103,7 +103,12 @@ def main() -> None:
     parser.add_argument("--envs", nargs="+", type=int, default=[64, 1024])
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--one-thread", action="store_true", help="one thread alone, in processor time")
+    parser.add_argument(
+        "--smoke", action="store_true", help="only check that it runs: one environment, one short round"
+    )
     args = parser.parse_args()
+    if args.smoke:
+        args.names, args.envs, args.rounds = args.names[:1], [8], 1
     if args.one_thread:  # then a busy machine does not matter
         global clock
         clock = time.process_time

@@ -1,6 +1,6 @@
 """Two processes that push batches of 64 while this one samples: rows a second, and whether any was torn.
 
-python benchmarks/replay_together.py [--seconds 2] [--turns 5]
+python benchmarks/replay_together.py [--seconds 2] [--turns 5] [--smoke]
 
 Shoal, cpprb's multi-process buffer, and a NumPy ring in shared memory without any lock, in turns.
 """
@@ -8,6 +8,7 @@ Shoal, cpprb's multi-process buffer, and a NumPy ring in shared memory without a
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import multiprocessing
 import time
 from collections.abc import Callable
@@ -110,7 +111,7 @@ class Unlocked:
 def write(rival: Any, number: int, until: Any, pushed: Any) -> None:
     batches = [rows_of(number * 50 + i) for i in range(50)]
     turn = 0
-    while time.monotonic() < until.value:
+    while turn == 0 or time.monotonic() < until.value:
         for _ in range(50):
             rival.push(batches[turn % 50])
             turn += 1
@@ -130,7 +131,7 @@ def run(kind: Callable[[], Any], seconds: float) -> tuple[float, float, int]:
     for writer in writers:
         writer.start()
     samples = bad = 0
-    while time.monotonic() < until.value:
+    while samples == 0 or time.monotonic() < until.value:
         bad += torn(rival.sample())
         samples += 1
     for writer in writers:
@@ -143,12 +144,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=2.0, help="a turn of each (default: %(default)s)")
     parser.add_argument("--turns", type=int, default=5, help="of each (default: %(default)s)")
+    parser.add_argument(
+        "--smoke", action="store_true", help="only check that it runs: one short turn of each, without cpprb"
+    )
     args = parser.parse_args()
+    if args.smoke:
+        args.seconds, args.turns = 0.1, 1
     rivals: dict[str, Callable[[], Any]] = {"shoal": Shoal, "cpprb": Cpprb, "no lock, NumPy": Unlocked}
-    try:
-        import cpprb  # noqa: F401
-    except ImportError:
-        print("(cpprb is not installed)")
+    if args.smoke or importlib.util.find_spec("cpprb") is None:
+        print("(cpprb is left out by --smoke)" if args.smoke else "(cpprb is not installed)")
         del rivals["cpprb"]
     found: dict[str, list[tuple[float, float, int]]] = {name: [] for name in rivals}
     for _ in range(args.turns):

@@ -1,6 +1,6 @@
 """Writing and reading spaces in shared memory: Shoal against Gymnasium, interleaved in one run.
 
-make bench            or    python benchmarks/spaces.py [--bursts 25]
+make bench            or    python benchmarks/spaces.py [--bursts 25] [--smoke]
 """
 
 from __future__ import annotations
@@ -33,7 +33,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bursts", type=int, default=25, help="turns of each rival (default: %(default)s)")
     parser.add_argument("--num-envs", type=int, default=64, help="rows of the memory (default: %(default)s)")
+    parser.add_argument(
+        "--smoke", action="store_true", help="only check that it runs: one short turn of each rival"
+    )
     args = parser.parse_args()
+    if args.smoke:
+        args.bursts = 1
     n = args.num_envs
     print(
         f"shoal {shoal.__version__}, gymnasium {gymnasium.__version__}, numpy {np.__version__}, "
@@ -58,7 +63,7 @@ def main() -> None:
                 else:
                     call = functions.read_from_shared_memory
                     rivals[who] = lambda c=call, s=space, m=memory: c(s, m, n)
-            times = interleave(rivals, args.bursts)
+            times = interleave(rivals, args.bursts, 0.001 if args.smoke else 0.02)
             ratio = times["theirs"].median_s / times["ours"].median_s
             print(f"{verb + ' ' + name:34} {times['theirs']!s:>32} {times['ours']!s:>32} {ratio:6.1f}x")
 

@@ -1,7 +1,7 @@
 """What being seen costs a run: a session nobody watches, ten processes that watch, a viewer with ten pages
 and fifty clients that mean harm.
 
-    python benchmarks/state.py [--seconds S]
+    python benchmarks/state.py [--seconds S] [--smoke]
 
 Every pair is stepped in turn, a slice each, so that what else the machine does falls on both. Watchers are
 processes of their own; on a machine without a spare core they take the run's, which says nothing of the run.
@@ -83,6 +83,14 @@ time.sleep(1000)
 """
 
 
+WORLDS: list[tuple[str, int, dict[str, int]]] = [
+    ("CartPole-v1", 8, {}),
+    ("CartPole-v1", 1024, {}),
+    ("Reef-v0", 1, {}),
+    ("Reef-v0", 1, {"height": 512, "width": 512, "num_agents": 1024, "num_enemies": 1976}),
+]
+
+
 def slices(envs: shoal.VectorEnv, seconds: float) -> float:
     """Nanoseconds a step, over one slice."""
     actions = envs.action_space.sample() * 0
@@ -120,20 +128,22 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--clients", type=int, default=10)
     parser.add_argument("--hostile", type=int, default=50)
+    parser.add_argument(
+        "--smoke", action="store_true", help="only check that it runs: one world, one round, few clients"
+    )
     args = parser.parse_args()
+    worlds = WORLDS
+    if args.smoke:
+        worlds = [WORLDS[2]]
+        args.seconds, args.rounds, args.clients, args.hostile = 0.01, 1, 1, 4
     print(f"{os.cpu_count()} cores; ratios of the time of a step, 1 is no cost")
-    for name, num_envs, options in (
-        ("CartPole-v1", 8, {}),
-        ("CartPole-v1", 1024, {}),
-        ("Reef-v0", 1, {}),
-        ("Reef-v0", 1, {"height": 512, "width": 512, "num_agents": 1024, "num_enemies": 1976}),
-    ):
+    for name, num_envs, options in worlds:
         what = f"{num_envs} {name} {options.get('height', '')}"
         plain = shoal.make_vec(name, num_envs, session=None, num_threads=1, **options)
         seen = shoal.make_vec(name, num_envs, session="benchmark", num_threads=1, **options)
         for envs in (plain, seen):
             envs.reset(seed=0)
-            slices(envs, 0.2)
+            slices(envs, 2 * args.seconds)
         pair = partial(slices, plain, args.seconds), partial(slices, seen, args.seconds)
         compare(f"{what}: with a session", *pair, args.rounds)
         watcher = [sys.executable, "-c", WATCHER, "benchmark", "0"]

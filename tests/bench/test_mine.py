@@ -1,7 +1,9 @@
 """The user's own environment: how it is found, that every backend steps it, and what is advised."""
 
 import re
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from shoal.bench import mine
@@ -108,3 +110,17 @@ def test_an_environment_too_light_for_processes_is_told_so(two_cores):
     heavy = mine.advise("m:make", toys_of_mine.make, {8: rates(190.0, 40.0, sync=100.0, limit=200.0)})
     assert not any("SyncVectorEnv" in reason or "hand-over" in reason for reason in heavy.reasons)
     assert any("95% of what the cores could do" in reason for reason in heavy.reasons)
+
+
+def test_an_environment_that_the_small_host_cannot_hold_is_measured_without_a_limit():
+    """examples/my_env.c has two fields of observation; the host of benchmarks has room for one."""
+    bench = Bench({}, smoke=True)
+    source = str(Path(__file__).parents[2] / "examples" / "my_env.c")
+    (case,) = bench.go(mine.plan(bench, source), lambda case: None)
+    assert bench.failures == [] and case.limit is None and case.shoal is not None
+    assert re.fullmatch(
+        r"without a limit: my_env\S*\.so is not a plug-in with one observation, one action and one agent",
+        bench.notes[0],
+    )
+    with pytest.raises(ValueError, match=r"cartpole\.so takes actions of more than one field"):
+        bench.loops.plugin(mine.library("CartPole-v1"), np.array([{"a": 1}, {"a": 2}]))

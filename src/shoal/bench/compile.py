@@ -13,10 +13,19 @@ from pathlib import Path
 
 from shoal.errors import BuildError
 
-__all__ = ["FLAGS", "SOURCES", "NoCompiler", "compiled"]
+__all__ = ["FLAGS", "SOURCES", "NoCompiler", "compiled", "has_compiler"]
 
 FLAGS = ("-O3", "-march=native", "-ffp-contract=off")
 SOURCES = Path(__file__).with_name("c")
+
+
+def _program() -> list[str]:
+    return shlex.split(os.environ.get("CC", "")) or ["cc"]
+
+
+def has_compiler() -> bool:
+    """Whether `compiled` has a compiler to run."""
+    return shutil.which(_program()[0]) is not None
 
 
 class NoCompiler(BuildError):
@@ -26,7 +35,7 @@ class NoCompiler(BuildError):
 
 def compiled(*sources: Path, flags: Sequence[str] = ()) -> ctypes.CDLL:
     """These files as a library; NoCompiler if there is none, BuildError if they do not compile."""
-    program = shlex.split(os.environ.get("CC", "")) or ["cc"]
+    program = _program()
     directory = tempfile.mkdtemp(prefix="shoal-bench-")
     try:
         path = Path(directory) / "limit.so"

@@ -45,7 +45,9 @@ class Loops:
 
     def plugin(self, path: Path, actions: NDArray[Any]) -> Burst:
         """A plug-in stepped from C, under a host that does nothing but restart finished episodes."""
-        turns, num_envs = actions.shape
+        if actions.dtype.hasobject or actions.ndim < 2:
+            raise ValueError(f"{path.name} takes actions of more than one field")
+        turns, num_envs = actions.shape[:2]
         made = self._library.host_create(os.fsencode(path), _u64(num_envs), _address(actions), _u64(turns))
         if made is None:
             raise ValueError(f"{path.name} is not a plug-in with one observation, one action and one agent")

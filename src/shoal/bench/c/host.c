@@ -24,6 +24,7 @@ typedef struct host {
     const shoal_entry_v1 *entry;
     void *library;
     uint64_t rows, limit, num_actions, turn, observation_bytes, action_bytes;
+    uint64_t num_observation_fields, num_action_fields;
     void *observations, *instances;
     uint8_t *reset;
     char *actions; /* [num_actions][rows] */
@@ -40,9 +41,11 @@ static uint64_t row_bytes(const shoal_field *field) {
 }
 static void add_observation(void *self, const shoal_field *field) {
     ((host *)self)->observation_bytes = row_bytes(field);
+    ((host *)self)->num_observation_fields++;
 }
 static void add_action(void *self, const shoal_field *field) {
     ((host *)self)->action_bytes = row_bytes(field);
+    ((host *)self)->num_action_fields++;
 }
 
 EXPORT void host_free(host *self) {
@@ -58,18 +61,24 @@ EXPORT void host_free(host *self) {
 EXPORT host *host_create(const char *path, uint64_t num_envs, const void *actions, uint64_t num_actions) {
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     const shoal_entry_v1 *entry = library == NULL ? NULL : dlsym(library, "shoal_entry");
-    if (entry == NULL || entry->abi_major != SHOAL_ABI_MAJOR || entry->num_options > 8)
+    if (entry == NULL || entry->abi_major != SHOAL_ABI_MAJOR || entry->num_options > 8) {
+        if (library != NULL)
+            dlclose(library);
         return NULL;
+    }
     host *self = zeroed(sizeof *self);
+    self->library = library;
     for (uint64_t i = 0; i < entry->num_options; i++)
         self->options[i] = entry->options[i].value;
     shoal_spec spec = {
         .lanes = 1, .agents = 1, .host = self, .add_observation = add_observation, .add_action = add_action};
-    if (entry->describe(self->options, &spec) != NULL || spec.agents != 1)
+    if (entry->describe(self->options, &spec) != NULL || spec.agents != 1 ||
+        self->num_observation_fields != 1 || self->num_action_fields != 1) {
+        host_free(self);
         return NULL;
+    }
     uint64_t rows = (num_envs + spec.lanes - 1) / spec.lanes * spec.lanes;
     self->entry = entry;
-    self->library = library;
     self->rows = rows;
     self->limit = spec.max_episode_steps == 0 ? UINT32_MAX : (uint64_t)spec.max_episode_steps;
     self->num_actions = num_actions;
@@ -96,8 +105,10 @@ EXPORT host *host_create(const char *path, uint64_t num_envs, const void *action
                               .reset = self->reset};
     for (uint64_t i = 0; i < num_envs; i++) {
         self->envs.rng[i] = (shoal_rng){.state_low = i * 0x9e3779b97f4a7c15u, .inc_low = 2 * i + 1};
-        if (entry->init != NULL && entry->init(&self->envs, i) != NULL)
+        if (entry->init != NULL && entry->init(&self->envs, i) != NULL) {
+            host_free(self);
             return NULL;
+        }
     }
     entry->reset(&self->envs, 0, num_envs);
     return self;
