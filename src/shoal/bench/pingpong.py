@@ -36,12 +36,15 @@ class PingPong:
         self._library.pingpong_create.restype = ctypes.c_void_p
         self._library.pingpong_child.restype = ctypes.c_int64
         self._closers: list[Callable[[], Any]] = []
-        self._made = {
-            name: self._in_c(kind)
-            for name, kind in _KINDS.items()
-            if core is not None or name in (BARE, SLEEP)
-        }
-        self._made[BOUND] = self._bound()
+        self._made: dict[str, tuple[int, Burst]] = {}
+        try:
+            for name, kind in _KINDS.items():
+                if core is not None or name in (BARE, SLEEP):
+                    self._made[name] = self._in_c(kind)
+            self._made[BOUND] = self._bound()
+        except BaseException:
+            self.close()  # partners that stay would hold the pipes of other processes open
+            raise
 
     def bursts(self, mine: int, partners: int) -> dict[str, Burst]:
         """All ways, this process on the one core and the partner on the other, or both on the same."""
@@ -93,6 +96,7 @@ def _bound_gates() -> tuple[Any, int, Callable[[], None]]:
     bell_words = np.ndarray(_core.BELL_BYTES, np.uint8, memory, _core.GATE_BYTES)
     words = gate_words, bell_words
     bell_fd, ring_fd = _core.bell_create()
+    gates = _core.Gates(*words, 1, bell_fd, False)
     pid = os.fork()
     if pid == 0:
         try:
@@ -103,7 +107,6 @@ def _bound_gates() -> tuple[Any, int, Callable[[], None]]:
                 gate.finish(0, 0)
         finally:
             os._exit(0)
-    gates = _core.Gates(*words, 1, bell_fd, False)
     pidfd = os.pidfd_open(pid)
     gates.watch(0, pidfd, False)
 
