@@ -101,11 +101,12 @@ test-puffer: $(VENV)/.ready
 	@test -d "$(SRC)" || { echo "give the folder of PufferLib's environments: make test-puffer SRC=../PufferLib/ocean"; exit 2; }
 	@$(BIN)/python tests/puffer/suite.py "$(SRC)" $(ARGS)
 
-# The viewer's tests with those in a browser, which are skipped without playwright and chromium.
+# The viewer's tests with those in a browser, which are skipped without playwright and chromium. Gymnasium draws its
+# environments with pygame.
 test-viewer: $(VENV)/.ready
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || \
 	    { echo "the page's tests drive a browser that is not here (Debian: apt install chromium)"; exit 2; }
-	@$(PIP) install playwright
+	@$(PIP) install playwright pygame
 	@$(BIN)/python -m pytest tests/viewer $(ARGS)
 
 # Each adapter against the library it is for, in a virtual environment of its own: make test-adapters ADAPTERS=sb3

@@ -155,13 +155,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--turns", type=int, default=9, help="of each rival (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=1.0, help="of a turn (default: %(default)s)")
-    parser.add_argument("--only", nargs="*", default=list(SETUPS), metavar="SETUP", choices=list(SETUPS))
+    parser.add_argument("--only", nargs="*", metavar="SETUP", choices=list(SETUPS))
     parser.add_argument(
-        "--smoke", action="store_true", help="only check that it runs: one short turn of each rival"
+        "--smoke", action="store_true", help="only check that it runs: two setups, one short turn of each"
     )
     args = parser.parse_args()
     if args.smoke:
         args.turns, args.seconds = 1, 0.01
+    names = args.only or (["4 floats, demo policy", "84x84x4, no policy"] if args.smoke else list(SETUPS))
     import ray
 
     begin = time.perf_counter()
@@ -170,7 +171,7 @@ def main() -> None:
         cluster.add_node()
         here = ray.util.get_node_ip_address()
         addresses = sorted((node["NodeManagerAddress"] for node in ray.nodes()), key=lambda one: one != here)
-        for name in args.only:
+        for name in names:
             compare(name, addresses, args.turns, args.seconds)
         times(1 if args.smoke else 3)
 

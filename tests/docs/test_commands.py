@@ -64,7 +64,7 @@ are not here are run with --smoke."""
 NOT_RUN = {
     "shoal chaos --against gymnasium": "a minute: a peer's hang must last before it is called one",
     "shoal chaos --against gymnasium --kills 5": "a minute: a peer's hang must last before it is called one",
-    "shoal demo --cluster": "needs Ray; tests/cluster/test_commands.py runs it in make test-cluster",
+    "shoal demo --cluster": "needs Ray; tests/cluster/test_learner.py runs it in make test-cluster",
     "python benchmarks/cluster.py": "needs Ray; tests/cluster/test_commands.py runs it in make test-cluster",
     "python benchmarks/gpu.py": "needs a GPU",
     "python benchmarks/puffer.py .../pufferlib/ocean --one-thread --envs 64": "needs PufferLib",
@@ -205,6 +205,16 @@ $ shoal followed elsewhere
 def test_a_documented_target_of_make_exists(make):
     status, said = dry_run(make)
     assert status == 0, said
+
+
+def test_continuous_integration_calls_targets_of_make_alone():
+    lines = [line.partition("#")[0].strip() for line in (ROOT / ".ci" / "run").read_text().splitlines()]
+    commands = [line for line in lines if line and not line.startswith(("set ", "cd ", "export "))]
+    assert commands and all(command.startswith("make ") for command in commands)
+    assert {"check", "test", "test-cluster"} <= {target for line in commands for target in line.split()[1:]}
+    for command in commands:
+        status, said = dry_run(command)
+        assert status == 0, said
 
 
 def test_a_target_that_does_not_exist_is_an_error_and_recipes_are_read():
