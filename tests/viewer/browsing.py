@@ -65,7 +65,9 @@ def visit(browser: Any) -> Iterator[Callable[..., Any]]:
         page.set_default_timeout(20_000)
 
         def note(message: Any) -> None:
-            if not (expect_lost and "WebSocket" in message.text):
+            # The icon may still be loading when the server is lost.
+            is_of_the_loss = "WebSocket" in message.text or "net::ERR_CONNECTION_" in message.text
+            if not (expect_lost and is_of_the_loss):
                 faults.append(f"{message.type}: {message.text}")
 
         page.on("console", note)
