@@ -18,6 +18,7 @@ from gymnasium.spaces.utils import is_space_dtype_shape_equiv
 from shoal import _core
 from shoal.memory import Segment
 from shoal.process.mail import Failure, dumps
+from shoal.process.registry import keep_registry
 from shoal.process.watched import WatchedChunk
 from shoal.process.worker import ERROR, INFO
 from shoal.spaces import Bounds, Declaration, Memory
@@ -61,7 +62,8 @@ class EnvChunk:
         self.publish = self._watched.publish
         for number, maker in enumerate(self._makers, plan.first):
             try:
-                self._envs.append(_environment(maker(), number))
+                with keep_registry():
+                    self._envs.append(_environment(maker(), number))
             except BaseException as error:
                 with contextlib.suppress(Exception):
                     error.env_id = number  # type: ignore[attr-defined]
@@ -272,7 +274,8 @@ class EnvChunk:
             try:
                 with contextlib.suppress(Exception):
                     self._envs[local].close()
-                self._envs[local] = self._makers[local]()
+                with keep_registry():
+                    self._envs[local] = self._makers[local]()
                 self._repairs[local] += 1
                 seed = derived_seed(self._seeds[local], number, self._repairs[local])
                 observation, info = self._envs[local].reset(seed=seed)

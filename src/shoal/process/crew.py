@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import pickle
 import resource
 import select
 import signal
@@ -21,10 +20,9 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
-import gymnasium
 import numpy as np
 
 from shoal import _core
@@ -34,6 +32,7 @@ from shoal.memory.layout import FieldSpec
 from shoal.memory.limits import oom_counters, oom_kills
 from shoal.process.launcher import open_pidfd
 from shoal.process.mail import BOX_BYTES, HungUp, Mail, dumps, receive, transmit
+from shoal.process.registry import Registry, pickle_registry
 from shoal.process.start import RUNS, Running, start
 from shoal.process.worker import (
     MESSAGE,
@@ -42,7 +41,6 @@ from shoal.process.worker import (
     STEP,
     STOP,
     Surroundings,
-    pickled_registry,
 )
 from shoal.spaces import Bounds
 from shoal.state.session import watch_fields
@@ -80,6 +78,8 @@ class Plan:
     lanes: int = 1
     """How many C environments share a block of memory."""
     surroundings: Surroundings | None = None
+    registry: Registry | None = None
+    """The program's, for environments in Python."""
 
 
 class Crew:
@@ -98,6 +98,9 @@ class Crew:
         A wait raises ClosedError when `guard` says that another thread has called close().
         """
         self.plans = list(plans)
+        if any(plan.plugin is None for plan in plans):
+            registry = pickle_registry()  # once: a worker that replaces another has the same
+            self.plans = [replace(plan, registry=registry) for plan in plans]
         self._context = context
         self.size = len(plans)
         self._pid = os.getpid()
@@ -133,6 +136,8 @@ class Crew:
         """Starts workers; each answers with its facts (`answer`) when its environments are made."""
         self._reap_dying(_DYING_S)
         chosen = list(range(self.size) if workers is None else workers)
+        if self._context == "fork":
+            pickle_registry()  # so that a worker sees which specs have changed since it was planned
         for w in chosen:  # all of them first: while one begins to run, the next is forked
             plan = self.plans[w]
             self.gone.pop(w, None)
@@ -459,23 +464,14 @@ def _quoted(tail: str) -> str:
 
 
 def surroundings() -> Surroundings:
-    """This process's directory, path, environment and registry, for a worker started elsewhere."""
+    """This process's directory, path and environment, for a worker started elsewhere."""
     try:
         directory = os.getcwd()
     except OSError:
         directory = "/"
     mpi = ("OMPI_", "PMI_")
     environment = {key: value for key, value in os.environ.items() if not key.startswith(mpi)}
-    # Gymnasium's own too: who registers an id may name one of its classes, or replace one of its ids.
-    specs = tuple(
-        (name, id(spec)) for name, spec in gymnasium.registry.items() if not name.startswith("shoal/")
-    )
-    return Surroundings(directory, list(sys.path), list(sys.argv), environment, _registry(specs))
-
-
-@lru_cache(maxsize=4)
-def _registry(specs: tuple[tuple[str, int], ...]) -> bytes:
-    return pickle.dumps(pickled_registry(name for name, _ in specs))
+    return Surroundings(directory, list(sys.path), list(sys.argv), environment)
 
 
 def checked_makers(env_fns: Sequence[Callable[[], Any]], first: int) -> bytes:

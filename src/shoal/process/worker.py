@@ -6,11 +6,9 @@ import contextlib
 import faulthandler
 import multiprocessing
 import os
-import pickle
 import signal
 import socket
 import sys
-from collections.abc import Iterable
 from dataclasses import dataclass
 from multiprocessing import util
 from typing import Any
@@ -20,6 +18,7 @@ import numpy as np
 from shoal import _core
 from shoal.memory import Segment
 from shoal.process.mail import Failure, HungUp, Mail, dumps, receive, transmit
+from shoal.process.registry import pickle_registry
 
 __all__ = [
     "ERROR",
@@ -31,7 +30,6 @@ __all__ = [
     "STEP",
     "STOP",
     "Surroundings",
-    "pickled_registry",
     "prepare",
     "rehearse",
     "run",
@@ -55,8 +53,6 @@ class Surroundings:
     path: list[str]
     arguments: list[str]
     environment: dict[str, str]
-    registry: bytes
-    """Environments registered in the parent, pickled: {id: EnvSpec}."""
 
     def enter(self) -> None:
         with contextlib.suppress(OSError):
@@ -65,37 +61,13 @@ class Surroundings:
         sys.argv[:] = self.arguments
         os.environ.clear()
         os.environ.update(self.environment)
-        import gymnasium
-
-        for name, data in pickle.loads(self.registry).items():
-            if data == _registered.get(name):
-                continue
-            with contextlib.suppress(Exception):  # a spec whose class cannot be imported here
-                gymnasium.registry[name] = pickle.loads(data)
-
-
-_registered: dict[str, bytes] = {}
-"""Environments that a launcher has registered itself, pickled: its workers need not read them again."""
-
-
-def pickled_registry(names: Iterable[str]) -> dict[str, bytes]:
-    """The specs of these environments; one that cannot travel is missed only by those who make it."""
-    import gymnasium
-
-    pickled = {}
-    for name in names:
-        with contextlib.suppress(Exception):
-            pickled[name] = dumps(gymnasium.registry[name])
-    return pickled
 
 
 def prepare() -> None:
     """What every worker of a launcher would do: once, before they are forked."""
-    import gymnasium
-
     from shoal.process import chunks, native_chunk  # noqa: F401
 
-    _registered.update(pickled_registry(gymnasium.registry))
+    pickle_registry()
 
 
 def rehearse() -> None:
@@ -111,9 +83,10 @@ def rehearse() -> None:
     np.random.seed()
     ours, theirs = socket.socketpair()
     with ours, theirs, Segment(Layout({f"field {i}": (np.uint8, (1,)) for i in range(24)})) as segment:
-        transmit(ours, dumps(surroundings()), [segment.fileno()])
-        here, fds = receive(theirs)
+        transmit(ours, dumps((surroundings(), pickle_registry())), [segment.fileno()])
+        (here, registry), fds = receive(theirs)
         here.enter()
+        registry.enter()
         Segment.from_fileno(fds[0]).close()
     load(next(iter(bundled().values())), {})
 
@@ -137,6 +110,8 @@ def run(channel: socket.socket, parent_end: int = -1, inherited: Any = None) -> 
 
     worker = _Worker(channel, plan, fds, board)
     try:
+        if plan.registry is not None:
+            plan.registry.enter()
         chunk = EnvChunk(plan, worker) if plan.plugin is None else NativeChunk(plan, worker)
         facts = chunk.facts()
     except BaseException as error:
