@@ -161,7 +161,7 @@ def test_an_exception_comes_with_its_batch_and_the_others_go_on():
         envs.send([0, RAISE, 0, 0], [0, 1, 2, 3])
         with logged() as lines, pytest.raises(Broken) as caught:
             envs.recv(env_ids=[3, 2, 1, 0])
-        assert caught.value.env_id == 1 and any("Worker-1 " in line for line in lines)
+        assert caught.value.env_id == 1 and lines == []
         _, rewards, _, truncated, info = caught.value.results
         assert info["env_id"].tolist() == [3, 2, 1, 0]
         assert rewards.tolist() == [1, 1, 0, 1] and truncated.tolist() == [False, False, True, False]

@@ -38,13 +38,15 @@ def sort_reports(
 
 
 def raise_errors(errors: list[Failure], results: Any) -> None:
-    """Raises the last environment's own exception, with the other results of the step beside it."""
+    """Raises the last environment's own exception, with the other results of the step beside it.
+
+    It has its traceback with it. Exceptions of other environments, which are not raised, are logged.
+    """
     if not errors:
         return
-    for failure in errors[:_SHOWN]:
-        logger.error(f"Received the following error from Worker-{failure.env_id} - Shutting it down")
-        logger.error("%s", failure.text)  # which may have a % of its own
-    logger.error("Raising the last exception back to the main process.")
-    error = errors[-1].exception()
+    *others, last = errors
+    for failure in others[:_SHOWN]:
+        logger.error("environment %s raised too:\n%s", failure.env_id, failure.text)
+    error = last.exception()
     error.results = copied(results)  # type: ignore[attr-defined]
     raise error
