@@ -1,5 +1,7 @@
 """Stable-Baselines3 over Shoal: step for step what its own DummyVecEnv gives, and its algorithms learn."""
 
+from functools import partial
+
 import gymnasium
 import numpy as np
 import pytest
@@ -159,10 +161,69 @@ def test_environments_in_c_have_nothing_to_be_asked():
     env = sb3.make("CartPole-v1", 2)
     assert env.get_attr("render_mode") == [None, None] and env.env_is_wrapped(Monitor) == [False, False]
     assert not env.has_attr("nothing_like_it")
-    for call in (lambda: env.env_method("render"), lambda: env.set_attr("gravity", 1)):
-        with pytest.raises(AttributeError, match="in C"):
-            call()
+    with pytest.raises(AttributeError, match="in C have no attributes and methods, asked for 'render'"):
+        env.env_method("render")
+    with pytest.raises(AttributeError, match="asked for 'gravity'; .*sb3.make: precision, sutton"):
+        env.set_attr("gravity", 1)
     env.close()
+    with sb3.make("Snake-v0", 2).envs as envs, pytest.raises(AttributeError) as caught:
+        sb3.VecEnv(envs).set_attr("agents", 2)
+    assert "agents" in envs.options and str(caught.value).endswith(": " + ", ".join(envs.options))
+    sb3.make("Snake-v0", 2, **envs.options).close()
+
+
+def test_a_list_of_functions_makes_an_environment_each():
+    env = sb3.make([Telling, lambda **options: Telling(offset=7), partial(Telling, offset=8)], num_workers=2)
+    assert env.num_envs == 3 and env.get_attr("offset") == [0, 7, 8]
+    env.reset()
+    assert env.env_method("add", 2, indices=1) == [2]
+    env.close()
+    theirs = DummyVecEnv([Telling, Telling])
+    assert_steps_agree(ours := sb3.make((Telling, Telling), 2, backend="process"), theirs, 20, exact=True)
+    ours.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "kind", "message"),
+    [
+        (([Telling] * 3, 2), {}, ValueError, "num_envs is 2, but the list has 3 functions"),
+        (([Telling, "CartPole-v1"],), {}, TypeError, r"env\[1\] must be a function .*, got 'CartPole-v1'"),
+        (([],), {}, ValueError, "at least one function"),
+        (([Telling],), {"backend": "native"}, TypeError, "backend is not for a list of functions"),
+        (([Telling],), {"num_threads": 2}, TypeError, "num_threads is not for a list of functions"),
+        (([lambda: Telling()],), {"offset": 2}, TypeError, "called with offset: .* Let it choose"),
+        ((lambda: Telling(), 2), {"render_mode": "rgb_array"}, TypeError, "with render_mode: .* Let it"),
+    ],
+)
+def test_bad_arguments_of_make_are_named(arguments, options, kind, message):
+    with pytest.raises(kind, match=message):
+        sb3.make(*arguments, **options)
+
+
+def test_advice_on_drawing_leads_to_pictures():
+    env = sb3.make("CartPole-v1", 2)
+    advised = r"lambda: gymnasium.make\('CartPole-v1', render_mode='rgb_array'\)"
+    with pytest.raises(ValueError, match=advised):
+        env.get_images()
+    env.close()
+    with pytest.raises(ValueError, match=advised):
+        sb3.make("CartPole-v1", 2, render_mode="rgb_array")
+    env = sb3.make(lambda: Telling(render_mode="rgb_array"), 2, num_workers=1)  # which needs no pygame
+    env.reset()
+    assert len(env.get_images()) == 2
+    env.close()
+    with pytest.raises(TypeError, match="leave out backend='process' and the options of worker"):
+        sb3.make("Snake-v0", 2, backend="process", num_workers=2, render_mode="rgb_array")
+    env = sb3.make("Snake-v0", 2, backend="process", num_workers=2)
+    env.reset()
+    assert env.envs.render_env(0).ndim == 3
+    env.close()
+
+
+def test_workers_do_not_import_torch():
+    for env in (sb3.make(Telling, 2, num_workers=1), sb3.make([Telling, Telling], num_workers=1)):
+        assert env.env_method("find_modules", "torch", "stable_baselines3", "numpy") == [["numpy"]] * 2
+        env.close()
 
 
 def test_pictures_are_tiled():
@@ -195,15 +256,20 @@ def test_environments_that_reset_otherwise_are_refused():
             with pytest.raises(ValueError, match=f'autoreset_mode="SAME_STEP", not {mode}'):
                 sb3.VecEnv(envs)
     with shoal.make_vec("CartPole-v1", 2, autoreset_mode="SAME_STEP", buffers="live") as envs:
-        with pytest.raises(ValueError, match='use "leased"'):
+        with pytest.raises(ValueError, match='use buffers="leased"'):
             sb3.VecEnv(envs)
-    with pytest.raises(TypeError, match="made by shoal.make_vec, got SyncVectorEnv"):
+    with pytest.raises(TypeError, match=r"what shoal.make_vec.* returns, got SyncVectorEnv; .*sb3.make\("):
         sb3.VecEnv(gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="sync"))
+    with pytest.raises(TypeError, match=r"got list; .* make\(\[function, \.\.\.\]\) from a list"):
+        sb3.VecEnv([Telling, Telling])
+    with pytest.raises(ValueError, match='needs autoreset_mode="SAME_STEP", got DISABLED; leave'):
+        sb3.make(Telling, 2, autoreset_mode="DISABLED")
+    sb3.make("CartPole-v1", 2, autoreset_mode="SAME_STEP").close()
     with shoal.make_vec(Telling, 2, num_workers=1, autoreset_mode="SAME_STEP") as envs:
         env = sb3.VecEnv(envs)
         env.reset()
         assert env.env_method("add", 1) == [1, 1]
-        with pytest.raises(ValueError, match="make them by shoal.adapters.sb3.make"):
+        with pytest.raises(ValueError, match="leave indices out, or make them by shoal.adapters.sb3.make"):
             env.env_method("add", 1, indices=0)
 
 

@@ -287,7 +287,7 @@ def _() -> None:
 
 @situation(STEPPING, "a picture of environments made without", 'Make them with `render_mode="rgb_array"`.')
 def _() -> None:
-    with poles() as envs:
+    with shoal.make_vec("Snake-v0", 2) as envs:
         envs.reset(seed=0)
         envs.render()
 

@@ -166,7 +166,7 @@ def test_an_environment_that_cannot_start_says_which_and_why(options):
 
 
 def test_what_a_plug_in_cannot_do_is_a_shoal_error(options):
-    with pytest.raises(ValueError, match="this environment cannot be drawn"):
+    with pytest.raises(ValueError, match="Options-v0 in C cannot be drawn"):
         shoal.make_vec(options, 2, render_mode="rgb_array")
     with shoal.make_vec(options, 2) as envs:
         envs.reset(seed=0)

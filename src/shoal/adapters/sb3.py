@@ -1,6 +1,7 @@
 """Stable-Baselines3's VecEnv over Shoal's environments.
 
     make("CartPole-v1", 8)                     # was: make_vec_env("CartPole-v1", 8)
+    make([make_one, make_another])             # was: SubprocVecEnv([make_one, make_another])
 
 A VecEnv gives the next episode's first observation at once, and the last one of the episode that ended in
 `infos[i]["terminal_observation"]`: that is autoreset mode SAME_STEP, and others are refused.
@@ -10,18 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 from stable_baselines3.common import vec_env
 
+from shoal.adapters.addressed import make_addressed
 from shoal.native.plugin import bundled
-from shoal.vector import ProcessVectorEnv, VectorEnv, make_vec
+from shoal.vector import ProcessVectorEnv, VectorEnv, arguments, make_vec
 from shoal.vector.plans import PluginEnvs
 
 __all__ = ["VecEnv", "make"]
@@ -29,19 +31,78 @@ __all__ = ["VecEnv", "make"]
 _IN_C = (".c", ".cc", ".cpp", ".so", ".dylib")
 
 
-def make(env: str | Path | EnvSpec | Callable[..., Any], num_envs: int = 1, **options: Any) -> VecEnv:
-    """`shoal.make_vec` with the autoreset mode that SB3 expects, as a VecEnv of SB3."""
-    path = str(env) if isinstance(env, (str, Path)) else ""
-    in_c = path.endswith(_IN_C) or path.startswith("puffer:") or path.removeprefix("shoal/") in bundled()
-    if not in_c:
-        own = {name: options.pop(name) for name in ("max_episode_steps", "render_mode") if name in options}
-        env = partial(_addressed, env, **own)
-    envs = make_vec(env, num_envs, autoreset_mode=AutoresetMode.SAME_STEP, **options)
+def make(
+    env: str | Path | EnvSpec | Callable[..., Any] | Sequence[Callable[..., Any]],
+    num_envs: int | None = None,
+    **options: Any,
+) -> VecEnv:
+    """`shoal.make_vec` with the autoreset mode that SB3 expects, as a VecEnv of SB3.
+
+    `env` may also be a list of functions, one for each environment, as for SB3's SubprocVecEnv. Keywords that
+    are not Shoal's go to the functions.
+    """
+    mode = arguments.autoreset_mode(options.pop("autoreset_mode", AutoresetMode.SAME_STEP))
+    if mode != AutoresetMode.SAME_STEP:
+        raise ValueError(f'SB3 needs autoreset_mode="SAME_STEP", got {mode.name}; leave autoreset_mode out')
+    envs: VectorEnv | ProcessVectorEnv
+    if isinstance(env, (list, tuple)):
+        envs = _make_from_list(env, num_envs, options)
+    else:
+        envs = _make_from_one(env, 1 if num_envs is None else num_envs, options)
     try:
         return VecEnv(envs)
     except BaseException:
         envs.close()
         raise
+
+
+def _make_from_one(env: Any, num_envs: int, options: dict[str, Any]) -> VectorEnv | ProcessVectorEnv:
+    path = str(env) if isinstance(env, (str, Path)) else ""
+    in_c = path.endswith(_IN_C) or path.startswith("puffer:") or path.removeprefix("shoal/") in bundled()
+    if not in_c:
+        taken = [name for name in ("max_episode_steps", "render_mode") if name in options]
+        own: dict[str, Any] = {name: options.pop(name) for name in taken}
+        if callable(env) and not isinstance(env, EnvSpec):
+            _require_parameters(env, own)
+        env = partial(make_addressed, env, **own)
+    return make_vec(env, num_envs, autoreset_mode=AutoresetMode.SAME_STEP, **options)
+
+
+def _make_from_list(
+    functions: Sequence[Any], num_envs: int | None, options: dict[str, Any]
+) -> ProcessVectorEnv:
+    if num_envs not in (None, len(functions)):
+        raise ValueError(
+            f"num_envs is {num_envs}, but the list has {len(functions)} functions; leave num_envs out"
+        )
+    for name in ("backend", "num_threads"):
+        if options.pop(name, None) not in (None, "process"):
+            raise TypeError(f"{name} is not for a list of functions: they run in num_workers processes")
+    shoals = signature(ProcessVectorEnv).parameters
+    own = {name: options.pop(name) for name in list(options) if name not in shoals}
+    for number, function in enumerate(functions):
+        if not callable(function):
+            raise TypeError(
+                f"env[{number}] must be a function that makes an environment, got {function!r}; such as "
+                "lambda: gymnasium.make('FrozenLake-v1')"
+            )
+        _require_parameters(function, own)
+    makers = [partial(make_addressed, function, **own) for function in functions]
+    return ProcessVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP, **options)
+
+
+def _require_parameters(function: Callable[..., Any], own: dict[str, Any]) -> None:
+    """TypeError before anything is started if a function does not take these keywords."""
+    try:
+        signature(function).bind(**own)
+    except TypeError as error:
+        names = ", ".join(own) or "no keyword"
+        raise TypeError(
+            f"{function!r} was to be called with {names}: {error}. Let it choose for itself, such as "
+            "lambda: gymnasium.make('FrozenLake-v1', render_mode='rgb_array')"
+        ) from None
+    except ValueError:  # written in C, without a signature
+        pass
 
 
 class VecEnv(vec_env.VecEnv):
@@ -52,14 +113,21 @@ class VecEnv(vec_env.VecEnv):
 
     def __init__(self, envs: VectorEnv | ProcessVectorEnv) -> None:
         if not isinstance(envs, (VectorEnv, ProcessVectorEnv)):
-            raise TypeError(f"expected environments made by shoal.make_vec, got {type(envs).__name__}")
+            raise TypeError(
+                'VecEnv takes what shoal.make_vec(..., autoreset_mode="SAME_STEP") returns, got '
+                f"{type(envs).__name__}; shoal.adapters.sb3.make(env, num_envs) makes a VecEnv from an id or "
+                "a function, make([function, ...]) from a list of functions"
+            )
         if envs.autoreset_mode != AutoresetMode.SAME_STEP:
             raise ValueError(
                 "SB3 expects the end of an episode and the beginning of the next in one step; make the "
-                f'environments with autoreset_mode="SAME_STEP", not {envs.autoreset_mode.name}'
+                f'environments with autoreset_mode="SAME_STEP", not {envs.autoreset_mode.name}, or by '
+                "shoal.adapters.sb3.make"
             )
         if envs.buffers == "live":
-            raise ValueError('buffers="live" changes observations that SB3 still needs; use "leased"')
+            raise ValueError(
+                'buffers="live" changes observations that SB3 still needs; use buffers="leased", the default'
+            )
         self.envs: Any = envs
         self._actions: Any = None
         self._pending = False
@@ -73,7 +141,10 @@ class VecEnv(vec_env.VecEnv):
             self.step_wait()
         options = self._options[0]
         if any(other != options for other in self._options):
-            raise ValueError("reset options must be the same for all environments: set_options(a dict)")
+            raise ValueError(
+                "reset options must be the same for all environments; call set_options with one dict, "
+                f"found {self._options}"
+            )
         seeds = list(self._seeds[: self.envs.num_worlds])
         observations, infos = self.envs.reset(seed=seeds, options=options or None)
         self.reset_infos = [_of_row(infos, row) for row in range(self.num_envs)]
@@ -136,24 +207,30 @@ class VecEnv(vec_env.VecEnv):
         return [values[env] for env in self._get_indices(indices)]
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
+        self._require_python(attr_name)
         self.env_method("set_wrapper_attr", attr_name, value, indices=indices)
 
     def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
-        if self._in_c:
-            raise AttributeError(
-                f"environments in C have no attributes and methods, asked for {method_name}; what can be "
-                "chosen about them are keywords of make"
-            )
+        self._require_python(method_name)
         chosen = list(self._get_indices(indices))
         if set(chosen) >= set(range(self.num_envs)):
             answers = self.envs.call(method_name, *args, **kwargs)
         elif not self.has_attr("shoal_ask"):
-            why = "to ask some environments alone, make them by shoal.adapters.sb3.make"
-            raise ValueError(f"{method_name}: {why}")
+            raise ValueError(
+                f"{method_name}: VecEnv(envs) can only ask all environments at once; leave indices out, or "
+                "make them by shoal.adapters.sb3.make, which can ask some"
+            )
         else:
             self.envs.set_attr("shoal_asked", [env in chosen for env in range(self.num_envs)])
             answers = self.envs.call("shoal_ask", method_name, args, kwargs)
         return [answers[env] for env in chosen]
+
+    def _require_python(self, name: str) -> None:
+        if self._in_c:
+            raise AttributeError(
+                f"environments in C have no attributes and methods, asked for {name!r}; their options are "
+                f"keywords of shoal.adapters.sb3.make: {', '.join(self.envs.options) or 'this one has none'}"
+            )
 
     def env_is_wrapped(self, wrapper_class: type[Any], indices: Any = None) -> list[bool]:
         """Whether a wrapper of that name is around each environment."""
@@ -162,20 +239,6 @@ class VecEnv(vec_env.VecEnv):
 
 
 _FINAL = ("final_obs", "final_info")
-
-
-class _Addressed(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Lets one environment of many be asked, where Gymnasium asks all."""
-
-    shoal_asked = False
-
-    def shoal_ask(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return self.get_wrapper_attr(name)(*args, **kwargs) if self.shoal_asked else None
-
-
-def _addressed(env: Any, **options: Any) -> gymnasium.Env[Any, Any]:
-    by_function = callable(env) and not isinstance(env, EnvSpec)
-    return _Addressed(env(**options) if by_function else gymnasium.make(env, **options))
 
 
 def _of_row(infos: dict[str, Any], row: int) -> dict[str, Any]:

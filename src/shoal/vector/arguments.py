@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import gymnasium
 import numpy as np
 from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode
@@ -19,6 +20,7 @@ __all__ = [
     "count",
     "env_id",
     "no_options",
+    "render_mode",
     "reset_mask",
     "seconds",
     "seeds",
@@ -48,6 +50,21 @@ def seeds(seed: int | Sequence[int | None] | None, number: int) -> list[int | No
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 0:
             raise ValueError(f"a seed must be an int of at least 0, got {value!r} for environment {env}")
     return [None if value is None else int(value) for value in values]
+
+
+def render_mode(mode: str | None, drawable: bool, name: str) -> str | None:
+    """The render mode of environments in C; where `name` cannot be drawn, the error says what can be."""
+    if mode is None or (mode == "rgb_array" and drawable):
+        return mode
+    if drawable:
+        raise ValueError(f"render_mode must be None or 'rgb_array', got {mode!r}")
+    advice = ""
+    if name in gymnasium.registry:
+        advice = (
+            "; Gymnasium's own can be: give a function in place of the id, "
+            f"lambda: gymnasium.make({name!r}, render_mode='rgb_array')"
+        )
+    raise ValueError(f"render_mode must be None, got {mode!r}: {name} in C cannot be drawn{advice}")
 
 
 def reset_mask(

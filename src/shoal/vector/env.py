@@ -82,9 +82,7 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         arguments.choice("buffers", buffers, list(_BUFFERS))
         checks = arguments.checks(check, ())
         drawable = info.plugin.has_extension("shoal.render/1")
-        if render_mode not in (None, "rgb_array") or (render_mode is not None and not drawable):
-            choices = "None or 'rgb_array'" if drawable else "None: this environment cannot be drawn"
-            raise ValueError(f"render_mode must be {choices}, got {render_mode!r}")
+        render_mode = arguments.render_mode(render_mode, drawable, info.plugin.name)
         threads = (
             _core.cpu_count() if num_threads is None else arguments.count("num_threads", num_threads, 4096)
         )
@@ -255,6 +253,8 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
     def render(self) -> tuple[NDArray[np.uint8], ...]:
         """A picture of every environment, for render_mode="rgb_array"."""
         if self.render_mode is None:
+            drawable = bool(self.metadata["render_modes"])
+            arguments.render_mode("rgb_array", drawable, self._info.plugin.name)
             raise ValueError('make the environments with render_mode="rgb_array" to draw them')
         return tuple(self.render_env(env) for env in range(self.num_worlds))
 

@@ -140,7 +140,8 @@ def make_vec(
         _refuse(num_threads is not None, "num_threads is not for worker processes; use num_workers")
         _refuse(
             render_mode is not None,
-            "render_mode is not for C environments in worker processes; use backend='native', or render_env",
+            "render_mode is not for C environments in worker processes; leave out backend='process' and the "
+            "options of worker processes, or draw an environment by envs.render_env(0)",
         )
         limit = info.max_episode_steps
         if max_episode_steps is not None:
