@@ -186,7 +186,7 @@ def four():
         ({"max_episode_steps": 0}, ValueError, "max_episode_steps must be from 1"),
         ({"check": ["speed"]}, ValueError, r"check may name \['actions', 'nan'\]"),
         ({"render_mode": "human"}, ValueError, "render_mode"),
-        ({"render_mode": "rgb_array"}, ValueError, "cannot be drawn"),
+        ({"render_mode": "rgb_array"}, ValueError, "cannot be drawn; .* lambda: gymnasium.make"),
         ({"max_slots": 0}, ValueError, "max_slots must be from 1"),
         ({"bufers": "live"}, TypeError, "did you mean 'buffers'"),
         ({"colour": 3}, TypeError, "CartPole-v1 has no option 'colour'; it has"),
@@ -196,6 +196,17 @@ def four():
 def test_a_bad_argument_is_named(kwargs, kind, message):
     with pytest.raises(kind, match=message):
         shoal.make_vec("CartPole-v1", **{"num_envs": 2, **kwargs})
+
+
+def test_advice_on_drawing_is_given_only_where_it_helps():
+    with shoal.make_vec("CartPole-v1", 2) as envs, pytest.raises(ValueError, match="cannot be drawn; Gym"):
+        envs.render()
+    with shoal.make_vec("Squared-v0", 2) as envs, pytest.raises(ValueError, match="in C cannot be drawn$"):
+        envs.render()  # Gymnasium has no environment of that id
+    with shoal.make_vec("Snake-v0", 2) as envs, pytest.raises(ValueError, match="make the environments with"):
+        envs.render()
+    with pytest.raises(ValueError, match="must be None or 'rgb_array', got 'human'"):
+        shoal.make_vec("Snake-v0", 2, render_mode="human")
 
 
 def test_absurdly_many_environments_are_refused_before_anything_is_allocated():
