@@ -2,6 +2,8 @@
 
 One segment holds a whole space, however nested, so it crosses to other processes under any start method.
 A custom space works as in Gymnasium: register a function for it here, or keep the one registered there.
+
+Gymnasium's own functions are bound here at import, so programs can put ours in their place.
 """
 
 from __future__ import annotations
@@ -13,7 +15,9 @@ from typing import Any
 
 from gymnasium.error import CustomSpaceError
 from gymnasium.spaces import Space
-from gymnasium.vector.utils import shared_memory as gymnasium_functions
+from gymnasium.vector.utils.shared_memory import create_shared_memory as _create_theirs
+from gymnasium.vector.utils.shared_memory import read_from_shared_memory as _read_theirs
+from gymnasium.vector.utils.shared_memory import write_to_shared_memory as _write_theirs
 
 from shoal.memory import Layout, Segment
 from shoal.spaces.declare import Bind, Bounds, Declaration, declare
@@ -55,7 +59,7 @@ def create_shared_memory(
     """
     if _declared(space):
         return _create(space, n, ctx, max_length=max_length, max_nodes=max_nodes, max_edges=max_edges)
-    return _theirs(gymnasium_functions.create_shared_memory, space)(space, n=n, ctx=ctx)
+    return _theirs(_create_theirs, space)(space, n=n, ctx=ctx)
 
 
 @singledispatch
@@ -71,7 +75,7 @@ def read_from_shared_memory(space: Space[Any], shared_memory: Any, n: int = 1) -
     """
     if isinstance(shared_memory, Memory):
         return _read(space, shared_memory, n)
-    return _theirs(gymnasium_functions.read_from_shared_memory, space)(space, shared_memory, n=n)
+    return _theirs(_read_theirs, space)(space, shared_memory, n=n)
 
 
 @singledispatch
@@ -88,7 +92,7 @@ def write_to_shared_memory(space: Space[Any], index: int, value: Any, shared_mem
     if isinstance(shared_memory, Memory):
         shared_memory.write(index, value)
     else:
-        _theirs(gymnasium_functions.write_to_shared_memory, space)(space, index, value, shared_memory)
+        _theirs(_write_theirs, space)(space, index, value, shared_memory)
 
 
 def _theirs(function: Any, space: Any) -> Callable[..., Any]:
@@ -144,16 +148,25 @@ def _registered(space: Space[Any]) -> tuple[Callable[..., Any], ...] | None:
     own = create_shared_memory.dispatch(type(space))
     if own is not _create and own is not create_shared_memory.dispatch(object):
         return create_shared_memory, read_from_shared_memory, write_to_shared_memory
-    theirs: Any = gymnasium_functions
-    function = theirs.create_shared_memory.dispatch(type(space))
-    if function.__module__ == theirs.__name__ and _declared(space):
+    theirs: Any = _create_theirs
+    if theirs.dispatch(type(space)).__module__ == theirs.__module__ and _declared(space):
         return None
-    return theirs.create_shared_memory, theirs.read_from_shared_memory, theirs.write_to_shared_memory
+    return theirs, _read_registered, _write_registered
+
+
+def _read_registered(space: Space[Any], shared_memory: Any, n: int = 1) -> Any:
+    """Gymnasium's function under a name by which it can be pickled when another has taken its place."""
+    return _read_theirs(space, shared_memory, n)
+
+
+def _write_registered(space: Space[Any], index: int, value: Any, shared_memory: Any) -> None:
+    """Likewise."""
+    _write_theirs(space, index, value, shared_memory)
 
 
 def _read(space: Space[Any], shared_memory: Any, n: int = 1) -> Any:
     if not isinstance(shared_memory, Memory):  # made by Gymnasium's function
-        return gymnasium_functions.read_from_shared_memory(space, shared_memory, n)
+        return _read_theirs(space, shared_memory, n)
     if n != shared_memory.rows:
         raise ValueError(f"the memory holds {shared_memory.rows} environments, asked to read {n}")
     return shared_memory.read(0, n)
@@ -163,7 +176,7 @@ def _write(space: Space[Any], index: int, value: Any, shared_memory: Any) -> Non
     if isinstance(shared_memory, Memory):
         shared_memory.write(index, value)
     else:
-        gymnasium_functions.write_to_shared_memory(space, index, value, shared_memory)
+        _write_theirs(space, index, value, shared_memory)
 
 
 for _kind in [kind for kind in declare.registry if kind is not object]:

@@ -17,9 +17,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import gymnasium.vector
 import numpy as np
 from gymnasium.error import ResetNeeded
+from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
 from numpy.typing import NDArray
 
 from shoal import _core
@@ -64,7 +64,7 @@ class SendRecv:
         self._faulted: dict[int, Any] = {}
         self.began = False
         # Gymnasium's way to batch infos, for as many environments as come back at once.
-        self._infos: Any = gymnasium.vector.VectorEnv()
+        self._infos: Any = GymnasiumVectorEnv()
         self._infos.num_envs = batch
 
     @property
