@@ -92,8 +92,7 @@ static void scatter(shoal_columns columns, char *records, uint64_t stride, uint6
 enum { NAP_NS = 50000 };
 #define PATIENCE_NS UINT64_C(2000000000)
 
-/* Naps until a slot may be free again; 0 when that has taken too long. `since`: of the first nap, or 0. */
-static int wait_for_room(uint64_t *since) {
+int shoal_ring_wait_for_room(uint64_t *since) {
     const uint64_t now = shoal_now_ns();
     if (*since == 0)
         *since = now;
@@ -108,8 +107,8 @@ uint64_t shoal_ring_push(shoal_ring *ring, shoal_columns columns, const void *co
     /* No slot twice, and never all of them: a writer that is stopped must leave some to the others. */
     const uint64_t block = block_of(ring) == 1 ? 1 : TOGETHER;
     const uint64_t most = least(ring->capacity < 4 ? 1 : ring->capacity / 2, block);
-    uint64_t done = 0, lost = 0, since = 0;
-    while (done < count) {
+    uint64_t done = 0, lost = 0;
+    while (done < count && lost < ring->capacity) { /* until not one of a whole lap was to be had */
         const uint64_t before = done, taken = least(count - done, most);
         const uint64_t ticket = shoal_ring_take(ring, taken), end = ticket + taken;
         for (uint64_t at = ticket, now; at < end; at += now != 0 ? now : ring->others) {
@@ -122,14 +121,8 @@ uint64_t shoal_ring_push(shoal_ring *ring, shoal_columns columns, const void *co
             done += now;
         }
         lost = done == before ? lost + taken : 0;
-        since = done == before ? since : 0;
-        if (lost >= ring->capacity) { /* not one of a whole lap was to be had */
-            shoal_ring_release(ring); /* or others who nap pass by what nobody writes */
-            if (!wait_for_room(&since))
-                break;
-        }
     }
-    shoal_ring_release(ring);
+    shoal_ring_release(ring); /* or others who wait pass by what nobody writes */
     shoal_ring_count(ring, done);
     return done;
 }

@@ -24,9 +24,13 @@ typedef struct shoal_columns {
 } shoal_columns;
 
 /* Pushes `count` rows, row i of column c from in[c] + i * bytes; their ids, which grow, into `ids`. Returns
- * how many: fewer only if living writers hold every slot and do not go on for two seconds. */
+ * how many: fewer only if living writers hold every slot. Then the writer holds nothing, and can wait for
+ * room and push the rest. */
 uint64_t shoal_ring_push(shoal_ring *ring, shoal_columns columns, const void *const *in, uint64_t count,
                          uint64_t *ids);
+/* Sleeps a moment, after which a slot may be free. `since`: when this writer first waited, or 0. Returns 0
+ * when that was two seconds ago. */
+int shoal_ring_wait_for_room(uint64_t *since);
 
 /* Copies the rows `ids` to out[c] + i * bytes; `found[i]` is 1, or 0 if the row is gone. Returns how many. */
 uint64_t shoal_ring_fetch(const shoal_ring *ring, shoal_columns columns, const uint64_t *ids, uint64_t count,

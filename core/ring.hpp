@@ -107,8 +107,8 @@ class Ring {
         }
         require_writer();
         uint64_t id;
-        require_pushed(shoal_ring_push(&ring_, {columns_.data(), columns_.size()}, taken.pointers(), 1, &id),
-                       1);
+        if (shoal_ring_push(&ring_, {columns_.data(), columns_.size()}, taken.pointers(), 1, &id) != 1)
+            id = push_rest(taken.pointers(), 1, &id, 0).front();
         return nb::cast(id);
     }
 
@@ -126,11 +126,7 @@ class Ring {
             count = rows;
             taken.add(data);
         }
-        require_writer();
-        ids_.resize(count);
-        const uint64_t pushed =
-            shoal_ring_push(&ring_, {columns_.data(), columns_.size()}, taken.pointers(), count, ids_.data());
-        require_pushed(pushed, count);
+        push_rows(taken.pointers(), count, ids_);
         if (ids_[count - 1] - ids_[0] != count - 1)
             return nb::bytes(reinterpret_cast<const char *>(ids_.data()), count * 8);
         return nb::borrow(reinterpret_cast<PyObject *>(&PyRange_Type))(ids_[0], ids_[count - 1] + 1);
@@ -282,9 +278,13 @@ class Ring {
     const std::vector<Field> &fields() const { return fields_; }
     nb::handle array_type() const { return array_type_; }
     /* Rows from addresses, one per field. */
-    void push_rows(const void *const *in, uint64_t count, uint64_t *ids) {
+    void push_rows(const void *const *in, uint64_t count, std::vector<uint64_t> &ids) {
         require_writer();
-        require_pushed(shoal_ring_push(&ring_, {columns_.data(), columns_.size()}, in, count, ids), count);
+        ids.resize(count);
+        const uint64_t done =
+            shoal_ring_push(&ring_, {columns_.data(), columns_.size()}, in, count, ids.data());
+        if (done != count)
+            ids = push_rest(in, count, ids.data(), done);
     }
     /* The columns that somebody has arrays for. */
     struct Wanted {
@@ -341,9 +341,41 @@ class Ring {
         return true;
     }
 
-    static void require_pushed(uint64_t pushed, uint64_t count) {
-        if (pushed == count)
-            return;
+    /* Waits for room and pushes the rows after the first `done`; returns the ids of all. The GIL guards the
+     * handle, and is given up between two tries, when the writer holds nothing: other threads can push
+     * through this handle, or close it. Rows and ids are copied, since they can change meanwhile. */
+    [[gnu::noinline]] std::vector<uint64_t> push_rest(const void *const *in, uint64_t count,
+                                                      const uint64_t *ids, uint64_t done) {
+        std::vector<uint64_t> all(ids, ids + done);
+        std::vector<std::vector<char>> rows;
+        for (size_t c = 0; c < columns_.size(); c++) {
+            const auto *from = static_cast<const char *>(in[c]);
+            rows.emplace_back(from + done * columns_[c].bytes, from + count * columns_[c].bytes);
+        }
+        all.resize(count);
+        std::vector<const void *> at(columns_.size());
+        const uint64_t first = done;
+        for (uint64_t since = 0; done != count;) {
+            bool is_patient;
+            {
+                Unlocked unlocked;
+                is_patient = shoal_ring_wait_for_room(&since) != 0;
+            }
+            check_signals();
+            require_open();
+            if (!is_patient)
+                raise_no_room(done, count);
+            for (size_t c = 0; c < columns_.size(); c++)
+                at[c] = rows[c].data() + (done - first) * columns_[c].bytes;
+            const uint64_t more = shoal_ring_push(&ring_, {columns_.data(), columns_.size()}, at.data(),
+                                                  count - done, all.data() + done);
+            done += more;
+            since = more != 0 ? 0 : since;
+        }
+        return all;
+    }
+
+    static void raise_no_room(uint64_t pushed, uint64_t count) {
         const std::string text =
             std::to_string(pushed) + " of " + std::to_string(count) +
             " rows stored: living writers hold every slot and do not go on; is one stopped? "

@@ -54,7 +54,7 @@ class Steps {
             any |= over[i] | ended[i] | cut[i];
         if (begun == 0 || any != 0)
             return false;
-        ring_.push_rows(in_.data(), count, ids_.data());
+        ring_.push_rows(in_.data(), count, ids_);
         link(count, last_, ids_.data(), next_);
         for (size_t i = 0; i < count; i++)
             over[i] = ended[i] | cut[i];

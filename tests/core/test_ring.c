@@ -48,6 +48,15 @@ static void begin(void) {
     atomic_store(&stop, 0);
 }
 
+/* One row, waiting for room. */
+static uint64_t push_row(shoal_ring *ring, const uint64_t *row) {
+    const void *in[] = {row};
+    uint64_t id, since = 0;
+    while (shoal_ring_push(ring, columns, in, 1, &id) == 0)
+        CHECK(shoal_ring_wait_for_room(&since));
+    return id;
+}
+
 typedef struct writer {
     uint64_t capacity, name, rows;
     uint64_t *ids;
@@ -61,8 +70,7 @@ static void *write_rows(void *argument) {
         uint64_t row[WORDS];
         for (int w = 0; w < WORDS; w++)
             row[w] = self->name << 32 | i;
-        const void *in[] = {row};
-        CHECK(shoal_ring_push(&ring, columns, in, 1, &self->ids[i]) == 1);
+        self->ids[i] = push_row(&ring, row);
         if (i % 64 == 0)
             sched_yield();
     }
@@ -211,9 +219,7 @@ static void test_a_line_that_names_anothers_tickets_costs_turns_only(void) {
 }
 
 static void *push_one(void *ring) {
-    uint64_t row[WORDS] = {0}, id;
-    const void *in[] = {row};
-    CHECK(shoal_ring_push(ring, columns, in, 1, &id) == 1);
+    (void)push_row(ring, (uint64_t[WORDS]){0});
     return NULL;
 }
 

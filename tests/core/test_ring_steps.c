@@ -5,6 +5,7 @@
 #define SHOAL_RING_STEP die_at
 /* A second copy of the pushes and reads, under other names, with the steps called. */
 #define shoal_ring_push steps_push
+#define shoal_ring_wait_for_room steps_wait_for_room
 #define shoal_ring_fetch steps_fetch
 #define shoal_ring_draw steps_draw
 #define shoal_ring_gather steps_gather
@@ -75,8 +76,12 @@ static void push(shoal_ring *ring, uint64_t name, uint64_t first, uint64_t *ids)
     for (uint64_t i = 0; i < BATCH; i++)
         for (int w = 0; w < WORDS; w++)
             rows[i][w] = name << 32 | (first + i);
-    const void *in[] = {rows};
-    CHECK_EQUAL(shoal_ring_push(ring, columns, in, BATCH, ids), BATCH);
+    uint64_t done = 0, since = 0;
+    while (done < BATCH) {
+        const void *in[] = {rows[done]};
+        done += shoal_ring_push(ring, columns, in, BATCH - done, ids + done);
+        CHECK(done == BATCH || shoal_ring_wait_for_room(&since));
+    }
 }
 
 static void write_and_die(const char *name, int turn) {
