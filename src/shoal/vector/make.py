@@ -20,6 +20,7 @@ from shoal.vector import arguments
 from shoal.vector.env import VectorEnv
 from shoal.vector.plans import PluginEnvs
 from shoal.vector.process import ProcessVectorEnv
+from shoal.vector.single import single_entry_point
 
 __all__ = ["make_vec", "register_bundled"]
 
@@ -240,17 +241,19 @@ def _library(env: Any) -> Path | None:
 
 
 def register_bundled() -> None:
-    """Makes gymnasium.make_vec("shoal/CartPole-v1", ...) work."""
+    """Makes gymnasium.make("shoal/CartPole-v1") and gymnasium.make_vec("shoal/CartPole-v1", ...) work."""
     for name, library in bundled().items():
         if f"shoal/{name}" not in gymnasium.registry:
-            limit = load(library, {}).max_episode_steps or None
+            info = load(library, {})
+            same = gymnasium.registry.get(name)
             gymnasium.register(
-                id=f"shoal/{name}", vector_entry_point=_entry_point(name), max_episode_steps=limit
+                id=f"shoal/{name}",
+                entry_point=single_entry_point(library, info),
+                vector_entry_point=partial(_make_registered, name),
+                max_episode_steps=info.max_episode_steps or None,
+                reward_threshold=None if same is None else same.reward_threshold,
             )
 
 
-def _entry_point(name: str) -> Any:
-    def make(num_envs: int = 1, **options: Any) -> VectorEnv | ProcessVectorEnv:
-        return make_vec(name, num_envs, **options)
-
-    return make
+def _make_registered(name: str, num_envs: int = 1, **options: Any) -> VectorEnv | ProcessVectorEnv:
+    return make_vec(name, num_envs, **options)

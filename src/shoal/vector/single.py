@@ -1,0 +1,134 @@
+"""One C environment as a `gymnasium.Env`: what `gymnasium.make("shoal/Squared-v0")` makes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Dict, Discrete, Space
+from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
+
+from shoal.native.plugin import PluginInfo, load
+from shoal.vector.env import VectorEnv
+
+__all__ = ["SingleEnv", "make_single", "single_entry_point"]
+
+_FRAMES_PER_S = 30
+
+
+class SingleEnv(gymnasium.Env[Any, Any]):
+    """A view of a vector environment of one. Made by `gymnasium.make`.
+
+    >>> import gymnasium, shoal
+    >>> env = gymnasium.make("shoal/CartPole-v1")
+    >>> observation, info = env.reset(seed=0)
+    >>> observation, reward, terminated, truncated, info = env.step(1)
+    >>> observation.shape, reward, terminated, truncated
+    ((4,), 1.0, False, False)
+    >>> env.close()
+
+    It has no limit of steps of its own: `gymnasium.make` adds the wrapper TimeLimit. Observations are lent,
+    as those of every vector environment: they never change.
+    """
+
+    def __init__(self, info: PluginInfo, render_mode: str | None = None) -> None:
+        if info.agents > 1:
+            raise gymnasium.error.Error(
+                f"{info.plugin.name} has {info.agents} agents in one environment, and gymnasium.Env is for "
+                "one; use shoal.make_vec, whose rows are agents, or shoal.adapters.pettingzoo"
+            )
+        self._envs = VectorEnv(
+            replace(info, max_episode_steps=0),
+            num_threads=1,
+            autoreset_mode=AutoresetMode.DISABLED,
+            render_mode=render_mode,
+            session=None,
+        )
+        self._name = info.plugin.name
+        self.observation_space = self._envs.single_observation_space
+        self.action_space = self._envs.single_action_space
+        self.render_mode = render_mode
+        self.metadata = _metadata(info)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Starts a new episode; with a seed, the one that Shoal's and Gymnasium's vectors have first."""
+        super().reset(seed=seed)
+        if options:
+            raise ValueError(
+                f"{self._name} is reset without options, got {sorted(options)}; options of the environment "
+                "are keyword arguments of gymnasium.make"
+            )
+        observations, infos = self._envs.reset(seed=seed)
+        return _first(self.observation_space, observations), _first_info(infos)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """One step. After an episode has ended, reset first."""
+        batch = _batch(self.action_space, action)
+        observations, rewards, terminated, truncated, infos = self._envs.step(batch)
+        observation = _first(self.observation_space, observations)
+        return observation, float(rewards[0]), bool(terminated[0]), bool(truncated[0]), _first_info(infos)
+
+    def render(self) -> NDArray[np.uint8]:
+        """A picture, [height, width, 3], for render_mode="rgb_array"."""
+        return self._envs.render()[0]
+
+    def close(self) -> None:
+        """Ends the environment. Idempotent; arrays that were returned stay valid."""
+        self._envs.close()
+
+    def __repr__(self) -> str:
+        return f"<{self._name}>"
+
+    __str__ = __repr__
+
+
+def make_single(library: Path, *, render_mode: str | None = None, **options: Any) -> SingleEnv:
+    """The environment in a compiled plug-in; further keywords are its options."""
+    return SingleEnv(load(library, options), render_mode)
+
+
+def single_entry_point(library: Path, info: PluginInfo) -> Any:
+    """What `gymnasium.make` calls. Its metadata tells Gymnasium which render modes need no wrapper."""
+    entry_point: Any = partial(make_single, library)
+    entry_point.metadata = _metadata(info)
+    return entry_point
+
+
+def _metadata(info: PluginInfo) -> dict[str, Any]:
+    if not info.plugin.has_extension("shoal.render/1"):
+        return {"render_modes": []}
+    return {"render_modes": ["rgb_array"], "render_fps": _FRAMES_PER_S}
+
+
+def _first(space: Space[Any], batch: Any) -> Any:
+    """The only row of a batch, as a value of the space."""
+    if isinstance(space, Dict):
+        return {name: _first(part, batch[name]) for name, part in space.spaces.items()}
+    return batch[0] if isinstance(space, Discrete) else batch[0, ...]
+
+
+def _batch(space: Space[Any], action: Any) -> Any:
+    """A batch of one action; what does not fit is explained by the vector environment."""
+    if isinstance(space, Dict) and isinstance(action, dict):
+        return {name: np.asarray(value)[None] for name, value in action.items()}
+    return np.asarray(action)[None]
+
+
+def _first_info(infos: dict[str, Any]) -> dict[str, Any]:
+    """The info of the only environment, out of Gymnasium's arrays with masks."""
+    return {
+        name: _row(value)
+        for name, value in infos.items()
+        if not name.startswith("_") and infos.get(f"_{name}", (True,))[0]
+    }
+
+
+def _row(value: Any) -> Any:
+    return _first_info(value) if isinstance(value, dict) else value[0]
