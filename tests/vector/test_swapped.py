@@ -28,3 +28,11 @@ def test_asynchronous_environments_step_though_gymnasiums_vectorenv_is_ours(swap
         results = envs.recv()
         envs.send(results[2].astype(int), results[4]["env_id"])
         assert len(envs.recv()[4]["env_id"]) == 2
+
+
+def test_gymnasiums_make_vec_can_be_ours(swapped, monkeypatch):
+    for place in (gymnasium, gymnasium.envs.registration):
+        monkeypatch.setattr(place, "make_vec", shoal.make_vec)
+    for name in ("shoal/CartPole-v1", "CartPole-v1", "FrozenLake-v1"):
+        with gymnasium.make_vec(name, 2, vectorization_mode="async", vector_kwargs={"daemon": True}) as envs:
+            assert isinstance(envs, ProcessVectorEnv) and len(envs.reset(seed=0)[0]) == 2

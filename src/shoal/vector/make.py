@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
 from difflib import get_close_matches
 from functools import partial
 from inspect import signature
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import gymnasium
-from gymnasium.envs.registration import EnvSpec
+from gymnasium.envs.registration import EnvSpec, VectorizeMode
 from gymnasium.vector import AutoresetMode
 
 from shoal.errors import PluginError
@@ -21,6 +22,13 @@ from shoal.vector.env import VectorEnv
 from shoal.vector.plans import PluginEnvs
 from shoal.vector.process import ProcessVectorEnv
 from shoal.vector.single import single_entry_point
+from shoal.vector.specs import (
+    arguments_of_spec,
+    backend_of_mode,
+    checked_wrappers,
+    split_vector_kwargs,
+    wrap,
+)
 
 __all__ = ["make_vec", "register_bundled"]
 
@@ -28,6 +36,9 @@ __all__ = ["make_vec", "register_bundled"]
 def make_vec(
     env: str | Path | EnvSpec | Callable[[], Any],
     num_envs: int = 1,
+    vectorization_mode: VectorizeMode | str | None = None,
+    vector_kwargs: Mapping[str, Any] | None = None,
+    wrappers: Sequence[Callable[[Any], Any]] | None = None,
     *,
     backend: Literal["native", "process"] | None = None,
     num_threads: int | None = None,
@@ -69,6 +80,11 @@ def make_vec(
     Args:
         env: Which environment.
         num_envs: How many.
+        vectorization_mode: As in `gymnasium.make_vec`: "async" is backend="process", "vector_entry_point" is
+            backend="native". There is no "sync".
+        vector_kwargs: As in `gymnasium.make_vec`: further keyword arguments, of this function or of
+            `ProcessVectorEnv`.
+        wrappers: Python environments: functions that wrap each of them, in its worker.
         backend: "native" steps C environments in this process, "process" any environment in worker processes.
         num_threads: Native: at most this many threads; None: one per core. Fewer where more do not pay.
         num_workers: Processes: how many; None: one per core.
@@ -94,8 +110,18 @@ def make_vec(
             they do not (so says SHOAL_SESSIONS=off for all).
         options: The environment's own.
     """
+    given = _changed(locals())
+    if isinstance(env, EnvSpec) and (env.kwargs or _source(env) is not None):
+        source = _source(env) or _without_kwargs(env)
+        return make_vec(**arguments_of_spec(env, source, {**given, **options}))
+    if vector_kwargs:
+        own, vector_kwargs = split_vector_kwargs(vector_kwargs, given, list(_DEFAULTS))
+        if own:
+            return make_vec(**{**given, **own, "env": env, "vector_kwargs": vector_kwargs, **options})
     if backend is not None:
         arguments.choice("backend", backend, ("native", "process"))
+    backend = backend_of_mode(vectorization_mode, backend)  # type: ignore[assignment]
+    wrapped = checked_wrappers(wrappers)
     shared: dict[str, Any] = {
         "autoreset_mode": autoreset_mode,
         "buffers": buffers,
@@ -115,18 +141,19 @@ def make_vec(
         "max_length": max_length,
         "max_nodes": max_nodes,
         "max_edges": max_edges,
+        **(vector_kwargs or {}),
     }
     if isinstance(env, str) and env.startswith("puffer:"):
         env, options, num_threads = _puffer(env, options, episode_stats, num_threads, backend)
     library = _library(env)
     if library is None:
         if backend == "native":
-            raise PluginError(
-                f"{env!r} is not an environment in C; leave backend out, or use backend='process'"
-            )
+            kind = PluginError if vectorization_mode is None else gymnasium.error.Error
+            raise kind(f"{env!r} is not an environment in C; leave backend out, or use backend='process'")
         _refuse(num_threads is not None, "num_threads is not for environments in Python; use num_workers")
         count = arguments.count("num_envs", num_envs, 2**24)
         maker, spec = _maker(env, max_episode_steps, render_mode, options)
+        maker = wrap(maker, wrapped)
         try:
             made = ProcessVectorEnv([maker] * count, check=check, **shared, **processes)
         except TypeError as error:
@@ -136,6 +163,12 @@ def make_vec(
             raise
         made.spec = spec
         return made
+    if wrapped:
+        raise gymnasium.error.Error(
+            f"wrappers are for environments in Python, and {env} is in C; wrap the vector environment, with "
+            "gymnasium.wrappers.vector, or give make_vec a function that makes and wraps one environment: "
+            'gymnasium.make("shoal/...")'
+        )
     info = load(library, options, _misspelt(options))
     if backend == "process":
         _refuse(num_threads is not None, "num_threads is not for worker processes; use num_workers")
@@ -150,9 +183,9 @@ def make_vec(
         count = arguments.count("num_envs", num_envs, 2**24)
         plugins = PluginEnvs(info, str(library.absolute()), count, limit)
         return ProcessVectorEnv(plugins, check=check, **shared, **processes)
-    defaults = signature(make_vec).parameters
     for name, value in processes.items():
-        _refuse(value != defaults[name].default, f"{name} is for worker processes; use backend='process'")
+        is_default = name in _DEFAULTS and value == _DEFAULTS[name]
+        _refuse(not is_default, f"{name} is for worker processes; use backend='process'")
     return VectorEnv(
         info,
         num_envs,
@@ -162,6 +195,31 @@ def make_vec(
         render_mode=render_mode,
         **shared,
     )
+
+
+_DEFAULTS = {
+    name: parameter.default
+    for name, parameter in signature(make_vec).parameters.items()
+    if parameter.kind != parameter.VAR_KEYWORD
+}
+
+
+def _changed(given: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of make_vec that are not the default."""
+    return {name: given[name] for name, default in _DEFAULTS.items() if given[name] != default}
+
+
+def _source(spec: EnvSpec) -> Any:
+    """What make_vec made an environment in C from, if the spec is that of one; else None."""
+    entry_point: Any = spec.vector_entry_point
+    is_ours = isinstance(entry_point, partial) and entry_point.func is _make_registered
+    return entry_point.args[0] if is_ours else None
+
+
+def _without_kwargs(spec: EnvSpec) -> EnvSpec:
+    bare = deepcopy(spec)
+    bare.kwargs = {}
+    return bare
 
 
 def _puffer(
@@ -184,8 +242,7 @@ def _puffer(
 
 def _misspelt(options: dict[str, Any]) -> dict[str, str]:
     """Options that are nearly a keyword of make_vec, and that keyword."""
-    own = signature(make_vec).parameters
-    close = {name: get_close_matches(name, own, 1, 0.8) for name in options}
+    close = {name: get_close_matches(name, _DEFAULTS, 1, 0.8) for name in options}
     return {name: found[0] for name, found in close.items() if found}
 
 

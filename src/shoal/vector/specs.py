@@ -1,0 +1,115 @@
+"""What `make_vec` has in common with `gymnasium.make_vec`: modes, wrappers, `vector_kwargs`, specs."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec, VectorizeMode
+
+__all__ = [
+    "arguments_of_spec",
+    "backend_of_mode",
+    "checked_wrappers",
+    "split_vector_kwargs",
+    "wrap",
+]
+
+_OF_VECTOR = ("num_envs", "vectorization_mode", "vector_kwargs", "wrappers")
+_OF_EACH_ENV = ("max_episode_steps", "render_mode")
+_ASYNC_ONLY = ("daemon", "worker", "observation_mode", "max_concurrency", "observation_space", "action_space")
+"""Arguments of ProcessVectorEnv that make_vec has no keyword for."""
+
+
+def arguments_of_spec(spec: EnvSpec, env: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of make_vec for a spec that a vector environment has, as Gymnasium reads them.
+
+    Its kwargs count unless `given` has others; what they say of the vector itself counts always.
+    """
+    of_spec = copy.deepcopy(spec.kwargs)
+    of_vector = {name: of_spec.pop(name) for name in _OF_VECTOR if name in of_spec}
+    return {**of_spec, **given, **of_vector, "env": env}
+
+
+def split_vector_kwargs(
+    vector_kwargs: Any, given: Mapping[str, Any], keywords: Sequence[str]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Those that are keywords of make_vec too, and those for ProcessVectorEnv alone."""
+    if not isinstance(vector_kwargs, Mapping):
+        raise TypeError(
+            f"vector_kwargs must be a dict, got {type(vector_kwargs).__name__}: {vector_kwargs!r}"
+        )
+    own, others = {}, {}
+    for name, value in vector_kwargs.items():
+        if name == "copy":
+            own["buffers"] = "leased" if value else "live"
+        elif name in keywords and name not in ("env", *_OF_VECTOR, *_OF_EACH_ENV):
+            own[name] = value
+        elif name in _ASYNC_ONLY:
+            others[name] = value
+        else:
+            known = sorted({"copy", *_ASYNC_ONLY, *keywords} - {"env", *_OF_VECTOR, *_OF_EACH_ENV})
+            raise TypeError(
+                f"vector_kwargs has no argument {name!r}; it has {known}. Options of the environment are "
+                "keyword arguments of make_vec"
+            )
+    twice = sorted(set(own) & set(given))
+    if twice:
+        raise TypeError(
+            f"{', '.join(twice)}: given in vector_kwargs and as a keyword argument; leave one out"
+        )
+    return own, others
+
+
+def backend_of_mode(mode: VectorizeMode | str | None, backend: str | None) -> str | None:
+    """The backend that Gymnasium's vectorization_mode stands for. Errors are Gymnasium's."""
+    if mode is None:
+        return backend
+    try:
+        known = VectorizeMode(mode)
+    except ValueError as error:
+        raise ValueError(
+            f"Invalid vectorization mode: {mode!r}, valid modes: {[mode.value for mode in VectorizeMode]}"
+        ) from error
+    if known == VectorizeMode.SYNC:
+        raise gymnasium.error.Error(
+            "Shoal has no vectorization mode 'sync'. Leave vectorization_mode out: environments in C run in "
+            "this process, those in Python in worker processes (num_workers=1 for a single one); or use "
+            "gymnasium.make_vec(..., vectorization_mode='sync')"
+        )
+    meant = "process" if known == VectorizeMode.ASYNC else "native"
+    if backend not in (None, meant):
+        raise ValueError(
+            f"vectorization_mode={known.value!r} means backend={meant!r}, but backend={backend!r} was given; "
+            "leave one out"
+        )
+    return meant
+
+
+def checked_wrappers(wrappers: Any) -> tuple[Callable[[Any], Any], ...]:
+    """Functions that wrap one environment."""
+    if wrappers is None:
+        return ()
+    if isinstance(wrappers, (str, Mapping)) or not isinstance(wrappers, Sequence):
+        raise TypeError(f"wrappers must be a list of functions, got {type(wrappers).__name__}: {wrappers!r}")
+    for wrapper in wrappers:
+        if not callable(wrapper):
+            raise TypeError(
+                f"a wrapper must be a class or function that takes an environment, got {wrapper!r}"
+            )
+    return tuple(wrappers)
+
+
+def wrap(make: Callable[[], Any], wrappers: tuple[Callable[[Any], Any], ...]) -> Callable[[], Any]:
+    """A function that makes an environment with these wrappers, the last one outermost."""
+    return partial(_make_wrapped, make, wrappers) if wrappers else make
+
+
+def _make_wrapped(make: Callable[[], Any], wrappers: tuple[Callable[[Any], Any], ...]) -> Any:
+    env = make()
+    for wrapper in wrappers:
+        env = wrapper(env)
+    return env
