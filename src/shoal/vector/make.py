@@ -15,7 +15,7 @@ from gymnasium.envs.registration import EnvSpec, VectorizeMode
 from gymnasium.vector import AutoresetMode
 
 from shoal.errors import PluginError
-from shoal.native.plugin import bundled, load
+from shoal.native.plugin import PluginInfo, bundled, load
 from shoal.state.session import AUTO
 from shoal.vector import arguments
 from shoal.vector.env import VectorEnv
@@ -26,6 +26,7 @@ from shoal.vector.specs import (
     arguments_of_spec,
     backend_of_mode,
     checked_wrappers,
+    record_spec,
     split_vector_kwargs,
     wrap,
 )
@@ -143,6 +144,7 @@ def make_vec(
         "max_edges": max_edges,
         **(vector_kwargs or {}),
     }
+    asked, asked_options = env, options
     if isinstance(env, str) and env.startswith("puffer:"):
         env, options, num_threads = _puffer(env, options, episode_stats, num_threads, backend)
     library = _library(env)
@@ -161,7 +163,7 @@ def make_vec(
                 if f"'{name}'" in str(error):
                     raise TypeError(f"{error}; did you mean {meant}=?") from error
             raise
-        made.spec = spec
+        made.spec = None if spec is None else record_spec(spec, VectorizeMode.ASYNC, given, options)
         return made
     if wrapped:
         raise gymnasium.error.Error(
@@ -170,6 +172,7 @@ def make_vec(
             'gymnasium.make("shoal/...")'
         )
     info = load(library, options, _misspelt(options))
+    base = _spec_of_plugin(asked, library, info)
     if backend == "process":
         _refuse(num_threads is not None, "num_threads is not for worker processes; use num_workers")
         _refuse(
@@ -182,11 +185,13 @@ def make_vec(
             limit = arguments.count("max_episode_steps", max_episode_steps, 2**32 - 1)
         count = arguments.count("num_envs", num_envs, 2**24)
         plugins = PluginEnvs(info, str(library.absolute()), count, limit)
-        return ProcessVectorEnv(plugins, check=check, **shared, **processes)
+        made = ProcessVectorEnv(plugins, check=check, **shared, **processes)
+        made.spec = None if base is None else record_spec(base, VectorizeMode.ASYNC, given, asked_options)
+        return made
     for name, value in processes.items():
         is_default = name in _DEFAULTS and value == _DEFAULTS[name]
         _refuse(not is_default, f"{name} is for worker processes; use backend='process'")
-    return VectorEnv(
+    native = VectorEnv(
         info,
         num_envs,
         num_threads=num_threads,
@@ -195,6 +200,9 @@ def make_vec(
         render_mode=render_mode,
         **shared,
     )
+    mode = VectorizeMode.VECTOR_ENTRY_POINT
+    native.spec = None if base is None else record_spec(base, mode, given, asked_options)
+    return native
 
 
 _DEFAULTS = {
@@ -207,6 +215,26 @@ _DEFAULTS = {
 def _changed(given: dict[str, Any]) -> dict[str, Any]:
     """The arguments of make_vec that are not the default."""
     return {name: given[name] for name, default in _DEFAULTS.items() if given[name] != default}
+
+
+def _spec_of_plugin(env: Any, library: Path, info: PluginInfo) -> EnvSpec | None:
+    """The registered spec of a bundled environment; one of the same kind for a plug-in given by its path.
+
+    None if the plug-in's name is not an id that Gymnasium accepts.
+    """
+    registered = gymnasium.registry.get(f"shoal/{info.plugin.name}")
+    if registered is not None and library == bundled().get(info.plugin.name):
+        return registered
+    source = env if str(env).startswith("puffer:") else str(Path(env).absolute())
+    try:
+        return EnvSpec(
+            info.plugin.name,
+            entry_point=single_entry_point(library.absolute(), info),
+            vector_entry_point=partial(_make_registered, source),
+            max_episode_steps=info.max_episode_steps or None,
+        )
+    except gymnasium.error.Error:
+        return None
 
 
 def _source(spec: EnvSpec) -> Any:

@@ -14,6 +14,7 @@ __all__ = [
     "arguments_of_spec",
     "backend_of_mode",
     "checked_wrappers",
+    "record_spec",
     "split_vector_kwargs",
     "wrap",
 ]
@@ -113,3 +114,28 @@ def _make_wrapped(make: Callable[[], Any], wrappers: tuple[Callable[[Any], Any],
     for wrapper in wrappers:
         env = wrapper(env)
     return env
+
+
+def record_spec(
+    base: EnvSpec, mode: VectorizeMode, given: Mapping[str, Any], options: Mapping[str, Any]
+) -> EnvSpec:
+    """The spec with the arguments of make_vec, where `gymnasium.make_vec` puts its own.
+
+    The name of a session is left out: two runs cannot have the same.
+    """
+    spec = copy.deepcopy(base)
+    keywords = {
+        name: value for name, value in given.items() if name not in ("env", "backend", "session", *_OF_VECTOR)
+    }
+    of_vector = dict(given.get("vector_kwargs") or {})
+    if mode == VectorizeMode.ASYNC:
+        of_vector |= {name: keywords.pop(name) for name in list(keywords) if name not in _OF_EACH_ENV}
+    spec.kwargs = {**spec.kwargs, **options, **keywords}
+    if given.get("num_envs", 1) != 1:
+        spec.kwargs["num_envs"] = given["num_envs"]
+    spec.kwargs["vectorization_mode"] = mode.value
+    if of_vector:
+        spec.kwargs["vector_kwargs"] = of_vector
+    if given.get("wrappers"):
+        spec.kwargs["wrappers"] = given["wrappers"]
+    return spec
