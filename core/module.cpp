@@ -2,8 +2,8 @@
  * that turns a failure into an exception. */
 // SPDX-License-Identifier: MIT
 #include "chunk.hpp"
-#include "crash.h"
 #include "constants.hpp"
+#include "crash.h"
 #include "flow.hpp"
 #include "gate.hpp"
 #include "guard.hpp"
