@@ -7,6 +7,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import shoal
 import shoal.adapters.envpool as ours
+from shoal.native.plugin import bundled
 from tests.adapters import needs
 
 BACKENDS = {"native": {}, "workers": {"backend": "process", "num_threads": 2}}
@@ -149,6 +150,41 @@ class Drawn(gymnasium.Env):
         return np.zeros((4, 5, 3), np.uint8)
 
 
+@pytest.mark.parametrize("options", [{}, {"batch_size": 1}])
+@pytest.mark.parametrize("task", ["CartPole-v1", "FrozenLake-v1"])
+def test_it_is_printed_with_its_settings(task, options):
+    env = ours.make(task, env_type="gym", num_envs=2, **options)
+    for text in (repr(env), str(env), f"{env}"):
+        assert text.startswith("EnvPool(max_episode_steps=") and "num_envs=2" in text
+    env.close()
+
+
+def test_every_listed_environment_of_ours_can_be_made():
+    listed = ours.list_all_envs()
+    assert "FrozenLake-v1" in listed and len(set(listed)) == len(listed)
+    for task in set(listed) & set(bundled()):
+        ours.make_gym(task).close()
+    assert set(bundled()) - set(listed) == {"Reef-v0", "Snake-v0"}  # several agents
+
+
+@pytest.mark.parametrize(
+    ("task", "own"),
+    [("CartPole-v1", "'precision'"), ("shoal/Squared-v0", "['size']"), ("FrozenLake-v1", "'map_name'")],
+)
+@pytest.mark.parametrize("option", ["frame_stack", "autoreset_mode"])
+def test_an_unknown_option_is_refused_with_the_known_ones(task, own, option):
+    with pytest.raises(TypeError) as error:
+        ours.make_gym(task, num_envs=2, **{option: 4})
+    assert f"{task} has no option {option!r}; its own options are" in str(error.value)
+    assert own in str(error.value) and "'max_episode_steps'" in str(error.value)
+
+
+def test_options_of_the_environment_and_of_make_vec_are_taken():
+    env = ours.make_gym("FrozenLake-v1", num_envs=2, map_name="8x8", on_fault="restart")
+    assert env.observation_space.n == 64
+    env.close()
+
+
 @pytest.mark.filterwarnings("ignore:.*precision lowered")
 class TestBesideEnvPool:
     """The same script through both."""
@@ -174,6 +210,16 @@ class TestBesideEnvPool:
             assert_alike(*results)
         for one in made:
             one.close()
+
+    def test_both_are_printed_list_environments_and_refuse_unknown_options(self, theirs):
+        for library in (theirs, ours):
+            env = library.make_gym("CartPole-v1", num_envs=2)
+            assert "num_envs=2" in str(env)
+            env.close()
+            listed = library.list_all_envs()
+            assert isinstance(listed, list) and "CartPole-v1" in listed
+            with pytest.raises(Exception, match="no_such_option"):
+                library.make_gym("CartPole-v1", num_envs=2, no_such_option=1)
 
     @pytest.mark.parametrize("batch_size", [4, 2])
     def test_episodes_end_and_begin_at_the_same_steps(self, theirs, batch_size):

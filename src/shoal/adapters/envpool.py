@@ -11,6 +11,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
+from inspect import Parameter, signature
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -19,10 +20,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import ShoalError
-from shoal.native.plugin import bundled
+from shoal.native.plugin import bundled, load
 from shoal.vector import ProcessVectorEnv, VectorEnv, make_vec
 
-__all__ = ["EnvPool", "make", "make_gym", "make_gymnasium"]
+__all__ = ["EnvPool", "list_all_envs", "make", "make_gym", "make_gymnasium"]
+
+_SET_HERE = ("env", "vectorization_mode", "vector_kwargs", "autoreset_mode")
+"""Arguments of make_vec that EnvPool's interface leaves no choice of."""
+
+
+def list_all_envs() -> list[str]:
+    """The ids that `make` takes: the bundled environments of one agent, then Gymnasium's own.
+
+    >>> import shoal.adapters.envpool as envpool
+    >>> envpool.list_all_envs()[:3]
+    ['Acrobot-v1', 'CartPole-v1', 'MountainCar-v0']
+    """
+    native = [name for name, library in bundled().items() if load(library, {}).agents == 1]
+    others = {name for name in gymnasium.registry if not name.startswith("shoal/")}
+    return [*sorted(native), *sorted(others - set(bundled()))]
 
 
 def make(
@@ -40,12 +56,14 @@ def make(
     """Makes what `envpool.make` makes, out of any id that `shoal.make_vec` knows.
 
     `num_threads` counts worker processes where environments are Python. `thread_affinity_offset` has no
-    effect: cores are the system's to give. Further keywords are `make_vec`'s.
+    effect: cores are the system's to give. Further keywords are `make_vec`'s, or options of the environment;
+    others are refused.
     """
     if env_type not in ("gym", "gymnasium"):
         raise ValueError(f'env_type must be "gym" or "gymnasium" (they are the same), got {env_type!r}')
     if not gym_reset_return_info:
         raise ValueError("gym_reset_return_info must be True: reset gives observations and info")
+    _require_known(task_id, options)
     if num_threads:
         native = task_id.removeprefix("shoal/") in bundled() and options.get("backend") != "process"
         options["num_threads" if native else "num_workers"] = num_threads
@@ -72,6 +90,41 @@ def make(
 make_gymnasium = make_gym = partial(make, env_type="gymnasium")
 
 
+def _require_known(task_id: str, options: Mapping[str, Any]) -> None:
+    """TypeError for options that neither this function, nor make_vec, nor the environment has."""
+    here = set(signature(make).parameters) - {"task_id", "env_type", "options"}
+    known = here | set(signature(make_vec).parameters) - {*_SET_HERE, "options"}
+    unknown = set(options) - known
+    of_env = _options_of(task_id) if unknown else ()
+    if of_env is None or unknown <= set(of_env):
+        return
+    raise TypeError(
+        f"{task_id} has no option {', '.join(map(repr, sorted(unknown - set(of_env))))}; its own options are "
+        f"{sorted(of_env)}, and those of every environment {sorted(known)}"
+    )
+
+
+def _options_of(task_id: str) -> Sequence[str] | None:
+    """The names of the environment's own options; None if they are not known before it is made."""
+    library = bundled().get(task_id.removeprefix("shoal/"))
+    if library is not None:
+        return list(load(library, {}).options)
+    spec = gymnasium.registry.get(task_id)
+    if spec is None or spec.entry_point is None:
+        return None
+    try:
+        creator: Any = spec.entry_point
+        creator = (
+            gymnasium.envs.registration.load_env_creator(creator) if isinstance(creator, str) else creator
+        )
+        parameters = signature(creator).parameters
+    except (ImportError, AttributeError, TypeError, ValueError):
+        return None  # making it says what is wrong
+    if any(parameter.kind == Parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return None
+    return [*parameters, "disable_env_checker"]
+
+
 class EnvPool(gymnasium.vector.VectorEnv[Any, Any, Any]):
     """Environments with EnvPool's methods; made by `make`. The spaces are those of one environment."""
 
@@ -94,6 +147,11 @@ class EnvPool(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def __len__(self) -> int:
         return self.num_envs
+
+    def __repr__(self) -> str:
+        return f"EnvPool({', '.join(f'{name}={value!r}' for name, value in self.config.items())})"
+
+    __str__ = __repr__
 
     def async_reset(self) -> None:
         """Resets every environment; their first observations come with `recv`."""
