@@ -8,7 +8,7 @@ BUILD_NEEDS := "scikit-build-core>=0.11" "nanobind>=3,<4" "cmake>=3.18" ninja
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
 INSTALL := $(PIP) install --no-build-isolation --config-settings=cmake.define.SHOAL_WERROR=ON --editable
 
-.PHONY: all run test check fix asan asan-python fuzz tsan bench learn test-gymnasium test-viewer test-adapters torch clean chaos soak docs test-cluster test-puffer
+.PHONY: all run test check fix asan asan-python fuzz stress tsan bench learn test-gymnasium test-viewer test-adapters torch clean chaos soak docs test-cluster test-puffer
 
 all: check test
 
@@ -56,6 +56,13 @@ fuzz: $(VENV)/.ready
 
 tsan:
 	SANITIZE=thread tests/core/run.sh
+
+# Threads that step, receive, reset, close and are interrupted at random, on every backend, with AddressSanitizer;
+# then the guard and the flow in C with ThreadSanitizer. make stress SECONDS=600 SEED=7 chooses.
+SECONDS ?= 60
+stress: $(VENV)/.ready
+	tests/fuzz/asan.sh $(BIN)/python -m tests.vector.stress --seconds $(SECONDS) --seed $(SEED)
+	SANITIZE=thread TESTS=tests/core/test_guard.c GUARD_SECONDS=$(SECONDS) tests/core/run.sh
 
 bench: $(VENV)/.installed
 	@$(BIN)/python benchmarks/spaces.py

@@ -303,3 +303,27 @@ def test_a_child_that_is_forked_during_a_call_is_not_held_up_by_it(backend):
     actions.go.set()
     stepping.result()
     envs.close()
+
+
+@pytest.mark.parametrize("backend", ["C in workers", "Python in workers"])
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, TimeoutError, ArithmeticError])
+def test_whatever_a_signal_handler_raises_the_next_call_works(backend, kind, tmp_path):
+    latch = tmp_path / "latch"
+
+    def handle(*_):
+        raise kind("from the handler")
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        with make(backend, file=latch) as envs:
+            for count in range(1, 3):
+                envs.reset(seed=0)
+                latch.touch()
+                timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1))
+                timer.start()
+                with pytest.raises(kind, match="from the handler"):
+                    envs.step([0] * 4)
+                latch.unlink()
+                assert envs.step([count] * 4)[0][:, :2].tolist() == [[2, count]] * 4
+    finally:
+        signal.signal(signal.SIGUSR1, before)

@@ -422,16 +422,17 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         begin = time.perf_counter_ns()
         try:
             outcome = self._workers.wait(self._limits[kind], timeout, raises=raises)
-        except KeyboardInterrupt:  # wait for it again, or begin something else: then as after a timeout
-            self._interrupted = True
-            raise
         except WorkerDied:  # at once: the others may be busy, even hang, and the next call waits for them
             self._pending, self._abandoned, self._interrupted = None, kind, False
             raise
         except ClosedError:  # another thread closes, and waits for this call
             self._pending = None
             raise
-        except TimeoutError:
+        except BaseException as error:
+            if not isinstance(error, TimeoutError) or timeout is None:
+                # Ctrl-C: wait for it again, or begin something else: then as after a timeout.
+                self._interrupted = True
+                raise
             self._pending, self._abandoned = None, kind
             raise multiprocessing.TimeoutError(
                 f"The call to `{kind}_wait` has timed out after {timeout} second(s)."
@@ -759,8 +760,6 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         return self._guard.wait_until_free(math.inf)
 
     def _close(self, limit: float) -> None:
-        if self._pending is not None:
-            logger.warn(f"Calling `close` while waiting for a pending call to `{self._pending}` to complete.")
         self.closed = True
         self._finalizer.detach()
         self._close_session()
@@ -769,6 +768,8 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
             self._workers.settle(max(limit / 2, limit - 0.5))  # then they are asked to end
         self._workers.close(max(0.0, limit - (time.monotonic() - begin)))
         self._actions.close()
+        if self._pending is not None and not self._interrupted:  # last: a warning may be made an error
+            logger.warn(f"Calling `close` while waiting for a pending call to `{self._pending}` to complete.")
 
     def __enter__(self) -> ProcessVectorEnv:
         return self
