@@ -42,6 +42,7 @@ class Rollout:
         self.observations, self.actions = observations, actions
         self.rewards, self.terminated, self.truncated = rewards, terminated, truncated
         self.length = len(rewards)
+        self._one_array: NDArray[Any] | None = actions if isinstance(actions, np.ndarray) else None
         self.t: int | None = None
         """The row the next step fills; None before start."""
         self._step, self._moves = step, moves
@@ -80,8 +81,11 @@ class Rollout:
                     "returned"
                 )
             info = self._step(t, actions)  # checks the actions
-            for block, part in _pairs(self.actions, actions, "the actions"):
-                block[t] = part
+            if self._one_array is not None:
+                self._one_array[t] = actions
+            else:
+                for block, part in _pairs(self.actions, actions, "the actions"):
+                    block[t] = part
             self._here, self.t = self._here + 1, t + 1
             return info
 
