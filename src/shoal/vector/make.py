@@ -99,8 +99,8 @@ def make_vec(
         max_slots: Results you may hold without their being copied (`stats["copies"]` counts those).
         max_episode_steps: Truncate there; None: where the environment says.
         episode_stats: Put return and length of finished episodes into `info["episode"]`.
-        check: Which values are looked at each step: "actions" (discrete ranges), "nan". None: both for
-            environments in C, none for those in Python.
+        check: What is checked in each step: "actions" (they are in the space, and not NaN), "nan" (no
+            observation or reward is NaN). None: "actions" for environments in C, nothing for those in Python.
         render_mode: "rgb_array" for environments that can be drawn, or what a Python environment takes.
         batch_size: Step asynchronously: `send` and `recv`, the first `batch_size` ready.
         shared_memory: Processes: False lets observations of custom spaces travel as messages.

@@ -73,7 +73,8 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
     Args:
         env_fns: Functions that make the environments; called in the workers, never here.
         shared_memory: False lets observations of spaces without a layout travel as messages.
-        copy: True: results are leased, what you keep never changes. False: live, overwritten by the next.
+        copy: True: results are leased, what you keep never changes. False: the next step overwrites the
+            observations.
         context: How workers are started; None: from a clean process (no `__main__` guard is needed).
         daemon: False lets environments start processes of their own.
         worker: Not supported: what a custom worker was for is an argument here, or a wrapper.
@@ -94,7 +95,8 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         step_timeout_s: A worker that takes longer for a step is killed; None: a warning after a minute.
         reset_timeout_s: Likewise for a reset, and for each stage of making a replacement (None: a minute if
             `step_timeout_s` is given).
-        check: Values looked at each step: "actions" (are they in the space), "nan" (observations, rewards).
+        check: What is checked in each step: "actions" (they are in the space), "nan" (no observation or
+            reward is NaN).
         episode_stats: Put return and length of finished episodes into `info["episode"]`.
         session: The name by which `shoal.attach` and `shoal watch` find this run; "auto": the environment's
             and this process's number. None: they do not.
