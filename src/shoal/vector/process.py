@@ -322,7 +322,9 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
             refuse("never reset")
         self._let_go()
         if self._disabled:
-            self._moved = not (self._over | self._will_reset)[slice(None) if mask is None else mask].all()
+            chosen, begun_anew = slice(None) if mask is None else mask, self._workers.begun_anew
+            self._moved = not (self._over | self._will_reset | begun_anew)[chosen].all()
+            begun_anew[chosen] = False
         self._mending = bool(self._repair.lost)
         slot = self._lender.first if self._flight is not None else self._lender.take()
         self._revived = self._repair.revive(slot, mask)
@@ -446,6 +448,8 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         if kind == "step":
             self._vector_steps += 1
             self._moves += 1
+            if self._disabled:
+                self._workers.begun_anew[:] = False
             self._waited_ns += time.perf_counter_ns() - begin
         reports: list[Any] = []
         if kind == "reset":

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NoReturn
 
+import numpy as np
 from gymnasium import logger
 from gymnasium.spaces import Space
 
@@ -34,7 +35,7 @@ from shoal.vector.plugin_actions import PluginActions
 
 __all__ = ["NOTHING", "TRIES", "Outcome", "Workers"]
 
-_NEXT_STEP, _DISABLED = 0, 2  # as enum shoal_autoreset
+_NEXT_STEP = 0  # as enum shoal_autoreset
 _SLOW_S = 60.0
 _DESCRIPTORS_AT_ONCE = 64  # the kernel takes some 250 with one message
 _QUICK_NS = 1_000_000
@@ -88,6 +89,8 @@ class Workers:
         self._kept = Outcome()
         """What a wait that was cut short had heard already, and deaths nobody was told of yet."""
         self._seeds: list[int | None] = [None] * division.num_worlds
+        self.begun_anew = np.zeros(division.num_worlds, np.bool_)
+        """Environments whose last result says that their episode was cut off: they need no reset."""
         self.restarts = 0
         self._restarted: dict[int, int] = {}
         self._slow_warned = False
@@ -485,7 +488,7 @@ class Workers:
         into.truncated[rows] = True
         envs = slice(plan.first, plan.first + plan.count)
         self.crew.board["reset"][envs] = self._autoreset == _NEXT_STEP
-        self.crew.board["over"][envs] = self._autoreset == _DISABLED
+        self.begun_anew[envs] = True
         return self.fault_infos(w, error)
 
     def fault_infos(self, w: int, error: WorkerDied) -> list[Any]:
