@@ -26,6 +26,8 @@ SHORT = {
     "shoal new": "shoal new another_env",
     "shoal check": "shoal check CartPole-v1",
     "shoal check my_env.c": "shoal check my_env.c",
+    "shoal check --asan FILE.c": "shoal check --asan my_env.c",
+    "shoal check --asan catch/catch.c": "shoal check --asan my_env.c",
     "shoal build": "shoal build my_env.c",
     "shoal build --puffer PufferLib/pufferlib/ocean/breakout": "shoal build --puffer PUFFER/walk",
     "shoal bench --against envpool --install": "shoal bench native --envs 8 --against gymnasium --smoke",
