@@ -31,7 +31,8 @@ CANNOT_FAIL = set(
     pthread_mutexattr_init pthread_mutexattr_setpshared pthread_mutexattr_setrobust
     pthread_mutexattr_destroy pthread_mutex_init pthread_mutex_lock pthread_mutex_unlock
     pthread_self pthread_setschedparam nice sigfillset sched_yield sched_getcpu sched_getaffinity
-    sched_setaffinity dlsym dlclose dlerror _GLOBAL_OFFSET_TABLE_""".split()
+    sched_setaffinity dlsym dlclose dlerror dladdr backtrace raise sigemptyset sigaction sigaltstack setitimer
+    strncpy _GLOBAL_OFFSET_TABLE_""".split()
 )
 
 
