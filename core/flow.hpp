@@ -180,7 +180,7 @@ inline nb::object Flow::recv() {
         stepper_.publish(nb::find(*this));
     }
     if (check_nan_ && stepper_.has_nan(lent.slot->addresses.data(), lent.slot->targets().rewards, batch_))
-        hooks_.attr("nan_found")(stepper_.observation(*lent.slot), arrays[fields + 1], arrays[fields]);
+        hooks_.attr("nan_found")(result, arrays[fields]);
     stepper_.guard().require_not_closing();
     return result;
 }

@@ -293,15 +293,16 @@ inline void Stepper::reset_slot(nb::object mask, const Slot &slot) {
     if (!mask.is_none())
         chosen.take(mask);
     const uint8_t *some = mask.is_none() ? nullptr : static_cast<const uint8_t *>(chosen->buf);
-    if (some != nullptr && !began_)
+    if (some != nullptr && !began_ && std::find(some, some + num_envs_, 0) != some + num_envs_)
         hooks_.attr("refuse")("never reset");
     shoal_targets targets = slot.targets();
     memset(targets.rewards, 0, rows_ * sizeof(double)); /* a slot that was used before has others */
     memset(targets.terminated, 0, rows_);
     memset(targets.truncated, 0, rows_);
-    if (some != nullptr && kept_observations_.empty())
+    const bool keeps_some = some != nullptr && began_;
+    if (keeps_some && kept_observations_.empty())
         shoal_engine_observe(engine_, &targets);
-    for (size_t f = 0; some != nullptr && f < kept_observations_.size(); f++)
+    for (size_t f = 0; keeps_some && f < kept_observations_.size(); f++)
         memcpy(slot.addresses[f], kept_observations_[f].data(), kept_observations_[f].size());
     shoal_engine_reset(engine_, some, &targets);
     keep_observations(slot);
@@ -593,7 +594,7 @@ inline bool Stepper::has_nan(void *const *observations, const double *rewards, u
 inline void Stepper::require_no_nan(const Slot &slot) {
     if ((flags_ & CHECK_NAN) == 0 || !has_nan(slot.addresses.data(), slot.targets().rewards, rows_))
         return;
-    hooks_.attr("nan_found")(observation(slot), slot.arrays[fields_]);
+    hooks_.attr("nan_found")(result(slot, false));
 }
 
 inline nb::object Stepper::step(nb::handle actions) {

@@ -214,6 +214,8 @@ def test_a_mask_before_the_first_reset_is_refused(backend):
     with make(backend) as envs:
         with pytest.raises(ResetNeeded, match="call reset.. without a mask first"):
             envs.reset(options=mask(1))
+        assert envs.reset(options=mask(0, 1, 2, 3))[0][:, 0].tolist() == [0] * 4
+    with make(backend) as envs:
         assert envs.reset(seed=0)[0][:, 0].tolist() == [0] * 4
 
 
@@ -222,8 +224,11 @@ def test_check_nan_means_the_same_everywhere(backend):
     for action, what in ((99, "reward"), (98, "observation")):
         with make(backend, check="nan") as envs:
             envs.reset(seed=0)
-            with pytest.raises(ValueError, match=f"{what} of environment 2 is NaN"):
+            with pytest.raises(ValueError, match=f"{what} of environment 2 is NaN.* have stepped") as caught:
                 envs.step([0, 0, action, 0])
+            results = caught.value.results
+            assert caught.value.env_id == 2 and len(results) == 5
+            assert results[0][:, 0].tolist() == [1] * 4 and results[2].tolist() == [False] * 4
             assert envs.step([0] * 4)[0][:, 0].tolist() == [2] * 4  # it had stepped
             rollout = envs.rollout(2)
             rollout.start(envs.reset(seed=0)[0])
@@ -241,7 +246,8 @@ def test_check_nan_of_asynchronous_stepping_names_the_environment(backend):
         for _ in range(2):
             envs.recv()
         envs.send([0, 98], [1, 3])
-        with pytest.raises(ValueError, match="observation of environment 3 is NaN"):
+        with pytest.raises(ValueError, match="observation of environment 3 is NaN") as caught:
             envs.recv()
+        assert caught.value.env_id == 3 and caught.value.results[4]["env_id"].tolist() == [1, 3]
         envs.send([0, 0], [1, 3])
         assert envs.recv()[0][:, 0].tolist() == [2, 2]

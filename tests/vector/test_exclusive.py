@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -138,6 +139,31 @@ def test_close_while_a_step_is_in_c(backend, tmp_path):
         stepping.result()
     closing.join(60)
     assert envs.closed and [step[0][0, 0] for step in kept] == [1, 2, 3]
+
+
+def test_close_during_a_step_of_the_callers_own(tmp_path):
+    """caller_steps: nothing can end the caller's own step; a worker that close() killed is no WorkerDied."""
+    latch = tmp_path / "latch"
+    envs = make("caller_steps", 2, file=latch, num_workers=1)
+    envs.reset(seed=0)
+    latch.touch()
+    stepping = Caller(lambda: envs.step([0, 0]))
+    wait_until_inside(envs)
+    (pid,) = envs.worker_pids
+    closing = Caller(lambda: envs.close(timeout=0.1))
+    while is_alive(pid):
+        time.sleep(0.01)  # until close() has killed it
+    latch.unlink()
+    with pytest.raises(ClosedError):
+        stepping.result()
+    closing.result()
+
+
+def is_alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+    except OSError:
+        return False
 
 
 @pytest.mark.parametrize("backend", ["Python in workers", "C in workers"])

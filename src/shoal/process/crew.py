@@ -101,7 +101,7 @@ class Crew:
         if any(plan.plugin is None for plan in plans):
             registry = pickle_registry()  # once: a worker that replaces another has the same
             self.plans = [replace(plan, registry=registry) for plan in plans]
-        self._context = context
+        self._context, self._guard = context, guard
         self.size = len(plans)
         self._pid = os.getpid()
         self.limit_s: float | None = None
@@ -299,6 +299,8 @@ class Crew:
 
         One whose death came of itself may still be dying, for some milliseconds.
         """
+        if self._guard is not None:
+            self._guard.require_not_closing()  # close() of another thread kills what keeps a call waiting
         running = self._running[worker]
         assert running is not None
         if late_s is not None and running.alive():

@@ -111,8 +111,8 @@ class Hooks(ActionHooks):
         self.copies += 1
         return copied(value)
 
-    def nan_found(self, observations: Any, rewards: Any, env_ids: Any = None) -> NoReturn:
-        require_no_nan(self._observation_space, observations, rewards, env_ids)
+    def nan_found(self, results: tuple[Any, ...], env_ids: Any = None) -> NoReturn:
+        require_no_nan(self._observation_space, results, env_ids)
         raise AssertionError("the core found a NaN that is not there")
 
     def bad_ids(self, env_ids: Any, lanes: int) -> NoReturn:

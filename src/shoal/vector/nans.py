@@ -10,18 +10,28 @@ from gymnasium.spaces import Dict as DictSpace
 from gymnasium.spaces import Space
 from gymnasium.spaces import Tuple as TupleSpace
 
+from shoal.vector.slots import copied
+
 __all__ = ["require_no_nan"]
 
 
-def require_no_nan(
-    space: Space[Any], observation: Any, reward: Any, env_ids: Sequence[int] | None = None
-) -> None:
-    """ValueError naming environment and index if an observation of `space` or a reward is NaN."""
-    found = _nan(space, observation, "observation") or _nan(None, reward, "reward")
-    if found is not None:
-        row, path, where = found
-        env = row if env_ids is None else env_ids[row]
-        raise ValueError(f"{path} of environment {env} is NaN{where} (check='nan' found it)")
+def require_no_nan(space: Space[Any], results: tuple[Any, ...], env_ids: Sequence[int] | None = None) -> None:
+    """ValueError if an observation or a reward of a step is NaN.
+
+    It names environment and index; `env_id` and `results` of the error are that environment and the step's
+    results.
+    """
+    found = _nan(space, results[0], "observation") or _nan(None, results[1], "reward")
+    if found is None:
+        return
+    row, path, where = found
+    env = int(row if env_ids is None else env_ids[row])
+    error: Any = ValueError(
+        f"{path} of environment {env} is NaN{where} (check='nan' found it). All environments have stepped: "
+        "error.results are the results; fix the environment, or reset it"
+    )
+    error.env_id, error.results = env, copied(results)
+    raise error
 
 
 def _nan(space: Space[Any] | None, batch: Any, path: str) -> tuple[int, str, str] | None:

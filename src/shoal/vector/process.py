@@ -84,7 +84,7 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         num_workers: Processes; environments go to them in contiguous chunks. None: one per core.
         caller_steps: The caller steps a chunk itself while the workers step theirs. For light environments
             you trust: they share the caller's fate.
-        buffers: "leased", "live" or "copy"; None: as `copy` says.
+        buffers: "leased", "live" or "copy", whatever `copy` says; None: as `copy` says.
         max_slots: Results you may hold without their being copied (`stats["copies"]` counts those).
         observation_space: Of one environment, if known ahead.
         action_space: Likewise.
@@ -318,7 +318,7 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         mask, others = arguments.reset_mask(options, self.num_envs, self.num_worlds)
         if self._info is not None:
             arguments.no_options(others)
-        if mask is not None and not self._began:
+        if mask is not None and not self._began and not mask.all():
             refuse("never reset")
         self._let_go()
         if self._disabled:
@@ -400,7 +400,7 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         if errors:
             raise_errors(errors, results)
         if self._check_nan:
-            require_no_nan(self.single_observation_space, *results[:2])
+            require_no_nan(self.single_observation_space, results)
         return self._lender.lent(slot, results)  # type: ignore[no-any-return]
 
     def _finish(self, kind: str, timeout: float | None) -> tuple[list[Any], Any]:
@@ -627,7 +627,7 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
             if errors:
                 raise_errors(errors, results)
             if self._check_nan:
-                require_no_nan(self.single_observation_space, *results[:2], taken)
+                require_no_nan(self.single_observation_space, results, taken)
             return results
 
     def rollout(self, length: int) -> Rollout:
@@ -681,9 +681,10 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         raise_errors(errors, None)
         if self._check_nan:
             assert block.memory is not None
-            first = row + block.ahead
+            first, end = row + block.ahead, row + self.num_envs
             seen = block.memory.read(first, first + self.num_envs)
-            require_no_nan(self.single_observation_space, seen, block.reward[row : row + self.num_envs])
+            flags = block.terminated[row:end], block.truncated[row:end]
+            require_no_nan(self.single_observation_space, (seen, block.reward[row:end], *flags, infos))
         return infos
 
     def has_extension(self, id: str) -> bool:
