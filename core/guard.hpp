@@ -54,6 +54,8 @@ class Guard {
     };
 
     bool is_closing() const { return shoal_guard_is_closing(&guard_) != 0; }
+    /* The thread whose call was inside last; 0: none. */
+    uint64_t last_thread() const { return guard_.thread; }
     bool is_forked() const { return guard_.forks != shoal_fork_count(); }
 
     /* For what may run beside a call, such as reading statistics. */

@@ -205,6 +205,7 @@ NB_MODULE(_core, m) {
         .def("require_open", &Guard::require_open)
         .def("require_not_closing", &Guard::require_not_closing)
         .def("wait_until_free", &Guard::wait_until_free, "timeout_s"_a)
+        .def_prop_ro("last_thread", &Guard::last_thread)
         .def_prop_ro("is_forked", &Guard::is_forked);
     nb::class_<Operation>(m, "Operation", nb::type_slots(operation_slots))
         .def(nb::init<nb::object, nb::str>(), "guard"_a, "name"_a);

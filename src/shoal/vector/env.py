@@ -356,11 +356,11 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def _world(self, env_id: int) -> dict[str, Field]:
         env = arguments.env_id(env_id, self.num_worlds)
-        with _core.Operation(self._guard, "state"):
+        with self._look("state"):
             return self._looker.fields(self._flow or self._stepper, env)
 
     def _worlds(self) -> list[dict[str, Field]]:
-        with _core.Operation(self._guard, "states"):
+        with self._look("states"):
             source = self._flow or self._stepper
             return [self._looker.fields(source, env) for env in range(self.num_worlds)]
 

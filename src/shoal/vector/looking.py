@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+from threading import get_ident
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal import _core
+from shoal.errors import ShoalError
 from shoal.state.exports import described
 from shoal.state.session import Hosted
 from shoal.state.snapshot import Field
@@ -18,6 +22,7 @@ class Looking:
     """Part of both vector environments; pure reads, between steps."""
 
     _hosted: Hosted | None = None
+    _guard: _core.Guard
 
     @property
     def session(self) -> str | None:
@@ -50,6 +55,17 @@ class Looking:
             alike = len({None if part is None else (part.dtype, part.shape) for part in parts}) == 1
             found[name] = np.stack(parts) if alike else parts  # type: ignore[arg-type]
         return found
+
+    def _look(self, name: str) -> _core.Operation:
+        """The operation of looking. Not for another thread than the one that steps: that one would be refused
+        if it stepped meanwhile."""
+        last = self._guard.last_thread
+        if last not in (0, get_ident()) and last in {thread.ident for thread in threading.enumerate()}:
+            raise ShoalError(
+                "another thread uses these environments, and only it may ask for their state; elsewhere, in "
+                f"this process too, use shoal.attach({self.session!r}).state_arrays(env_id)"
+            )
+        return _core.Operation(self._guard, name)
 
     def _world(self, env_id: int) -> dict[str, Field]:
         raise NotImplementedError

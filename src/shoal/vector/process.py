@@ -722,14 +722,14 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def _world(self, env_id: int) -> dict[str, Field]:
         env = arguments.env_id(env_id, self.num_worlds)
-        with _core.Operation(self._guard, "state"):
+        with self._look("state"):
             w = self._workers.owner(env)
             self._rest(w)
             return self._workers.look(w, env - self._workers.parts()[w].start)[0]
 
     def _worlds(self) -> list[dict[str, Field]]:
         found: list[dict[str, Field]] = []
-        with _core.Operation(self._guard, "states"):
+        with self._look("states"):
             for w in range(len(self._workers.parts())):
                 self._rest(w)
                 found += self._workers.look(w, None)
