@@ -18,16 +18,6 @@
 
 namespace nb = nanobind;
 
-inline void *memory_of(nb::handle array, size_t at_least) {
-    Buffer buffer;
-    buffer.take(array);
-    if (static_cast<size_t>(buffer->len) < at_least)
-        throw nb::value_error(("the array is too small: it has " + std::to_string(buffer->len) +
-                               " bytes, and the core needs " + std::to_string(at_least))
-                                  .c_str());
-    return buffer->buf;
-}
-
 /* The parent's side: all gates of one vector environment. */
 class Gates {
   public:

@@ -34,12 +34,18 @@ class Guard {
 
     /* `operation` is the name of the call, and stays valid while it is inside. */
     void enter(const char *operation) {
+        if (Leaving::begun.load(std::memory_order_relaxed))
+            Leaving::hold_up();
         const int answer = shoal_guard_enter(&guard_, thread());
         if (answer != SHOAL_GUARD_ENTERED)
             refuse(answer, operation);
         operation_ = operation;
+        Leaving::inside++;
     }
-    void leave() { shoal_guard_leave(&guard_); }
+    void leave() {
+        Leaving::inside--;
+        shoal_guard_leave(&guard_);
+    }
 
     /* Enters for a scope. */
     class Inside {

@@ -31,17 +31,32 @@ namespace nb = nanobind;
 struct Leaving {
     static inline std::atomic<bool> begun{false};
     static inline std::atomic<int> unlocked{0};
+    static inline int inside = 0; /* calls of vector environments; under the GIL */
 
     static void wait() {
+        thread_ = PyThread_get_thread_ident();
         begun = true;
-        for (int i = 0; i < 5000 && unlocked != 0; i++) {
+        for (int i = 0; i < 5000 && (unlocked != 0 || inside != 0) && forks_ == shoal_fork_count(); i++) {
             nb::gil_scoped_release others;
             shoal_futex_wait(&never_, 0, 1000000);
         }
     }
 
+    /* A call that begins when the interpreter is going. Python code that it calls could lose the GIL, and its
+     * thread would be ended in the middle of C++; so a thread other than the one that leaves stays here,
+     * until the process ends, as threads of Python 3.14 do. */
+    static void hold_up() {
+        if (!begun || thread_ == PyThread_get_thread_ident())
+            return;
+        PyEval_SaveThread();
+        for (;;)
+            shoal_futex_wait(&never_, 0, 1000000000);
+    }
+
   private:
     static inline shoal_word never_{0};
+    static inline unsigned long thread_ = 0;
+    static inline uint64_t forks_ = shoal_fork_count(); /* a child has none of its parent's threads */
 };
 
 /* Gives the GIL away for a scope, unless the interpreter is leaving. */
@@ -135,6 +150,17 @@ struct ArrayHead {
 inline void *address_of(nb::handle array) {
     Buffer buffer;
     buffer.take(array);
+    return buffer->buf;
+}
+
+/* The same, if it has at least so many bytes. */
+inline void *memory_of(nb::handle array, size_t at_least) {
+    Buffer buffer;
+    buffer.take(array);
+    if (static_cast<size_t>(buffer->len) < at_least)
+        throw nb::value_error(("the array is too small: it has " + std::to_string(buffer->len) +
+                               " bytes, and the core needs " + std::to_string(at_least))
+                                  .c_str());
     return buffer->buf;
 }
 

@@ -84,9 +84,10 @@ class Stepper {
     nb::object reset(nb::object mask);
     void reset_into(nb::object mask, nb::tuple arrays);
     nb::object step(nb::handle actions); /* none: those in place */
-    uint64_t step_into(nb::object actions, nb::tuple arrays);
+    uint64_t step_into(nb::object actions, nb::tuple arrays, nb::object recorded);
     nb::bytes save(uint64_t env);
     void restore(uint64_t env, nb::bytes data);
+    void require_checkpoint(uint64_t env, nb::bytes data) const;
     nb::tuple render(uint64_t env);
     void set_watch(nb::object due, nb::object sums);
     nb::tuple look(uint64_t env) const;
@@ -383,8 +384,12 @@ inline void Stepper::take_actions(nb::handle actions, Buffer *views, uint64_t ro
             PyDict_CheckExact(actions.ptr()) ? nb::borrow(actions) : hooks_.attr("as_dict")(actions);
         for (size_t f = 0; f < count; f++) {
             PyObject *part = PyDict_GetItemWithError(parts.ptr(), action_names_[f].ptr());
+            if (part == nullptr && !PyErr_Occurred()) {
+                parts = hooks_.attr("as_dict")(actions); /* raises, naming the keys, or finds them all */
+                part = PyDict_GetItemWithError(parts.ptr(), action_names_[f].ptr());
+            }
             if (part == nullptr)
-                hooks_.attr("as_dict")(actions); /* raises, naming the keys */
+                throw nb::python_error();
             take_field(f, part, views[f], rows);
         }
     }
@@ -612,11 +617,17 @@ inline nb::object Stepper::step(nb::handle actions) {
     return found;
 }
 
-inline uint64_t Stepper::step_into(nb::object actions, nb::tuple arrays) {
+/* `actions` None: those in place. `recorded`: where the actions that are stepped are copied to, an array for
+ * each field; or None. */
+inline uint64_t Stepper::step_into(nb::object actions, nb::tuple arrays, nb::object recorded) {
     require_begun();
     std::unique_ptr<Buffer[]> views(new Buffer[own_actions_.size()]);
-    take_actions(actions.is_none() ? nb::object() : actions, views.get(), rows_); /* None: in place */
+    take_actions(actions.is_none() ? nb::object() : actions, views.get(), rows_);
     Slot slot(arrays, fields_);
+    for (size_t f = 0; !recorded.is_none() && f < actions_.size(); f++) {
+        const size_t bytes = rows_ * shoal_field_bytes(&description_.d.actions.items[f]);
+        memcpy(memory_of(recorded[f], bytes), actions_[f], bytes);
+    }
     run(slot);
     require_no_nan(slot);
     return finished_;
@@ -665,12 +676,11 @@ inline uint64_t Stepper::check_of(const char *checkpoint, size_t bytes) const {
     return shoal_hash(checkpoint + head, bytes - head) ^ shoal_hash(name, strlen(name));
 }
 
-inline void Stepper::restore(uint64_t env, nb::bytes data) {
-    require_open();
+/* Raises unless these are bytes of `save`. A plug-in may still refuse its own part. */
+inline void Stepper::require_checkpoint(uint64_t, nb::bytes data) const {
     const shoal_checkpoint_v1 *extension = checkpoint();
-    shoal_envs *envs = shoal_engine_envs(engine_);
     const shoal_spec &spec = description_.d.spec;
-    const size_t rows = spec.agents, fixed = sizeof(Saved) + rows * (sizeof(double) + sizeof(uint32_t));
+    const size_t fixed = sizeof(Saved) + spec.agents * (sizeof(double) + sizeof(uint32_t));
     Saved saved;
     if (data.size() < fixed)
         hooks_.attr("refuse")("bad checkpoint");
@@ -681,14 +691,26 @@ inline void Stepper::restore(uint64_t env, nb::bytes data) {
         saved.rng.inc_low % 2 == 0 ||
         (extension->restore == nullptr && saved.part_bytes != spec.instance_bytes))
         hooks_.attr("refuse")("bad checkpoint");
-    moves_++;
+}
+
+inline void Stepper::restore(uint64_t env, nb::bytes data) {
+    require_open();
+    require_checkpoint(env, data);
+    const shoal_checkpoint_v1 *extension = checkpoint();
+    shoal_envs *envs = shoal_engine_envs(engine_);
+    const shoal_spec &spec = description_.d.spec;
+    const size_t rows = spec.agents, fixed = sizeof(Saved) + rows * (sizeof(double) + sizeof(uint32_t));
+    Saved saved;
+    memcpy(&saved, data.c_str(), sizeof saved);
     const char *at = data.c_str() + sizeof saved;
     const char *part = data.c_str() + fixed;
     if (extension->restore != nullptr) {
         const char *why = extension->restore(envs, env, part, saved.part_bytes);
         if (why != nullptr)
             raise_shoal("PluginError", why);
+        moves_++;
     } else {
+        moves_++;
         memcpy(static_cast<char *>(envs->instances) + env * spec.instance_bytes, part, spec.instance_bytes);
     }
     memcpy(arrays_.total + env * rows, at, rows * sizeof(double));

@@ -119,10 +119,11 @@ def test_the_attributes_are_those_of_the_native_backend(backend):
     with make(backend, "Snake-v0", 2) as envs, make("native", "Snake-v0", 2) as native:
         for name in (
             "single_observation_space", "single_action_space", "observation_space", "action_space",
-            "num_envs", "num_worlds", "agents_per_env", "options", "autoreset_mode", "render_mode", "spec",
-            "buffers", "closed",
+            "num_envs", "num_worlds", "agents_per_env", "options", "autoreset_mode", "render_mode", "buffers",
+            "closed",
         ):  # fmt: skip
             assert getattr(envs, name) == getattr(native, name), name
+        assert envs.spec.entry_point == native.spec.entry_point  # what else it records are the arguments
         for id in ("shoal.checkpoint/1", "shoal.render/1", "none/1"):
             assert envs.has_extension(id) == native.has_extension(id)
 

@@ -251,3 +251,44 @@ def test_check_nan_of_asynchronous_stepping_names_the_environment(backend):
         assert caught.value.env_id == 3 and caught.value.results[4]["env_id"].tolist() == [1, 3]
         envs.send([0, 0], [1, 3])
         assert envs.recv()[0][:, 0].tolist() == [2, 2]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_refused_reset_or_restore_changes_nothing(backend):
+    with make(backend) as envs:
+        with pytest.raises(ResetNeeded):
+            envs.reset(seed=5, options=mask(1))
+        if envs.has_extension("shoal.checkpoint/1"):
+            with pytest.raises(ValueError, match="not a checkpoint"):
+                envs.restore_env(0, b"xx")
+            with pytest.raises(ResetNeeded, match="call reset"):
+                envs.step(ZEROS)
+            with make(backend) as others:
+                others.reset(seed=1)
+                saved = others.save_env(0)
+            envs.restore_env(0, saved)
+            assert (envs.step(ZEROS)[0][:, 0] == 1).all()  # the others were reset before
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_rollout_records_the_actions_that_were_stepped(backend):
+    class Changing:
+        """Converted to other actions each time."""
+
+        def __init__(self):
+            self.count = 0
+
+        def __array__(self, dtype=None, copy=None):
+            self.count += 1
+            return np.full(4, self.count, dtype or np.int64)
+
+    with make(backend) as envs:
+        rollout = envs.rollout(3)
+        rollout.start(envs.reset(seed=0)[0])
+        for bad in (None, [0] * 3, "ab"):
+            with pytest.raises((TypeError, ValueError)):
+                rollout.step(bad)
+        assert envs.stats["steps"] == 0 and rollout.t == 0
+        for t in range(3):
+            rollout.step(Changing() if t else [7, 8, 9, 10])
+            assert np.array_equal(rollout.actions[t], rollout.observations[t + 1][:, 1])

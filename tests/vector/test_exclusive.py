@@ -354,3 +354,72 @@ def test_whatever_a_signal_handler_raises_the_next_call_works(backend, kind, tmp
                 assert envs.step([count] * 4)[0][:, :2].tolist() == [[2, count]] * 4
     finally:
         signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.parametrize("backend", ["Python in workers", "caller_steps"])
+def test_an_action_that_cannot_be_sent_steps_nobody(backend):
+    with make(backend) as envs:
+        envs.reset(seed=0)
+        with pytest.raises(TypeError, match="pickle"):
+            envs.step([0, 0, 0, threading.Lock()])
+        assert envs.stats["steps"] == 0
+        assert envs.step([0] * 4)[0][:, 0].tolist() == [1] * 4
+        with pytest.raises(TypeError, match="pickle"):
+            envs.reset(options={"lock": threading.Lock()})
+        assert envs.step([0] * 4)[0][:, 0].tolist() == [2] * 4
+
+
+@pytest.mark.parametrize("backend", ["C in workers", "Python in workers"])
+def test_ctrl_c_while_descriptors_are_sent_never_makes_a_later_call_hang(backend, monkeypatch):
+    import socket
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    with make(backend) as envs:
+        envs.reset(seed=0)
+        with monkeypatch.context() as patched:
+            patched.setattr(socket, "send_fds", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                envs.rollout(3)
+        with pytest.raises(shoal.errors.WorkerDied):  # it had half a message
+            envs.step([0] * 4)
+        assert envs.reset(seed=0)[0][:, 0].tolist() == [0] * 4
+        assert envs.step([0] * 4)[0][:, 0].tolist() == [1] * 4
+
+
+@pytest.mark.parametrize("backend", ["C in workers", "Python in workers", "caller_steps"])
+def test_an_interrupt_at_any_line_of_a_call_leaves_environments_that_work(backend):
+    """A handler may raise between any two lines: here, at the first 60 lines of each call in turn."""
+    import sys
+
+    files = tuple(f"shoal/vector/{name}.py" for name in ("process", "workers")) + ("shoal/process/crew.py",)
+    with make(backend) as envs:
+        envs.reset(seed=0)
+        for call in (lambda: envs.step([0] * 4), envs.reset, lambda: envs.state(0)):
+            for stop_at in range(1, 60, 3):
+                lines = 0
+
+                def trace(frame, event, _, stop_at=stop_at):
+                    nonlocal lines
+                    if not frame.f_code.co_filename.endswith(files):
+                        return None
+                    lines += event == "line"
+                    if lines == stop_at and frame.f_code.co_name not in ("step", "reset", "_world"):
+                        sys.settrace(None)
+                        raise KeyboardInterrupt
+                    return trace
+
+                sys.settrace(trace)
+                try:
+                    call()
+                except KeyboardInterrupt:
+                    pass
+                finally:
+                    sys.settrace(None)
+                try:
+                    envs.step([0] * 4)
+                except shoal.errors.WorkerDied:
+                    pass
+                assert envs.reset(seed=0)[0][:, 0].tolist() == [0] * 4
+                assert envs.step([3] * 4)[0][:, :2].tolist() == [[1, 3]] * 4

@@ -199,7 +199,9 @@ class EnvChunk:
             try:
                 self._core.reset_one(slot, row, local, seed, given, reports)
             except BaseException as error:
-                reports.append((self._plan.first + local, ERROR, Failure.of(error, self._plan.first + local)))
+                if not self._keep_interrupt(error):
+                    number = self._plan.first + local
+                    reports.append((number, ERROR, Failure.of(error, number)))
                 self._core.write_again(slot, row, local, reports)
         self._core.publish_due(slot, row)
         return reports
@@ -234,8 +236,16 @@ class EnvChunk:
             try:
                 answers.append(Frozen(dumps(act(env, local))))
             except BaseException as error:
+                self._keep_interrupt(error)
                 answers.append(Failure.of(error, self._plan.first + local))
         return answers
+
+    def _keep_interrupt(self, error: BaseException) -> bool:
+        """Whether it is the caller's Ctrl-C, which is raised when the other environments are done, too."""
+        if not isinstance(error, KeyboardInterrupt) or hasattr(self._worker, "gate"):
+            return False
+        self.interrupted = error
+        return True
 
     def _copy_produced(self, local: int) -> None:
         """Before a call that may change what an environment gave, such as its own state array."""
@@ -268,8 +278,7 @@ class EnvChunk:
     def failed(self, local: int, error: BaseException, reports: list[Any]) -> Any:
         """An environment raised: reported, or with on_fault="restart" made anew; then its observation."""
         number = self._plan.first + local
-        if isinstance(error, KeyboardInterrupt) and not hasattr(self._worker, "gate"):
-            self.interrupted = error  # the caller's Ctrl-C: raised when the others have stepped, too
+        self._keep_interrupt(error)
         if self._plan.restarts:
             try:
                 with contextlib.suppress(Exception):

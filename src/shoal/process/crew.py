@@ -207,14 +207,23 @@ class Crew:
         if running is None or mail is None:
             return
         count = mail.put(data)
-        self.gates.post(worker, MESSAGE, 0, 0, count)
         until = None if self.limit_s is None else time.monotonic() + self.limit_s
         try:
+            self.gates.post(worker, MESSAGE, 0, 0, count)
             mail.send_rest(partial(_is_there, running, until))
             if fds:
                 socket.send_fds(running.channel, [b"f"], list(fds))
         except (HungUp, OSError):  # it is dead, or has half a message and would wait for ever
             running.send_signal(signal.SIGKILL)
+        except BaseException:  # Ctrl-C: likewise, unless the box held all of it
+            if fds or count > BOX_BYTES:
+                running.send_signal(signal.SIGKILL)
+            raise
+
+    def ask_each(self, messages: Sequence[tuple[Any, ...]]) -> None:
+        """Posts each worker its message; if one cannot be pickled, nobody gets any."""
+        for w, data in enumerate([dumps((name, rest)) for name, *rest in messages]):
+            self.ask_pickled(w, data)
 
     def ask_all(self, name: str, *arguments: Any, fds: Sequence[int] = ()) -> None:
         data = dumps((name, arguments))
@@ -243,7 +252,14 @@ class Crew:
         running, mail = self._running[worker], self._mails[worker]
         if kind == 0 or running is None or mail is None:
             return None
-        return mail.take(count, partial(_is_there, running, until))
+        try:
+            return mail.take(count, partial(_is_there, running, until))
+        except HungUp:
+            raise
+        except BaseException:  # Ctrl-C: the rest of a long message would be taken for the next one
+            if count > BOX_BYTES:
+                running.send_signal(signal.SIGKILL)
+            raise
 
     # -- life and death -------------------------------------------------------------------------------
 

@@ -89,7 +89,7 @@ class NativeChunk:
             self._state["reset"][: self._plan.count] |= self._marked
         for own, shared in zip(self._actions, self._shared_actions, strict=True):
             own[: len(shared)] = shared
-        self._stepper.step_into(None, self._targets(slot, row))
+        self._stepper.step_into(None, self._targets(slot, row), None)
 
     def _targets(self, slot: int, row: int) -> tuple[Any, ...]:
         arrays, ahead = self._slots[slot]

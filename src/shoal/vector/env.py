@@ -154,7 +154,7 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         if episode_stats and info.keeps_log:
             parts = [(self._state["instances"], self._padded // info.agents)]
             infos.told = told(info, self._stepper.fields(0), parts)
-        self._seeded = False
+        self._seeded = self._began = False
         self._flow: _core.Flow | None = None
         if batch_size is not None:
             threads = min(threads, self.num_worlds // self._unit)
@@ -210,8 +210,12 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         mask, others = arguments.reset_mask(options, self.num_envs, self.num_worlds)
         arguments.no_options(others)
         with _core.Operation(self._guard, "reset"):
+            if mask is not None and not self._began and not mask.all():
+                self._hooks.refuse("never reset")
             self._seed(seed, mask)
-            return self._stepper.reset(mask), {}
+            observations = self._stepper.reset(mask)
+            self._began = True
+            return observations, {}
 
     def step(self, *actions: Any) -> Any:
         """`step(actions)` steps every environment; `step()` with what was written into `self.actions`."""
@@ -256,7 +260,8 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
             drawable = bool(self.metadata["render_modes"])
             arguments.render_mode("rgb_array", drawable, self._info.plugin.name)
             raise ValueError('make the environments with render_mode="rgb_array" to draw them')
-        return tuple(self.render_env(env) for env in range(self.num_worlds))
+        with _core.Operation(self._guard, "render"):
+            return tuple(self._picture(env) for env in range(self.num_worlds))
 
     # -- beyond Gymnasium -----------------------------------------------------------------------------
 
@@ -324,15 +329,20 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
             raise TypeError(f"a checkpoint is bytes, got {type(data).__name__}")
         with _core.Operation(self._guard, "restore_env"):
             env = self._env_id(env_id)
-            if not self._seeded and self._flow is None:  # the other environments must be somewhere too
+            if not self._began and self._flow is None:  # the other environments must be somewhere too
+                self._stepper.require_checkpoint(env, data)
                 self._seed(None, None)
                 self._stepper.reset(None)
+                self._began = True
             self._stepper.restore(env, data)
 
     def render_env(self, env_id: int) -> NDArray[np.uint8]:
         """A picture of one environment, [height, width, 3]."""
         with _core.Operation(self._guard, "render_env"):
-            height, width, pixels = self._stepper.render(self._env_id(env_id))
+            return self._picture(env_id)
+
+    def _picture(self, env_id: int) -> NDArray[np.uint8]:
+        height, width, pixels = self._stepper.render(self._env_id(env_id))
         return np.frombuffer(pixels, np.uint8).reshape(height, width, 3)
 
     # -- inside ---------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
 from inspect import signature
@@ -230,7 +231,7 @@ def _spec_of_plugin(env: Any, library: Path, info: PluginInfo) -> EnvSpec | None
         return EnvSpec(
             info.plugin.name,
             entry_point=single_entry_point(library.absolute(), info),
-            vector_entry_point=partial(_make_registered, source),
+            vector_entry_point=_Registered(source),
             max_episode_steps=info.max_episode_steps or None,
         )
     except gymnasium.error.Error:
@@ -240,8 +241,8 @@ def _spec_of_plugin(env: Any, library: Path, info: PluginInfo) -> EnvSpec | None
 def _source(spec: EnvSpec) -> Any:
     """What make_vec made an environment in C from, if the spec is that of one; else None."""
     entry_point: Any = spec.vector_entry_point
-    is_ours = isinstance(entry_point, partial) and entry_point.func is _make_registered
-    return entry_point.args[0] if is_ours else None
+    is_ours = isinstance(entry_point, _Registered)
+    return entry_point.name if is_ours else None
 
 
 def _without_kwargs(spec: EnvSpec) -> EnvSpec:
@@ -334,11 +335,17 @@ def register_bundled() -> None:
             gymnasium.register(
                 id=f"shoal/{name}",
                 entry_point=single_entry_point(library, info),
-                vector_entry_point=partial(_make_registered, name),
+                vector_entry_point=_Registered(name),
                 max_episode_steps=info.max_episode_steps or None,
                 reward_threshold=None if same is None else same.reward_threshold,
             )
 
 
-def _make_registered(name: str, num_envs: int = 1, **options: Any) -> VectorEnv | ProcessVectorEnv:
-    return make_vec(name, num_envs, **options)
+@dataclass(frozen=True)
+class _Registered:
+    """What gymnasium.make_vec calls. Specs that have the same one are equal."""
+
+    name: str
+
+    def __call__(self, num_envs: int = 1, **options: Any) -> VectorEnv | ProcessVectorEnv:
+        return make_vec(self.name, num_envs, **options)

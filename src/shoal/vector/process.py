@@ -44,7 +44,7 @@ from shoal.vector.plans import PluginEnvs, make_plans
 from shoal.vector.plugin_actions import PluginActions
 from shoal.vector.repair import Repair
 from shoal.vector.reports import raise_errors, sort_reports
-from shoal.vector.rollout import Rollout
+from shoal.vector.rollout import Rollout, record
 from shoal.vector.sendrecv import SendRecv
 from shoal.vector.slots import Infos, Lent, copied
 from shoal.vector.workers import NOTHING, Workers
@@ -189,7 +189,7 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         self.batch_size = batch_size
         limit_s = self._limits["step"] or self._limits["reset"]
         self._workers = Workers(division, context, limit_s, self._guard)
-        self._finalizer = weakref.finalize(self, self._workers.close, 0.5)
+        self._finalizer = weakref.finalize(self, _close_forgotten, self._guard, self._workers)
         try:
             facts = self._workers.start()
             self._adopt(facts, division.info, observation_space, action_space)
@@ -311,6 +311,7 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         """Begins a reset; `reset_wait` gives its results."""
         with _core.Operation(self._guard, "reset_async"):
             self._post_reset(seed, options)
+            self._interrupted = False  # somebody will wait for it
 
     def _post_reset(self, seed: Any, options: dict[str, Any] | None) -> None:
         self._require_ready("reset_async")
@@ -332,8 +333,7 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._workers.remember(seeds)
         self._posted: tuple[Any, int] = slot, 0
         self._again = partial(self._workers.post_reset_of, slot.number, 0, seeds, others, mask)
-        self._workers.post_reset(slot.number, 0, seeds, others, mask)
-        self._pending = "reset"
+        self._post("reset", lambda: self._workers.post_reset(slot.number, 0, seeds, others, mask))
 
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
         """The results of `reset_async`; multiprocessing.TimeoutError after `timeout` seconds."""
@@ -358,6 +358,7 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         """Begins a step; `step_wait` gives its results."""
         with _core.Operation(self._guard, "step_async"):
             self._begin_step(actions)
+            self._interrupted = False
 
     def step_wait(self, timeout: float | None = None) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """The results of `step_async`; multiprocessing.TimeoutError after `timeout` seconds."""
@@ -384,10 +385,29 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def _post_step(self, items: Any, into: Rows, row: int) -> None:
         self._posted = into, row
-        self._pending = "step"  # first: Ctrl-C may come in between
-        if not self._workers.post_step(into.number, row, items, self._raises):
+        self._interrupted, self._pending = True, "step"  # first: Ctrl-C may come in between
+        try:
+            is_posted = self._workers.post_step(into.number, row, items, self._raises)
+        except BaseException as error:
+            self._abandon_post("step", error)
+            raise
+        if not is_posted:
             self._pending = None
             self._workers.raise_known()
+
+    def _post(self, kind: str, post: Callable[[], None]) -> None:
+        self._interrupted, self._pending = True, kind
+        try:
+            post()
+        except BaseException as error:
+            self._abandon_post(kind, error)
+            raise
+
+    def _abandon_post(self, kind: str, error: BaseException) -> None:
+        """Posting raised: the next call waits for workers that got it. What cannot be pickled, nobody got."""
+        self._pending = None
+        if not isinstance(error, Exception) or self._workers.crew.busy():
+            self._abandoned = kind
 
     def _step_results(self, reports: list[Any], slot: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         infos, errors = self._sorted(reports, slot) if reports else ({}, [])
@@ -505,6 +525,7 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         """Begins a call; `call_wait` gives its results."""
         with _core.Operation(self._guard, "call_async"):
             self._post_call("call_async", "call", [(name, args, kwargs)] * len(self._workers.parts()))
+            self._interrupted = False
 
     def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
         """The results of `call_async`; multiprocessing.TimeoutError after `timeout` seconds."""
@@ -544,8 +565,7 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._require_ready(name)
         self._catch_up()
         self._posted = self._lender.first, 0
-        self._workers.post_call(kind, parts)
-        self._pending = "call"
+        self._post("call", lambda: self._workers.post_call(kind, parts))
 
     def render(self) -> tuple[Any, ...] | None:
         """What every environment's `render` gives."""
@@ -650,13 +670,14 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
             block = self._lender.block(length, self.single_action_space)
             assert block.memory is not None and block.actions is not None
             shape = length, self.num_envs
+            recorded = blocks(block.actions, *shape)
             rollout = Rollout(
                 blocks(block.memory, length + 1, self.num_envs),
-                blocks(block.actions, *shape),
+                recorded,
                 block.reward[: length * self.num_envs].reshape(shape),
                 block.terminated[: length * self.num_envs].reshape(shape),
                 block.truncated[: length * self.num_envs].reshape(shape),
-                step=partial(self._step_into, block),
+                step=partial(self._step_into, block, recorded),
                 moves=self._moves_made,
                 guard=self._guard,
             )
@@ -672,10 +693,13 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
             )
         return self._moves
 
-    def _step_into(self, block: Rows, t: int, actions: Any) -> dict[str, Any]:
+    def _step_into(self, block: Rows, recorded: Any, t: int, actions: Any) -> dict[str, Any]:
         self._catch_up()
         row = t * self.num_envs
-        self._post_step(self._taken(actions), block, row)
+        items = self._taken(actions)
+        shared = self._actions.shared if items is None else None
+        record(recorded, t, actions if shared is None else shared)
+        self._post_step(items, block, row)
         reports, _ = self._finish("step", None)
         infos, errors = self._sorted(reports, block)
         raise_errors(errors, None)
@@ -714,6 +738,7 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
             env = arguments.env_id(env_id, self.num_worlds)
             self._catch_up()
             if method == "restore" and not self._began:  # the other environments must be somewhere too
+                self._workers.ask_owner(env, "stepper", "require_checkpoint", *rest)
                 self._post_reset(None, None)
                 self._finish("reset", None)
             answer = self._workers.ask_owner(env, "stepper", method, *rest)
@@ -775,8 +800,9 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
             self._workers.settle(max(limit / 2, limit - 0.5))  # then they are asked to end
         self._workers.close(max(0.0, limit - (time.monotonic() - begin)))
         self._actions.close()
-        if self._pending is not None and not self._interrupted:  # last: a warning may be made an error
-            logger.warn(f"Calling `close` while waiting for a pending call to `{self._pending}` to complete.")
+        pending, self._pending = self._pending, None
+        if pending is not None and not self._interrupted:  # last: a warning may be made an error
+            logger.warn(f"Calling `close` while waiting for a pending call to `{pending}` to complete.")
 
     def __enter__(self) -> ProcessVectorEnv:
         return self
@@ -809,6 +835,8 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
             )
         if self._interrupted and self._pending is not None:
             self._pending, self._abandoned, self._interrupted = None, self._pending, False
+        if self._workers.is_asking:
+            self._workers.catch_up()
         if self._pending is not None:
             raise AlreadyPendingCallError(
                 f"Calling `{name}` while waiting for a pending call to `{self._pending}` to complete.",
@@ -823,3 +851,12 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         if self._repair.lost and name != "async_reset":
             raise next(iter(self._repair.lost.values()))
         return self._flight
+
+
+def _close_forgotten(guard: _core.Guard, workers: Workers) -> None:
+    """For environments that nobody closed. At exit, a daemon thread may be inside a call, and stays there."""
+    with _core.Closing(guard) as is_first:
+        if is_first and guard.wait_until_free(0.5):
+            workers.close(0.5)
+        elif is_first:
+            workers.crew.kill()

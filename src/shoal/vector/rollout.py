@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from shoal import _core
 from shoal.errors import ShoalError
 
-__all__ = ["Rollout"]
+__all__ = ["Rollout", "record"]
 
 
 class Rollout:
@@ -42,7 +42,6 @@ class Rollout:
         self.observations, self.actions = observations, actions
         self.rewards, self.terminated, self.truncated = rewards, terminated, truncated
         self.length = len(rewards)
-        self._one_array: NDArray[Any] | None = actions if isinstance(actions, np.ndarray) else None
         self.t: int | None = None
         """The row the next step fills; None before start."""
         self._step, self._moves = step, moves
@@ -80,18 +79,19 @@ class Rollout:
                     "elsewhere, or a step raised. Call start(observation) with what reset or the last step "
                     "returned"
                 )
-            info = self._step(t, actions)  # checks the actions
-            if self._one_array is not None:
-                self._one_array[t] = actions
-            else:
-                for block, part in _pairs(self.actions, actions, "the actions"):
-                    block[t] = part
+            info = self._step(t, actions)  # checks the actions and records them
             self._here, self.t = self._here + 1, t + 1
             return info
 
     def __repr__(self) -> str:
         at = "not started" if self.t is None else f"at step {self.t}"
         return f"<Rollout of {self.length} steps x {self.rewards.shape[1]} rows, {at}>"
+
+
+def record(blocks: Any, t: int, actions: Any) -> None:
+    """Copies the actions of step `t` into their blocks."""
+    for block, part in _pairs(blocks, actions, "the actions"):
+        block[t] = part
 
 
 def _pairs(blocks: Any, value: Any, what: str) -> list[tuple[NDArray[Any], Any]]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -96,9 +95,18 @@ def make_single(library: Path, *, render_mode: str | None = None, **options: Any
 
 def single_entry_point(library: Path, info: PluginInfo) -> Any:
     """What `gymnasium.make` calls. Its metadata tells Gymnasium which render modes need no wrapper."""
-    entry_point: Any = partial(make_single, library)
-    entry_point.metadata = _metadata(info)
-    return entry_point
+    return SingleMaker(library, _metadata(info))
+
+
+@dataclass(frozen=True)
+class SingleMaker:
+    """Makes the environment in a compiled plug-in. Specs that have the same one are equal."""
+
+    library: Path
+    metadata: dict[str, Any]
+
+    def __call__(self, **keywords: Any) -> SingleEnv:
+        return make_single(self.library, **keywords)
 
 
 def _metadata(info: PluginInfo) -> dict[str, Any]:

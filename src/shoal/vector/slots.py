@@ -169,16 +169,19 @@ def native_rollout(
     reward, *flags = (segment.rows(name, length) for name in ("reward", "terminated", "truncated"))
     segment.close()  # the arrays keep the memory
 
-    rows: dict[int, tuple[NDArray[Any], ...]] = {}  # views that were made once need not be made again
+    # Views that were made once need not be made again: results, and actions as they were stepped.
+    rows: dict[int, tuple[tuple[NDArray[Any], ...], tuple[NDArray[Any], ...]]] = {}
 
     def step(t: int, given: Any) -> dict[str, Any]:
+        if given is None:
+            raise TypeError("rollout.step takes the actions, found None; nothing was stepped")
         row = rows.get(t)
         if row is None:
             seen = (block[t + 1] for block in observations)
-            row = (*seen, reward[t], flags[0][t], flags[1][t])
+            row = (*seen, reward[t], flags[0][t], flags[1][t]), tuple(block[t : t + 1] for block in actions)
             if length <= _VIEWS_KEPT:
                 rows[t] = row
-        stepper.step_into(given, row)
+        stepper.step_into(given, *row)
         return {}
 
     return Rollout(

@@ -86,6 +86,9 @@ class Workers:
         self._dropped: list[tuple[int, Segment]] = []
         self.lost: dict[int, WorkerDied] = {}
         """Workers whose death was raised and not yet mended."""
+        self._guard = guard
+        self.is_asking = False
+        """Whether a question is under way that no command knows of."""
         self._kept = Outcome()
         """What a wait that was cut short had heard already, and deaths nobody was told of yet."""
         self._seeds: list[int | None] = [None] * division.num_worlds
@@ -153,6 +156,8 @@ class Workers:
             self._tell_all("drop", [number for number, _ in dropped])
             for _, old in dropped:
                 old.close()
+            if self.local is not None:
+                self.local.on_drop([number for number, _ in dropped])
         # A replacement needs it too, so the descriptor stays ours as long as it is in use.
         self._blocks[number] = (Segment.from_fileno(reopen(segment.fileno(), True)), rows, ahead)
         if self._bound is None:
@@ -166,8 +171,6 @@ class Workers:
         block = self._blocks.pop(number, None)
         if block is not None:  # closed when they are told: it may be on its way to a replacement just now
             self._dropped.append((number, block[0]))
-            if self.local is not None:
-                self.local.on_drop([number])
 
     # -- commands -------------------------------------------------------------------------------------
 
@@ -178,13 +181,15 @@ class Workers:
                 return False
         elif raises and not self.crew.gates.all_live:
             return False
-        else:
-            for w, plan in enumerate(self.crew.plans):
-                self.crew.ask(w, "step", slot, row, items[plan.first : plan.first + plan.count])
+        mine: Any = None
+        if items is not None:
+            if self.local is not None:
+                # Copied as a message copies: an environment may keep or change what it is given.
+                mine = copy.deepcopy(items[self._local_first :])
+            parts = (items[plan.first : plan.first + plan.count] for plan in self.crew.plans)
+            self.crew.ask_each([("step", slot, row, part) for part in parts])
         if self.local is not None:
             local = self.local
-            # Copied as a message copies: an environment may keep or change what it is given.
-            mine = None if items is None else copy.deepcopy(items[self._local_first :])
             self._local_call = lambda: local.step(slot, row, mine)
         return True
 
@@ -194,6 +199,7 @@ class Workers:
         for w in self.crew.gates.dead():
             self.crew.bury(w)
         self.lost.update(self.crew.gone)
+        self._guard.require_not_closing()  # which forgets deaths
         raise next(iter(self.lost.values()))
 
     @property
@@ -206,8 +212,8 @@ class Workers:
         self._seeds = [old if new is None else new for old, new in zip(self._seeds, seeds, strict=True)]
 
     def post_reset(self, slot: int, row: int, seeds: list[int | None], options: Any, mask: Any) -> None:
-        for w in range(self.crew.size):
-            self.post_reset_of(slot, row, seeds, options, mask, w)
+        arguments = (slot, row, seeds, options, mask)
+        self.crew.ask_each([self._reset_message(*arguments, w) for w in range(self.crew.size)])
         if self.local is not None:
             local, part = self.local, self.parts()[-1]
             chosen = None if mask is None else mask[part].tolist()
@@ -216,9 +222,13 @@ class Workers:
     def post_reset_of(
         self, slot: int, row: int, seeds: list[int | None], options: Any, mask: Any, w: int
     ) -> None:
+        self.crew.ask(w, *self._reset_message(slot, row, seeds, options, mask, w))
+
+    def _reset_message(
+        self, slot: int, row: int, seeds: list[int | None], options: Any, mask: Any, w: int
+    ) -> tuple[Any, ...]:
         part = self.parts()[w]
-        chosen = None if mask is None else mask[part].tolist()
-        self.crew.ask(w, "reset", slot, row, seeds[part], options, chosen)
+        return "reset", slot, row, seeds[part], options, None if mask is None else mask[part].tolist()
 
     def parts(self) -> list[slice]:
         """The environments of each chunk."""
@@ -226,8 +236,7 @@ class Workers:
         return [slice(plan.first, plan.first + plan.count) for plan in plans]
 
     def post_call(self, kind: str, arguments_of: list[tuple[Any, ...]]) -> None:
-        for w in range(self.crew.size):
-            self.crew.ask(w, kind, *arguments_of[w])
+        self.crew.ask_each([(kind, *arguments_of[w]) for w in range(self.crew.size)])
         if self.local is not None:
             method = getattr(self.local, f"on_{kind}")
             self._local_call = lambda: method(*arguments_of[-1])
@@ -246,8 +255,18 @@ class Workers:
     def ask_owner(self, env_id: int, name: str, method: str, *rest: Any) -> Any:
         """Asks the worker of one environment, and gives its answer."""
         w = self.owner(env_id)
+        self.is_asking = True
         self.crew.ask(w, name, method, env_id - self.parts()[w].start, *rest)
-        return self._checked(self.wait(None)).answers.get(w)
+        outcome = self.wait(None)
+        self.is_asking = False
+        return self._checked(outcome).answers.get(w)
+
+    def catch_up(self) -> None:
+        """After a question whose answer was not awaited, for Ctrl-C came: waits for all who live."""
+        self.is_asking = False
+        outcome = Outcome()
+        self._wait(outcome, self._limit_s, None, None, time.monotonic())
+        self._kept.faults.update(outcome.faults)
 
     def owner(self, env_id: int) -> int:
         """The worker of an environment; as many as there are for the caller's own."""
@@ -258,9 +277,11 @@ class Workers:
         if w == self.crew.size:
             assert self.local is not None
             return self.local.on_look(local)
+        self.is_asking = True
         self.crew.ask(w, "look", local)
         outcome = Outcome()
         self._wait(outcome, self._limit_s, None, w, time.monotonic())
+        self.is_asking = False
         found: list[Any] = self._checked(outcome).answers[w]
         if not self._native:
             return found
@@ -277,8 +298,10 @@ class Workers:
 
     def _tell_all(self, name: str, *arguments: Any, fds: Sequence[int] = ()) -> None:
         """A message to every worker, answered, on the way to a command that will find out who is gone."""
+        self.is_asking = True
         self.crew.ask_all(name, *arguments, fds=fds)
         outcome = self.wait(self._limit_s)
+        self.is_asking = False
         self._kept.faults.update(outcome.faults)
         self._checked(Outcome(outcome.answers))
 
