@@ -131,8 +131,9 @@ def test_a_name_that_is_no_c_identifier_is_refused(name, tmp_path):
 def test_a_directory_that_exists_is_left_alone(tmp_path):
     (tmp_path / "my_env").mkdir()
     (tmp_path / "my_env" / "my_env.c").write_text("precious")
-    with pytest.raises(FileExistsError, match=str(tmp_path / "my_env")):
+    with pytest.raises(FileExistsError) as refused:
         new("my_env", tmp_path)
+    assert str(refused.value) == f"{tmp_path / 'my_env'} exists already; choose another name, or remove it"
     assert (tmp_path / "my_env" / "my_env.c").read_text() == "precious"
     assert len(list((tmp_path / "my_env").iterdir())) == 1
 

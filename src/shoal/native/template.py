@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import re
 from pathlib import Path
 
@@ -25,8 +24,7 @@ def new(name: str, directory: Path) -> list[Path]:
     try:
         target.mkdir()
     except FileExistsError:
-        message = "exists already; choose another name, or remove it"
-        raise FileExistsError(errno.EEXIST, message, str(target)) from None
+        raise FileExistsError(f"{target} exists already; choose another name, or remove it") from None
     written = [target / f"{name}.c", target / "README.md"]
     for template, path in zip(("template.c", "template.md"), written, strict=True):
         path.write_text(_named(Path(__file__).with_name(template).read_text(), name))
