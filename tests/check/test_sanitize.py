@@ -32,23 +32,30 @@ FOUND = {
     "a read past the struct": (
         "envs->rewards[env] = (double)self[env == 7].place;",
         "STEP",
-        r"AddressSanitizer: use-after-poison, a read of 8 bytes at offset 0 past the end of its struct "
-        r"\(environment 7\)",
+        r"AddressSanitizer: use-after-poison, a read of 8 bytes; the first byte out of bounds is at offset 8 "
+        r"of its struct \(environment 7\), which has 8 bytes\n",
         "step_one",
     ),
     "a write past the struct": (
         "if (env == 7) ((char *)self)[sizeof *self + 2] = 1;",
         "STEP",
-        r"AddressSanitizer: use-after-poison, a write of 1 byte at offset 2 past the end of its struct "
-        r"\(environment 7\)",
+        r"AddressSanitizer: use-after-poison, a write of 1 byte; the first byte out of bounds is at offset "
+        r"10 of its struct \(environment 7\), which has 8 bytes\n",
         "step_one",
     ),
     "a write past an observation": (
-        "if (env == 3) memset(row, 0, 17);",
+        "if (env == 3) memset(row, 0, 19);",
         "SHOW",
-        r"AddressSanitizer: use-after-poison, a write of 17 bytes at offset 0 past the end of observation "
-        r"field 'place' \(environment 3\)",
+        r"AddressSanitizer: use-after-poison, a write of 19 bytes; the first byte out of bounds is at offset "
+        r"16 of observation field 'place' \(environment 3\), which has 16 bytes\n",
         "show",
+    ),
+    "a write across the end of the struct": (
+        "int64_t one = 1; if (env == 7) memcpy((char *)self + 4, &one, 8);",
+        "STEP",
+        r"AddressSanitizer: \S+, a write of 8 bytes; the first byte out of bounds is at offset 8 of "
+        r"its struct \(environment 7\), which has 8 bytes\n",
+        "step_one",
     ),
     "undefined behaviour": (
         "volatile int32_t large = INT32_MAX; large = large + 1;",
@@ -130,12 +137,14 @@ def test_another_system_is_named(monkeypatch):
 def test_an_address_is_named_by_the_nearest_memory_and_one_far_away_is_not():
     regions = [Region("its struct", f"environment {i}", 0x10000 * i, 0x10000 * i + 64) for i in (16, 32)]
     for address, text in (
-        (16 * 0x10000 + 64, " at offset 0 past the end of its struct (environment 16)"),
-        (32 * 0x10000 - 4, " at offset -4 before the beginning of its struct (environment 32)"),
+        (16 * 0x10000 + 64, "; the first byte out of bounds is at offset 64 of its struct (environment 16)"),
+        (16 * 0x10000 + 61, "; the first byte out of bounds is at offset 64 of its struct (environment 16)"),
+        (32 * 0x10000 - 4, "; the first byte out of bounds is 4 bytes before its struct (environment 32)"),
         (0x7FFF00000000, ""),
     ):
         report = f"ERROR: AddressSanitizer: use-after-poison on address {address:#x}\nWRITE of size 4 at\n"
         found = explain_report(report, Path("/walk.so"), regions)
         assert found is not None
-        assert found.splitlines()[0] == f"AddressSanitizer: use-after-poison, a write of 4 bytes{text}"
+        size = ", which has 64 bytes" if text else ""
+        assert found.splitlines()[0] == f"AddressSanitizer: use-after-poison, a write of 4 bytes{text}{size}"
     assert explain_report("hello", Path("/walk.so"), regions) is None

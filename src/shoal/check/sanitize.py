@@ -84,10 +84,10 @@ def explain_report(text: str, library: Path, regions: Sequence[Region]) -> str |
     if address is not None:
         found = f"AddressSanitizer: {address[1]}"
         if access is not None:
-            size = "1 byte" if access[2] == "1" else f"{access[2]} bytes"
-            found += f", a {access[1].lower()} of {size}"
+            found += f", a {access[1].lower()} of {_count_bytes(int(access[2]))}"
         if address[2] is not None:
-            found += _name_address(int(address[2], 16), regions)
+            size_of_access = int(access[2]) if access is not None else 1
+            found += _name_address(int(address[2], 16), size_of_access, regions)
         begin = address.start()
     elif undefined is not None:
         found, begin = f"undefined behaviour: {undefined[1]}", undefined.start()
@@ -98,13 +98,23 @@ def explain_report(text: str, library: Path, regions: Sequence[Region]) -> str |
     return f"{found}\n{locate(library, [(path, int(offset, 16)) for path, offset in frames])}"
 
 
-def _name_address(address: int, regions: Sequence[Region]) -> str:
-    """Which environment's memory an address is next to."""
+def _name_address(address: int, size: int, regions: Sequence[Region]) -> str:
+    """Which environment's memory an access is next to.
+
+    For a call such as memset, the report has the size of the whole access and the address of the first byte
+    that is out of bounds; for a single instruction, the address at which the access begins.
+    """
     near = min(regions, key=lambda one: max(one.begin - address, address - one.end + 1), default=None)
     if near is None or not near.begin - (1 << 16) <= address < near.end + (1 << 16):
         return ""
-    if address >= near.end:
-        return f" at offset {address - near.end} past the end of {near.array} ({near.environments})"
+    memory = f"{near.array} ({near.environments}), which has {_count_bytes(near.end - near.begin)}"
     if address < near.begin:
-        return f" at offset {address - near.begin} before the beginning of {near.array} ({near.environments})"
+        return f"; the first byte out of bounds is {_count_bytes(near.begin - address)} before {memory}"
+    if address + size > near.end:
+        offset = max(address, near.end) - near.begin
+        return f"; the first byte out of bounds is at offset {offset} of {memory}"
     return f" inside {near.array} ({near.environments})"
+
+
+def _count_bytes(number: int) -> str:
+    return "1 byte" if number == 1 else f"{number} bytes"
