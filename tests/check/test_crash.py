@@ -49,6 +49,13 @@ def test_a_crash_in_reset_names_reset(run_check):
 
 @needs_compiler
 @needs_addr2line
+def test_a_crash_in_describe_names_describe(run_check):
+    _, report = run_check(DESCRIBE="*(volatile int *)8 = 1;")
+    assert "SIGSEGV in describe: " in report and f"walk.c:{line_of('DESCRIBE')}" in report
+
+
+@needs_compiler
+@needs_addr2line
 @pytest.mark.skipif(sys.platform != "linux", reason="what a handler learns differs by system")
 def test_a_call_through_a_null_pointer_names_the_caller(run_check):
     _, report = run_check(STEP="void (*volatile missing)(void) = 0; missing();")
@@ -66,12 +73,13 @@ def test_an_overflow_of_the_stack_is_named(run_check):
 
 @needs_compiler
 @needs_addr2line
-@pytest.mark.parametrize("slot", ["STEP", "RESET"])
+@pytest.mark.parametrize("slot", ["STEP", "RESET", "DESCRIBE"])
 def test_an_endless_loop_is_reported_with_its_function_and_ends_the_checks(slot, run_check, monkeypatch):
     monkeypatch.setattr("shoal.check.subject.CALL_LIMIT_S", 1)
-    status, report = run_check(**{slot: "for (volatile int64_t i = 0;; i++) self->place ^= i;"})
+    status, report = run_check(**{slot: "for (volatile int64_t i = 0;; i++) i ^= 1;"})
     assert status == 1
-    call, function = {"STEP": ("step", "step_one"), "RESET": ("reset", "reset_one")}[slot]
+    call = slot.lower()
+    function = call if slot == "DESCRIBE" else f"{call}_one"
     assert f"        {call} did not return within 1 s: is there an endless loop?\n" in report
     assert re.search(rf" in {function}, .*walk\.c:{line_of(slot)}\n", report), report
     assert "checks were not run because of this" in report

@@ -102,6 +102,21 @@ def test_a_row_that_is_not_written_or_is_read_back_is_named(line, instead, messa
     assert message in str(failed.value)
 
 
+# Each gives other bytes in a second run, whatever the result arrays hold.
+NOT_DETERMINISTIC = [
+    {"GLOBAL": "#include <stdlib.h>", "SHOW": "if (env == 4) row[1] = rand() % 1000;"},
+    {"GLOBAL": "static int64_t all;", "STEP": "if (env == 4) envs->rewards[env] = (double)all++;"},
+]
+
+
+@needs_compiler
+@pytest.mark.parametrize("changes", NOT_DETERMINISTIC, ids=["rand", "a global"])
+def test_a_plug_in_that_is_not_deterministic_is_not_blamed_for_its_rows(changes, find_problem):
+    problem = find_problem("memory", **changes)
+    assert problem is not None and problem.startswith("it is not deterministic"), problem
+    assert re.search(r"differ (after reset|at step 1), .*, environment 4; does it use rand\(\)", problem)
+
+
 @needs_compiler
 @pytest.mark.parametrize("lanes", [1, 4, 64])
 def test_a_good_plug_in_damages_nothing_however_many_lanes_it_has(lanes, find_problem):

@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
-from shoal.check.guards import guard_trace
+from shoal.check.memory import memory
 from shoal.check.subject import CheckFailed, Subject, Watched
 from shoal.check.traces import (
     Moment,
@@ -44,39 +44,8 @@ def _require_same(found: Trace, expected: Trace, agents: int, message: str) -> N
 
 def loads(subject: Subject) -> None:
     """It loads, describes itself and starts."""
+    subject.describe()
     subject.make(1).close()
-
-
-def memory(subject: Subject) -> None:
-    """It writes every byte of its rows and nothing outside its own memory."""
-    info = subject.describe()
-    agents, steps = info.agents, count_steps(info, _ENVS, _STEPS)
-    (low, resets), (high, _) = (guard_trace(subject, _ENVS, steps, fill) for fill in (0x00, 0xFF))
-    for one, other, was_reset in zip(low, high, resets, strict=True):
-        stepped = ~np.repeat(was_reset, agents)
-        for name, array in one.results.items():
-            counts = np.ones(len(stepped), bool) if name.startswith("observation") else stepped
-            flat, wanted = (_to_bytes(each) for each in (array, other.results[name]))
-            row = _first_row((flat != wanted).any(axis=1) & counts)
-            if row is None:
-                continue
-            call = "step" if stepped[row] else "reset"
-            where = f"{one.when}, {name}, {name_row(row, agents)}"
-            shape = (-1, array.dtype.itemsize)
-            missing = ((flat[row] == 0x00) & (wanted[row] == 0xFF)).reshape(shape).all(axis=1)
-            if missing.any():
-                raise CheckFailed(
-                    f"{call} does not write its whole row: {where}, element {int(missing.argmax())} of "
-                    f"{len(missing)} keeps what was there before"
-                )
-            raise CheckFailed(
-                f"{call} gives another result if the result arrays hold other bytes before it: {where}; "
-                "write every byte of a row, and never read from it"
-            )
-
-
-def _to_bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
-    return np.ascontiguousarray(array).reshape(len(array), -1).view(np.uint8)
 
 
 def _first_row(wrong: NDArray[np.bool_]) -> int | None:
