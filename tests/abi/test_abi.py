@@ -143,6 +143,7 @@ def test_the_structs_that_shoal_check_uses_are_those_of_the_header(tmp_path):
     from shoal.check import abi
 
     structs = {"shoal_envs": abi.Envs, "shoal_entry_v1": abi.Entry, "shoal_value": abi.Value}
+    structs["shoal_observe_v1"] = abi.Observe
     lines = [f'_Static_assert(sizeof(shoal_rng) == {abi.RNG_BYTES}, "shoal_rng");']
     for name, struct in structs.items():
         lines.append(f'_Static_assert(sizeof({name}) == {ctypes.sizeof(struct)}, "{name}");')
@@ -150,7 +151,7 @@ def test_the_structs_that_shoal_check_uses_are_those_of_the_header(tmp_path):
             offset = getattr(struct, field).offset
             lines.append(f'_Static_assert(offsetof({name}, {field}) == {offset}, "{name}.{field}");')
     source = tmp_path / "same.c"
-    source.write_text("#include <shoal/env.h>\n#include <stddef.h>\n" + "\n".join(lines) + "\n")
+    source.write_text("#include <shoal/ext/observe.h>\n#include <stddef.h>\n" + "\n".join(lines) + "\n")
     command = [C_COMPILERS[0], "-std=c11", f"-I{INCLUDE}", "-fsyntax-only", str(source)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

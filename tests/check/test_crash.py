@@ -73,7 +73,7 @@ def test_an_overflow_of_the_stack_is_named(run_check):
 
 @needs_compiler
 @needs_addr2line
-@pytest.mark.parametrize("slot", ["STEP", "RESET", "DESCRIBE"])
+@pytest.mark.parametrize("slot", ["STEP", "RESET", "DESCRIBE", "OBSERVE"])
 def test_an_endless_loop_is_reported_with_its_function_and_ends_the_checks(slot, run_check, monkeypatch):
     monkeypatch.setattr("shoal.check.subject.CALL_LIMIT_S", 1)
     status, report = run_check(**{slot: "for (volatile int64_t i = 0;; i++) i ^= 1;"})

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ctypes import CFUNCTYPE, POINTER, c_char_p, c_double, c_int64, c_uint32, c_uint64, c_void_p
 from typing import Any
 
-__all__ = ["RNG_BYTES", "Entry", "Envs", "Value", "find_entry", "to_values"]
+__all__ = ["RNG_BYTES", "Entry", "Envs", "Observe", "Value", "find_entry", "find_observe", "to_values"]
 
 RNG_BYTES = 40  # sizeof(shoal_rng)
 
@@ -46,14 +46,26 @@ class Entry(ctypes.Structure):
         ("reset", CFUNCTYPE(None, POINTER(Envs), c_uint64, c_uint64)),
         ("step", CFUNCTYPE(None, POINTER(Envs), c_uint64, c_uint64)),
         ("close", CFUNCTYPE(None, POINTER(Envs), c_uint64)),
-        ("get_extension", c_void_p),
+        ("get_extension", CFUNCTYPE(c_void_p, c_char_p)),
     ]
+
+
+class Observe(ctypes.Structure):
+    """shoal_observe_v1 of include/shoal/ext/observe.h."""
+
+    _fields_ = [("observe", CFUNCTYPE(None, POINTER(Envs), c_uint64, c_uint64))]
 
 
 def find_entry(library: str) -> tuple[ctypes.CDLL, Any]:
     """The loaded library and its `shoal_entry`, which lives as long as the library does."""
     loaded = ctypes.CDLL(library)
     return loaded, Entry.in_dll(loaded, "shoal_entry")
+
+
+def find_observe(entry: Any) -> Any:
+    """The function of shoal.observe/1; None if the plug-in does not have it."""
+    address = entry.get_extension(b"shoal.observe/1") if entry.get_extension else None
+    return None if address is None else Observe.from_address(address).observe
 
 
 def to_values(options: Sequence[int | float | str]) -> Any:

@@ -19,12 +19,12 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from shoal.check.abi import RNG_BYTES, Envs, find_entry, to_values
+from shoal.check.abi import RNG_BYTES, Envs, find_entry, find_observe, to_values
 from shoal.check.subject import CheckFailed, Region, Subject
 from shoal.check.traces import Moment, Moves, Trace, name_array
 from shoal.native.plugin import PluginInfo, rng_words
 
-__all__ = ["guard_trace"]
+__all__ = ["GuardedEnvs", "Pieces", "collect", "guard_trace", "play"]
 
 _GUARD, _LINE = 0xA5, 64
 _LEAST, _MOST = 256, 1 << 14
@@ -91,15 +91,24 @@ def _count(number: int) -> str:
 
 
 class GuardedEnvs:
-    """`num_envs` environments whose memory has guard bytes; every call looks for damage."""
+    """`num_envs` environments whose memory has guard bytes; every call looks for damage.
 
-    def __init__(self, subject: Subject, num_envs: int) -> None:
+    With `in_one_block`, there are guard bytes around all environments only, so that calls can have any range.
+    """
+
+    def __init__(self, subject: Subject, num_envs: int, in_one_block: bool = False) -> None:
         self._subject = subject
         self.info = info = subject.describe()
-        self.num_envs, self._lanes = num_envs, info.lanes
-        self.blocks = -(-num_envs // info.lanes)
+        self.num_envs, self.per_block = num_envs, info.lanes
+        if in_one_block:
+            self.per_block = -(-num_envs // info.lanes) * info.lanes
+        self.blocks = -(-num_envs // self.per_block)
         self._library, self._entry = find_entry(str(subject.library))
-        rows = info.lanes * info.agents
+        self._functions = {
+            **{name: getattr(self._entry, name) for name in ("init", "reset", "step", "close")},
+            "observe": find_observe(self._entry),
+        }
+        rows = self.per_block * info.agents
 
         def pieces(name: str, size: int) -> Pieces:
             return Pieces(name, size, self.blocks)
@@ -110,14 +119,14 @@ class GuardedEnvs:
                 for field in fields
             ]
 
-        self.instances = pieces("its struct", info.lanes * info.instance_bytes)
-        self.rng = pieces("its generator (rng)", info.lanes * RNG_BYTES)
+        self.instances = pieces("its struct", self.per_block * info.instance_bytes)
+        self.rng = pieces("its generator (rng)", self.per_block * RNG_BYTES)
         self.observations = field_pieces("observation", info.observations)
         self.actions = field_pieces("action", info.actions)
         self.rewards = pieces("reward", rows * 8)
         self.terminated = pieces("terminated", rows)
         self.truncated = pieces("truncated", rows)
-        self.reset_flags = pieces("reset", info.lanes)
+        self.reset_flags = pieces("reset", self.per_block)
         self.results = [*self.observations, self.rewards, self.terminated, self.truncated]
         self.inputs = [*self.actions, self.reset_flags]
         self.all = [self.instances, self.rng, *self.results, *self.inputs]
@@ -158,7 +167,10 @@ class GuardedEnvs:
         ]
 
     def name_block(self, block: int) -> str:
-        first, last = block * self._lanes, min(self.num_envs, (block + 1) * self._lanes) - 1
+        return self.name_envs(block * self.per_block, self.per_block)
+
+    def name_envs(self, first: int, count: int) -> str:
+        last = max(first, min(self.num_envs, first + count) - 1)
         return f"environment {first}" if first == last else f"environments {first} to {last}"
 
     def fill_results(self, fill: int) -> None:
@@ -169,28 +181,51 @@ class GuardedEnvs:
         self._seed(0)
         self._forbid()
         for env in range(self.num_envs if self._entry.init else 0):
-            refusal = self._call("init", env // self._lanes, env)
+            refusal = self._call("init", env // self.per_block, env)
             if refusal is not None:
                 raise CheckFailed(f"init of environment {env}: {refusal.decode(errors='replace')}")
         self._require_undamaged("init")
 
     def reset(self, seed: int) -> None:
         self._seed(seed)
+        self.reset_range(0, self.num_envs)
+
+    def reset_range(self, begin: int, end: int) -> None:
+        """Resets these environments, whose generators go on."""
         self._forbid()
-        for env in range(self.num_envs):
-            self._call("reset", env // self._lanes, env, env + 1)
+        for env in range(begin, end):
+            self._call("reset", env // self.per_block, env, env + 1)
         self._require_undamaged("reset")
 
-    def step(self, actions: Sequence[NDArray[Any]], resets: NDArray[np.bool_]) -> None:
-        rows = self.blocks * self._lanes
+    @property
+    def can_observe(self) -> bool:
+        return self._functions["observe"] is not None
+
+    def observe(self, begin: int, end: int) -> None:
+        """Observes a range that is in one block."""
+        self._forbid()
+        self._call("observe", begin // self.per_block, begin, end)
+        for damage in [one.find_damage() for one in self.all]:
+            if damage is not None:
+                raise CheckFailed(f"observe({begin}, {end}) wrote {damage[1]}")
+
+    def write_inputs(
+        self, actions: Sequence[NDArray[Any]], resets: NDArray[np.bool_]
+    ) -> list[NDArray[np.uint8]]:
+        """Writes actions and reset flags; the bytes of each of `inputs`."""
+        rows = self.blocks * self.per_block
         given = [_pad(action, rows * self.info.agents) for action in actions] + [_pad(resets, rows)]
         for one, values in zip(self.inputs, given, strict=True):
             one.write(values)
+        return given
+
+    def step(self, actions: Sequence[NDArray[Any]], resets: NDArray[np.bool_]) -> None:
+        given = self.write_inputs(actions, resets)
         self.truncated.write(0)
         self._forbid()
         for block in range(self.blocks):
-            begin = block * self._lanes
-            self._call("step", block, begin, min(self.num_envs, begin + self._lanes))
+            begin = block * self.per_block
+            self._call("step", block, begin, min(self.num_envs, begin + self.per_block))
         self._require_undamaged("step")
         for one, values in zip(self.inputs, given, strict=True):
             changed = np.flatnonzero(one.read() != values)
@@ -201,18 +236,18 @@ class GuardedEnvs:
     def close(self) -> None:
         self._forbid()
         for env in range(self.num_envs if self._entry.close else 0):
-            self._call("close", env // self._lanes, env)
+            self._call("close", env // self.per_block, env)
         self._require_undamaged("close")
 
     def _seed(self, seed: int) -> None:
         """Seeds environment i with `seed + i`."""
-        words = [rng_words(seed + env) for env in range(self.blocks * self._lanes)]
+        words = [rng_words(seed + env) for env in range(self.blocks * self.per_block)]
         self.rng.write(np.array(words, np.uint64).reshape(-1).view(np.uint8))
 
     def _call(self, name: str, block: int, *numbers: int) -> Any:
         envs = self._envs[block]
         table = bytes(envs)
-        result = self._subject.watch(getattr(self._entry, name), name)(ctypes.byref(envs), *numbers)
+        result = self._subject.watch(self._functions[name], name)(ctypes.byref(envs), *numbers)
         if bytes(envs) != table:
             raise CheckFailed(f"{name} of {self.name_block(block)} changed *envs, which belongs to the host")
         return result
@@ -252,15 +287,15 @@ def guard_trace(
     envs.start()
     envs.fill_results(fill)
     envs.reset(seed=3)
-    trace, resets = [_collect("after reset", envs, is_reset=True)], [np.ones(num_envs, bool)]
-    for was_reset in _steps(envs, steps, fill):
+    trace, resets = [collect("after reset", envs, is_reset=True)], [np.ones(num_envs, bool)]
+    for was_reset in play(envs, steps, fill):
         resets.append(was_reset)
-        trace.append(_collect(f"at step {len(trace)}", envs))
+        trace.append(collect(f"at step {len(trace)}", envs))
     envs.close()
     return trace, resets
 
 
-def _steps(envs: GuardedEnvs, steps: int, fill: int) -> Iterator[NDArray[np.bool_]]:
+def play(envs: GuardedEnvs, steps: int, fill: int) -> Iterator[NDArray[np.bool_]]:
     """Steps all environments, yields which of them were reset; every other one is also reset at random."""
     info = envs.info
     moves, chance = Moves(info.actions, 3), np.random.default_rng(3)
@@ -284,7 +319,7 @@ def _read_rows(envs: GuardedEnvs, pieces: Pieces, dtype: Any, shape: tuple[int, 
     return rows[: envs.num_envs * envs.info.agents]
 
 
-def _collect(when: str, envs: GuardedEnvs, is_reset: bool = False) -> Moment:
+def collect(when: str, envs: GuardedEnvs, is_reset: bool = False) -> Moment:
     info: PluginInfo = envs.info
     results = {
         pieces.name: _read_rows(envs, pieces, field.dtype, field.shape)

@@ -11,6 +11,7 @@ from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
 from shoal.check.memory import memory
+from shoal.check.observe import observe
 from shoal.check.subject import CheckFailed, Subject, Watched
 from shoal.check.traces import (
     Moment,
@@ -315,6 +316,7 @@ CHECKS: dict[str, Callable[[Subject], None]] = {
         alone,
         instances,
         threads,
+        observe,  # before the first check that resets some environments, which uses it
         reset_any_time,
         checkpoint,
         state,

@@ -1,6 +1,7 @@
 /* A walk on a line that keeps the contract. Tests put code in place of the comments in capitals, to break it.
  */
 // SPDX-License-Identifier: MIT
+#include <shoal/ext/observe.h>
 #include <shoal/ext/state.h>
 #include <string.h>
 
@@ -60,8 +61,18 @@ static void fields(shoal_envs *envs, uint64_t env, void *host, adder *add) {
     add(host, &place);
 }
 
+static void observe_one(Walk *self, shoal_envs *envs, uint64_t env) {
+    /* OBSERVE */
+    show(self, envs, env);
+}
+
+SHOAL_OBSERVE(Walk, observe_one)
+
 static const void *get_extension(const char *id) {
+    static const shoal_observe_v1 observer = {Walk_observe};
     static const shoal_state_v1 state = {fields};
+    if (strcmp(id, SHOAL_EXT_OBSERVE) == 0)
+        return &observer;
     return strcmp(id, SHOAL_EXT_STATE) == 0 ? &state : 0;
 }
 
