@@ -109,8 +109,25 @@ def test_an_action_that_does_not_fit_is_refused():
     env = gymnasium.make("shoal/CartPole-v1", disable_env_checker=True)
     env.reset(seed=0)
     for action, error in ((2, ValueError), ([0, 1], ValueError), (0.5, TypeError), (None, TypeError)):
-        with pytest.raises(error):
+        with pytest.raises(error) as raised:
             env.step(action)
+        assert str(raised.value).startswith(f"action {action!r} is not in Discrete(2); nothing was stepped.")
+        assert "row" not in str(raised.value) and "check=" not in str(raised.value)
+    env.close()
+
+
+def test_a_step_after_the_end_says_to_call_reset():
+    env = gymnasium.make("shoal/CartPole-v1", disable_env_checker=True).unwrapped
+    with pytest.raises(gymnasium.error.ResetNeeded, match=r"call reset\(\) before the next step"):
+        env.step(0)
+    env.reset(seed=0)
+    while not any(env.step(0)[2:4]):
+        pass
+    with pytest.raises(gymnasium.error.ResetNeeded) as raised:
+        env.step(0)
+    assert str(raised.value) == "no episode is running: call reset() before the next step"
+    env.reset()
+    env.step(0)
     env.close()
 
 

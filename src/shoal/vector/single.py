@@ -8,6 +8,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.error import ResetNeeded
 from gymnasium.spaces import Dict, Discrete, Space
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
@@ -69,8 +70,17 @@ class SingleEnv(gymnasium.Env[Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """One step. After an episode has ended, reset first."""
-        batch = _batch(self.action_space, action)
-        observations, rewards, terminated, truncated, infos = self._envs.step(batch)
+        try:
+            results = self._envs.step(_batch(self.action_space, action))
+        except ResetNeeded:
+            raise ResetNeeded("no episode is running: call reset() before the next step") from None
+        except (TypeError, ValueError) as error:
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            raise kind(
+                f"action {action!r} is not in {self.action_space}; nothing was stepped. Pass an action such "
+                "as env.action_space.sample() returns"
+            ) from None
+        observations, rewards, terminated, truncated, infos = results
         observation = _first(self.observation_space, observations)
         return observation, float(rewards[0]), bool(terminated[0]), bool(truncated[0]), _first_info(infos)
 
@@ -123,7 +133,7 @@ def _first(space: Space[Any], batch: Any) -> Any:
 
 
 def _batch(space: Space[Any], action: Any) -> Any:
-    """A batch of one action; what does not fit is explained by the vector environment."""
+    """A batch of one action."""
     if isinstance(space, Dict) and isinstance(action, dict):
         return {name: np.asarray(value)[None] for name, value in action.items()}
     return np.asarray(action)[None]
