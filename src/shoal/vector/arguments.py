@@ -18,6 +18,7 @@ __all__ = [
     "checks",
     "choice",
     "count",
+    "describe_undrawable",
     "env_id",
     "no_options",
     "render_mode",
@@ -58,13 +59,18 @@ def render_mode(mode: str | None, drawable: bool, name: str) -> str | None:
         return mode
     if drawable:
         raise ValueError(f"render_mode must be None or 'rgb_array', got {mode!r}")
+    raise ValueError(f"render_mode must be None, got {mode!r}: {describe_undrawable(name)}")
+
+
+def describe_undrawable(name: str) -> str:
+    """Says that an environment in C cannot be drawn, and what can be drawn in its place."""
     advice = ""
     if name in gymnasium.registry:
         advice = (
             "; Gymnasium's own can be: give a function in place of the id, "
             f"lambda: gymnasium.make({name!r}, render_mode='rgb_array')"
         )
-    raise ValueError(f"render_mode must be None, got {mode!r}: {name} in C cannot be drawn{advice}")
+    return f"{name} in C cannot be drawn{advice}"
 
 
 def reset_mask(

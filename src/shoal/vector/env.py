@@ -257,8 +257,8 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
     def render(self) -> tuple[NDArray[np.uint8], ...]:
         """A picture of every environment, for render_mode="rgb_array"."""
         if self.render_mode is None:
-            drawable = bool(self.metadata["render_modes"])
-            arguments.render_mode("rgb_array", drawable, self._info.plugin.name)
+            if not self.metadata["render_modes"]:
+                raise ValueError(arguments.describe_undrawable(self._info.plugin.name))
             raise ValueError('make the environments with render_mode="rgb_array" to draw them')
         with _core.Operation(self._guard, "render"):
             return tuple(self._picture(env) for env in range(self.num_worlds))
