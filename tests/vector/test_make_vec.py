@@ -21,6 +21,12 @@ class Noted(gymnasium.Wrapper):
         return observation, {**info, "pid": os.getpid(), "inner": type(self.env).__name__}
 
 
+class Bare(gymnasium.Env):
+    """Takes no arguments, and no `__init__` says so."""
+
+    observation_space = action_space = gymnasium.spaces.Discrete(2)
+
+
 def double(env):
     return TransformReward(env, lambda reward: 2 * reward)
 
@@ -72,7 +78,9 @@ def test_other_modes_raise_what_gymnasium_raises():
         gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="threads")
     with pytest.raises(ValueError) as ours:
         shoal.make_vec("CartPole-v1", 2, vectorization_mode="threads")
-    assert str(ours.value) == str(theirs.value)
+    assert str(ours.value) == str(theirs.value).replace("'sync', ", ""), "the modes that Shoal has"
+    with pytest.raises(ValueError, match=r"valid modes: \['async', 'v.*\]; did you mean backend='native'\?"):
+        shoal.make_vec("CartPole-v1", 2, vectorization_mode="native")
     with pytest.raises(ValueError, match="'async' means backend='process', but backend='native' was given"):
         shoal.make_vec("CartPole-v1", 2, vectorization_mode="async", backend="native")
 
@@ -101,6 +109,20 @@ def test_vector_kwargs_that_cannot_be_are_refused(env):
         shoal.make_vec(env, 2, vector_kwargs={"copy": False}, buffers="copy")
     with pytest.raises(TypeError, match="vector_kwargs must be a dict, got list"):
         shoal.make_vec(env, 2, vector_kwargs=["copy"])
+
+
+@pytest.mark.parametrize("env", ["Blackjack-v1", "CartPole-v1", Bare, lambda: Bare()])
+def test_copy_as_a_keyword_says_which_buffers_to_use(env):
+    with pytest.raises(TypeError, match='in place of copy=False use buffers="live"$'):
+        shoal.make_vec(env, 2, copy=False)
+    with pytest.raises(TypeError, match='in place of copy=True use buffers="leased", the default$'):
+        shoal.make_vec(env, 2, copy=True)
+
+
+@pytest.mark.parametrize("functions", [[Bare, Bare], (Bare,)])
+def test_a_list_of_functions_is_for_process_vector_env(functions):
+    with pytest.raises(TypeError, match=r"use shoal\.vector\.ProcessVectorEnv\(\[function, \.\.\.\]\)"):
+        shoal.make_vec(functions)
 
 
 @pytest.mark.parametrize("settings", [{"context": "fork"}, {"observation_mode": "same"}])

@@ -5,6 +5,7 @@ import os
 import pickle
 import signal
 
+import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, OneOf, Sequence, Text, Tuple
@@ -342,8 +343,10 @@ def test_a_forked_child_gets_an_error_and_the_parent_goes_on():
 
 
 def test_a_misspelt_keyword_that_the_environment_refuses_is_named():
-    with pytest.raises(TypeError, match="num_wrokers.*did you mean num_workers=?"):
+    with pytest.raises(TypeError, match=r"num_wrokers.*did you mean 'num_workers'\?"):
         shoal.make_vec("FrozenLake-v1", 2, num_wrokers=2)
+    with pytest.raises(TypeError, match=r"takes no arguments; did you mean 'num_workers'\?"):
+        shoal.make_vec(type("Bare", (gymnasium.Env,), {}), 2, num_worker=2)
     with pytest.raises(TypeError, match="'sizzle'") as caught:
         shoal.make_vec("FrozenLake-v1", 2, sizzle=2)
     assert "did you mean" not in str(caught.value)

@@ -57,13 +57,13 @@ class PluginInfo:
         return _joined(self.actions)
 
 
-def load(path: str | Path, options: Mapping[str, Any], meant: Mapping[str, str] | None = None) -> PluginInfo:
+def load(path: str | Path, options: Mapping[str, Any], hints: Mapping[str, str] | None = None) -> PluginInfo:
     """Loads a compiled plug-in and asks it for its fields with these options.
 
-    `meant` says, for a message, what an unknown option may have been meant to be.
+    `hints` says, for the error message, what to use in place of an unknown option.
     """
     plugin = _core.Plugin(str(Path(path).absolute()))
-    values = _resolved(plugin, options, meant or {})
+    values = _resolved(plugin, options, hints or {})
     facts = plugin.describe(list(values.values()))
     return PluginInfo(
         plugin,
@@ -93,15 +93,15 @@ def rng_words(seed: int) -> list[int]:
 
 
 def _resolved(
-    plugin: _core.Plugin, given: Mapping[str, Any], meant: Mapping[str, str]
+    plugin: _core.Plugin, given: Mapping[str, Any], hints: Mapping[str, str]
 ) -> dict[str, int | float | str]:
     """Every option's value, the given ones checked against the type of their default."""
     known = {name: default for name, _, default in plugin.options}
     unknown = sorted(set(given) - set(known))
     if unknown:
         has = f"it has {sorted(known)}" if known else "it has none"
-        hints = "".join(f"; did you mean {meant[name]!r}?" for name in unknown if name in meant)
-        raise TypeError(f"{plugin.name} has no option {', '.join(map(repr, unknown))}; {has}{hints}")
+        advice = "".join(f"; {hints[name]}" for name in unknown if name in hints)
+        raise TypeError(f"{plugin.name} has no option {', '.join(map(repr, unknown))}; {has}{advice}")
     values: dict[str, int | float | str] = dict(known)
     for name, value in given.items():
         default = known[name]

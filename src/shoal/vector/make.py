@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -160,9 +161,10 @@ def make_vec(
         try:
             made = ProcessVectorEnv([maker] * count, check=check, **shared, **processes)
         except TypeError as error:
-            for name, meant in _misspelt(options).items():
-                if f"'{name}'" in str(error):
-                    raise TypeError(f"{error}; did you mean {meant}=?") from error
+            names_none = _TAKES_NONE.search(str(error)) is not None
+            for name, hint in _hints(options).items():
+                if names_none or f"'{name}'" in str(error):
+                    raise TypeError(f"{error}; {hint}") from error
             raise
         made.spec = None if spec is None else record_spec(spec, VectorizeMode.ASYNC, given, options)
         return made
@@ -172,7 +174,7 @@ def make_vec(
             "gymnasium.wrappers.vector, or give make_vec a function that makes and wraps one environment: "
             'gymnasium.make("shoal/...")'
         )
-    info = load(library, options, _misspelt(options))
+    info = load(library, options, _hints(options))
     base = _spec_of_plugin(asked, library, info)
     if backend == "process":
         _refuse(num_threads is not None, "num_threads is not for worker processes; use num_workers")
@@ -269,10 +271,18 @@ def _puffer(
     return ready.library, {"settings": ready.settings}, num_threads
 
 
-def _misspelt(options: dict[str, Any]) -> dict[str, str]:
-    """Options that are nearly a keyword of make_vec, and that keyword."""
+_TAKES_NONE = re.compile(r"takes no (keyword )?arguments")
+"""Python's error for a class or function without parameters, which does not name the argument."""
+
+
+def _hints(options: dict[str, Any]) -> dict[str, str]:
+    """What to use in place of options that are nearly a keyword of make_vec, or AsyncVectorEnv's."""
     close = {name: get_close_matches(name, _DEFAULTS, 1, 0.8) for name in options}
-    return {name: found[0] for name, found in close.items() if found}
+    hints = {name: f"did you mean {found[0]!r}?" for name, found in close.items() if found}
+    if "copy" in options:
+        instead = 'buffers="leased", the default' if options["copy"] else 'buffers="live"'
+        hints["copy"] = f"in place of copy={options['copy']!r} use {instead}"
+    return hints
 
 
 def _refuse(given: bool, why: str) -> None:
@@ -313,8 +323,11 @@ def _library(env: Any) -> Path | None:
     if not isinstance(env, (str, Path)):
         if callable(env) or isinstance(env, EnvSpec):
             return None
+        advice = ""
+        if isinstance(env, (list, tuple)):
+            advice = "; for a list of functions use shoal.vector.ProcessVectorEnv([function, ...])"
         raise TypeError(
-            f"env must be an id, a path, an EnvSpec or a function, got {type(env).__name__}: {env!r}"
+            f"env must be an id, a path, an EnvSpec or a function, got {type(env).__name__}: {env!r}{advice}"
         )
     text = str(env)
     if text.endswith((".c", ".cc", ".cpp")):

@@ -72,9 +72,9 @@ def backend_of_mode(mode: VectorizeMode | str | None, backend: str | None) -> st
     try:
         known = VectorizeMode(mode)
     except ValueError as error:
-        raise ValueError(
-            f"Invalid vectorization mode: {mode!r}, valid modes: {[mode.value for mode in VectorizeMode]}"
-        ) from error
+        valid = [known.value for known in VectorizeMode if known != VectorizeMode.SYNC]
+        advice = f"; did you mean backend={mode!r}?" if mode in ("native", "process") else ""
+        raise ValueError(f"Invalid vectorization mode: {mode!r}, valid modes: {valid}{advice}") from error
     if known == VectorizeMode.SYNC:
         raise gymnasium.error.Error(
             "Shoal has no vectorization mode 'sync'. Leave vectorization_mode out: environments in C run in "
