@@ -155,7 +155,7 @@ class Drawn(gymnasium.Env):
 def test_it_is_printed_with_its_settings(task, options):
     env = ours.make(task, env_type="gym", num_envs=2, **options)
     for text in (repr(env), str(env), f"{env}"):
-        assert text.startswith("EnvPool(max_episode_steps=") and "num_envs=2" in text
+        assert text.startswith(f"EnvPool({task!r}, max_episode_steps=") and "num_envs=2" in text
     env.close()
 
 
@@ -177,6 +177,29 @@ def test_an_unknown_option_is_refused_with_the_known_ones(task, own, option):
         ours.make_gym(task, num_envs=2, **{option: 4})
     assert f"{task} has no option {option!r}; its own options are" in str(error.value)
     assert own in str(error.value) and "'max_episode_steps'" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("task", "option", "meant"),
+    [
+        ("CartPole-v1", "num_env", "num_envs"),
+        ("CartPole-v1", "precison", "precision"),
+        ("FrozenLake-v1", "mapname", "map_name"),
+    ],
+)
+def test_an_unknown_option_suggests_the_nearest_known_one(task, option, meant):
+    with pytest.raises(TypeError, match=rf"has no option {option!r}; .*; did you mean {meant!r}\?$"):
+        ours.make_gym(task, **{option: 4})
+
+
+@pytest.mark.parametrize(
+    ("task", "batch_size"), [("CartPole-v1", 0), ("CartPole-v1", 1), ("FrozenLake-v1", 1)]
+)
+def test_a_step_before_a_reset_says_to_call_reset(task, batch_size):
+    env = ours.make_gym(task, num_envs=2, batch_size=batch_size)
+    with pytest.raises(gymnasium.error.ResetNeeded, match=r"^call reset\(\) before step\(\)$"):
+        env.step(np.zeros(2, np.int64))
+    env.close()
 
 
 def test_options_of_the_environment_and_of_make_vec_are_taken():

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from functools import partial
 from inspect import Parameter, signature
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from typing import Any, cast
 
 import gymnasium
 import numpy as np
+from gymnasium.error import ResetNeeded
 from numpy.typing import NDArray
 
 from shoal.errors import ShoalError
@@ -84,7 +86,7 @@ def make(
     if envs.agents_per_env > 1:
         envs.close()
         raise ValueError(f"{task_id} has several agents, and EnvPool's interface here is for one")
-    return EnvPool(envs, config)
+    return EnvPool(envs, config, task_id)
 
 
 make_gymnasium = make_gym = partial(make, env_type="gymnasium")
@@ -98,9 +100,12 @@ def _require_known(task_id: str, options: Mapping[str, Any]) -> None:
     of_env = _options_of(task_id) if unknown else ()
     if of_env is None or unknown <= set(of_env):
         return
+    wrong = sorted(unknown - set(of_env))
+    close = [match for name in wrong for match in get_close_matches(name, {*known, *of_env}, 1)]
+    advice = f"; did you mean {', '.join(map(repr, close))}?" if close else ""
     raise TypeError(
-        f"{task_id} has no option {', '.join(map(repr, sorted(unknown - set(of_env))))}; its own options are "
-        f"{sorted(of_env)}, and those of every environment {sorted(known)}"
+        f"{task_id} has no option {', '.join(map(repr, wrong))}; its own options are {sorted(of_env)}, and "
+        f"those of every environment {sorted(known)}{advice}"
     )
 
 
@@ -128,8 +133,8 @@ def _options_of(task_id: str) -> Sequence[str] | None:
 class EnvPool(gymnasium.vector.VectorEnv[Any, Any, Any]):
     """Environments with EnvPool's methods; made by `make`. The spaces are those of one environment."""
 
-    def __init__(self, envs: VectorEnv | ProcessVectorEnv, config: dict[str, Any]) -> None:
-        self.envs, self.config = envs, config
+    def __init__(self, envs: VectorEnv | ProcessVectorEnv, config: dict[str, Any], task_id: str) -> None:
+        self.envs, self.config, self._task_id = envs, config, task_id
         self.num_envs, self.metadata, self.render_mode = envs.num_envs, envs.metadata, envs.render_mode
         self.observation_space = self.single_observation_space = envs.single_observation_space
         self.action_space = self.single_action_space = envs.single_action_space
@@ -149,7 +154,8 @@ class EnvPool(gymnasium.vector.VectorEnv[Any, Any, Any]):
         return self.num_envs
 
     def __repr__(self) -> str:
-        return f"EnvPool({', '.join(f'{name}={value!r}' for name, value in self.config.items())})"
+        settings = ", ".join(f"{name}={value!r}" for name, value in self.config.items())
+        return f"EnvPool({self._task_id!r}, {settings})"
 
     __str__ = __repr__
 
@@ -205,7 +211,10 @@ class EnvPool(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def step(self, action: Any, env_id: Any = None) -> Any:
         """`send`, then `recv`."""
-        self.send(action, env_id)
+        try:
+            self.send(action, env_id)
+        except ResetNeeded:
+            raise ResetNeeded("call reset() before step()") from None
         return self.recv()
 
     def reset(self, env_id: Any = None, *, seed: Any = None, options: Any = None) -> Any:
