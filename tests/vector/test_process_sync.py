@@ -142,6 +142,10 @@ def test_an_old_gym_environment_and_an_info_that_is_no_dict_are_named():
         def reset(self, *, seed=None, options=None):
             return super().reset(seed=seed)[0]
 
+    class OlderReset(Counter):
+        def reset(self):
+            return super().reset()[0]
+
     with ProcessVectorEnv([Old]) as envs:
         envs.reset()
         with logged(), pytest.raises(ValueError, match="tuple of 5, found a tuple of 4; .* old Gym"):
@@ -152,6 +156,9 @@ def test_an_old_gym_environment_and_an_info_that_is_no_dict_are_named():
     with ProcessVectorEnv([OldReset]) as envs:
         with logged(), pytest.raises(ValueError, match="tuple of 2, found ndarray"):
             envs.reset()
+    with ProcessVectorEnv([OlderReset]) as envs:
+        with logged(), pytest.raises(TypeError, match="keyword argument 'seed'; is it .* old Gym interface"):
+            envs.reset(seed=0)
 
 
 def test_actions_reach_the_environment_as_gymnasium_would_pass_them():

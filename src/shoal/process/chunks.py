@@ -32,6 +32,7 @@ __all__ = [
 ]
 
 _FORBIDDEN = ("reset", "step", "close", "_setattr", "_check_spaces")
+_OLD_GYM = "is it an environment of the old Gym interface?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +200,8 @@ class EnvChunk:
             try:
                 self._core.reset_one(slot, row, local, seed, given, reports)
             except BaseException as error:
+                if isinstance(error, TypeError) and "unexpected keyword argument 'seed'" in str(error):
+                    error.args = (f"{error}; {_OLD_GYM}",)
                 if not self._keep_interrupt(error):
                     number = self._plan.first + local
                     reports.append((number, ERROR, Failure.of(error, number)))
@@ -313,10 +316,7 @@ class EnvChunk:
 
     def bad_result(self, method: str, result: Any, expected: int) -> NoReturn:
         found = f"a tuple of {len(result)}" if isinstance(result, tuple) else type(result).__name__
-        raise ValueError(
-            f"env.{method} must return a tuple of {expected}, found {found}; is it an environment of the old "
-            "Gym interface?"
-        )
+        raise ValueError(f"env.{method} must return a tuple of {expected}, found {found}; {_OLD_GYM}")
 
     def bad_value(self, name: str, value: Any) -> NoReturn:
         wanted = "a number" if name == "reward" else "a bool"
