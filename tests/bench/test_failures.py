@@ -45,6 +45,27 @@ def test_smoke_runs_every_suite_and_every_sweep(fake, capsys):
     assert "failed" not in err and "--smoke leaves peers out" in err
 
 
+def test_smoke_says_that_its_numbers_mean_nothing_and_concludes_nothing(fake, capsys, tmp_path):
+    fake()
+    target = tmp_path / "a.json"
+    warning = "--smoke only checks that the benchmarks run: its numbers mean nothing"
+    assert main(["bench", "--smoke", "--quiet", "--json", str(target)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [lines[0], lines[-1]] == [warning] * 2
+    assert not any("->" in line or "Saturated" in line for line in lines)
+    assert all(one["words"] == [] and one["saturates_at"] is None for one in _read(target)["sweeps"])
+    assert main(["bench", "--mine", "CartPole-v1", "--smoke", "--quiet", "--json", str(target)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [lines[0], lines[-1]] == [warning] * 2
+    assert not any(line.startswith("use: ") for line in lines) and _read(target)["advice"] is None
+    assert main(["bench", "--quiet", "--against", ""]) == 0
+    assert warning not in capsys.readouterr().out
+
+
+def _read(path):
+    return json.loads(path.read_text())
+
+
 def test_smoke_of_one_suite_is_that_suite_alone(fake, capsys):
     fake()
     assert main(["bench", "replay", "--smoke", "--quiet"]) == 0

@@ -36,6 +36,7 @@ SUITES: dict[str, Callable[..., list[Planned]]] = {
 }
 _SIZED = ("native", "process")
 _SWEEP = "sweep"
+_SMOKE = "--smoke only checks that the benchmarks run: its numbers mean nothing"
 
 
 def _checked(args: argparse.Namespace) -> None:
@@ -94,6 +95,8 @@ def run(args: argparse.Namespace) -> int:
     cases: list[Case] = []
     sweeps: list[Sweep] = []
     advice: mine.Advice | None = None
+    if bench.smoke:
+        print(_SMOKE)
     print(_header(args))
     try:
         with watched() as others:
@@ -110,10 +113,14 @@ def run(args: argparse.Namespace) -> int:
                     sweeps = _sweeps(bench, args)
     finally:
         bench.close()
+    if bench.smoke:
+        advice = None  # it was made, to see that it can be; numbers of one call support none
     if advice is not None:
         print(_advice_text(advice))
     print(_footer(bench, others, time.monotonic() - began))
     _written(args, bench, cases, sweeps, advice)
+    if bench.smoke:
+        print(_SMOKE)
     for failure in bench.failures:
         print(f"failed: {failure}", file=sys.stderr)
     return 1 if bench.failures else 0

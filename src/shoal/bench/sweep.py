@@ -6,6 +6,7 @@ import ctypes
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -327,8 +328,9 @@ def run(bench: Bench, names: Sequence[str], limit_s: float, done: Callable[[Swee
         bench.begin(f"sweep {name}", SECONDS)
         with bench.naming_failures():
             measured = SWEEPS[name](bench, limit_s)
-            found.append(measured)
-            done(measured)
+            shown = replace(measured, words=(), saturates_at=None) if bench.smoke else measured
+            found.append(shown)
+            done(shown)
             if not measured.points:
                 bench.fail("no point was measured; " + " ".join(measured.words))
         bench.progress.end(SECONDS)
