@@ -1,6 +1,7 @@
 """Stable-Baselines3 over Shoal: step for step what its own DummyVecEnv gives, and its algorithms learn."""
 
 from functools import partial
+from inspect import signature
 
 import gymnasium
 import numpy as np
@@ -15,6 +16,7 @@ needs("stable_baselines3")
 needs("torch").set_num_threads(1)  # or its threads wait for each other where cores are busy
 
 from stable_baselines3 import DQN, PPO  # noqa: E402
+from stable_baselines3.common.env_util import make_vec_env  # noqa: E402
 from stable_baselines3.common.evaluation import evaluate_policy  # noqa: E402
 from stable_baselines3.common.monitor import Monitor  # noqa: E402
 from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor, VecNormalize  # noqa: E402
@@ -188,16 +190,64 @@ def test_a_list_of_functions_makes_an_environment_each():
     [
         (([Telling] * 3, 2), {}, ValueError, "num_envs is 2, but the list has 3 functions"),
         (([Telling, "CartPole-v1"],), {}, TypeError, r"env\[1\] must be a function .*, got 'CartPole-v1'"),
-        (([],), {}, ValueError, "at least one function"),
+        (([],), {}, ValueError, "^env is an empty list; it must have at least one function"),
+        (
+            (["CartPole-v1"],),
+            {},
+            TypeError,
+            r"^env\[0\] .* pass an id alone: make\('CartPole-v1', num_envs\)",
+        ),
         (([Telling],), {"backend": "native"}, TypeError, "backend is not for a list of functions"),
         (([Telling],), {"num_threads": 2}, TypeError, "num_threads is not for a list of functions"),
-        (([lambda: Telling()],), {"offset": 2}, TypeError, "called with offset: .* Let it choose"),
-        ((lambda: Telling(), 2), {"render_mode": "rgb_array"}, TypeError, "with render_mode: .* Let it"),
+        (([lambda: Telling()],), {"offset": 2}, TypeError, r"^env\[0\] cannot be called .* offset: .* set"),
+        ((lambda: Telling(), 2), {"render_mode": "rgb_array"}, TypeError, "^env cannot be called with the"),
     ],
 )
 def test_bad_arguments_of_make_are_named(arguments, options, kind, message):
     with pytest.raises(kind, match=message):
         sb3.make(*arguments, **options)
+
+
+@pytest.mark.parametrize(
+    "env", ["CartPole-v1", "Blackjack-v1", Telling, [Telling], lambda **options: Telling()]
+)
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("n_envs", "use num_envs="),
+        ("seed", r"call seed\(\.\.\.\) on what make returns"),
+        ("env_kwargs", r"make\(env, num_envs, \*\*env_kwargs\)"),
+        ("wrapper_class", r"use wrappers=\[wrapper_class\]"),
+        ("vec_env_cls", "leave it out"),
+    ],
+)
+def test_arguments_of_make_vec_env_say_what_to_use_instead(env, name, instead):
+    with pytest.raises(TypeError, match=f"make has no argument '{name}', which SB3's .*: {instead}"):
+        sb3.make(env, **{name: 3})
+
+
+def test_every_other_argument_of_make_vec_env_is_known():
+    theirs = set(signature(make_vec_env).parameters) - {"env_id"}
+    assert theirs == set(sb3._INSTEAD)
+
+
+def test_an_environment_with_a_parameter_of_that_name_gets_it():
+    env = sb3.make([lambda seed: Telling(offset=seed)], seed=7)
+    assert env.get_attr("offset") == [7]
+    env.close()
+
+
+def test_the_advised_wrappers_are_applied():
+    env = sb3.make(Telling, 2, wrappers=[Monitor])
+    assert env.env_is_wrapped(Monitor) == [True, True]
+    env.close()
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", Telling])
+def test_it_is_printed_with_the_environments_it_holds(env):
+    made = sb3.make(env, 2)
+    assert repr(made) == str(made) == f"<shoal.adapters.sb3.VecEnv of {made.envs!r}>"
+    made.close()
 
 
 def test_advice_on_drawing_leads_to_pictures():

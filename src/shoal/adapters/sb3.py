@@ -15,20 +15,34 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
-from gymnasium.envs.registration import EnvSpec
+from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 from stable_baselines3.common import vec_env
 
 from shoal.adapters.addressed import make_addressed
-from shoal.native.plugin import bundled
+from shoal.native.plugin import bundled, load
 from shoal.vector import ProcessVectorEnv, VectorEnv, arguments, make_vec
 from shoal.vector.plans import PluginEnvs
 
 __all__ = ["VecEnv", "make"]
 
 _IN_C = (".c", ".cc", ".cpp", ".so", ".dylib")
+_INSTEAD = {
+    "n_envs": "use num_envs=",
+    "seed": "call seed(...) on what make returns, before its first reset()",
+    "start_index": "call seed(...) on what make returns, with the first environment's seed",
+    "env_kwargs": "pass them as keyword arguments: make(env, num_envs, **env_kwargs)",
+    "wrapper_class": "use wrappers=[wrapper_class]; for environments in C, a VecEnvWrapper around make(...)",
+    "wrapper_kwargs": "use wrappers=[lambda env: wrapper_class(env, **wrapper_kwargs)]",
+    "monitor_dir": "use VecMonitor(make(env, num_envs), filename)",
+    "monitor_kwargs": "use VecMonitor(make(env, num_envs), filename, info_keywords)",
+    "vec_env_cls": "leave it out: environments in C run in this process, others in num_workers processes",
+    "vec_env_kwargs": "pass options of Shoal as keyword arguments, such as num_workers=2 or context='spawn'",
+}
+"""Arguments of SB3's make_vec_env that make does not have, and what to use instead."""
 
 
 def make(
@@ -44,6 +58,7 @@ def make(
     mode = arguments.autoreset_mode(options.pop("autoreset_mode", AutoresetMode.SAME_STEP))
     if mode != AutoresetMode.SAME_STEP:
         raise ValueError(f'SB3 needs autoreset_mode="SAME_STEP", got {mode.name}; leave autoreset_mode out')
+    _refuse_arguments_of_sb3(env, options)
     envs: VectorEnv | ProcessVectorEnv
     if isinstance(env, (list, tuple)):
         envs = _make_from_list(env, num_envs, options)
@@ -56,14 +71,41 @@ def make(
         raise
 
 
-def _make_from_one(env: Any, num_envs: int, options: dict[str, Any]) -> VectorEnv | ProcessVectorEnv:
+def _refuse_arguments_of_sb3(env: Any, options: dict[str, Any]) -> None:
+    """TypeError for an argument of make_vec_env, unless the environment has a parameter of that name."""
+    for name in options:
+        if name in _INSTEAD and not _has_parameter(env, name):
+            raise TypeError(f"make has no argument {name!r}, which SB3's make_vec_env has: {_INSTEAD[name]}")
+
+
+def _has_parameter(env: Any, name: str) -> bool:
+    """Whether an environment, or each of a list, has this parameter by its name."""
+    if isinstance(env, (list, tuple)):
+        return bool(env) and all(_has_parameter(one, name) for one in env)
+    if _is_in_c(env):
+        library = bundled().get(str(env).removeprefix("shoal/"))
+        return library is None or name in load(library, {}).options  # loading a file names its options
+    if isinstance(env, str):
+        env = gymnasium.registry.get(env)
+    creator: Any = env.entry_point if isinstance(env, EnvSpec) else env
+    try:
+        creator = load_env_creator(creator) if isinstance(creator, str) else creator
+        return name in signature(creator).parameters
+    except (ImportError, AttributeError, TypeError, ValueError):
+        return False
+
+
+def _is_in_c(env: Any) -> bool:
     path = str(env) if isinstance(env, (str, Path)) else ""
-    in_c = path.endswith(_IN_C) or path.startswith("puffer:") or path.removeprefix("shoal/") in bundled()
-    if not in_c:
+    return path.endswith(_IN_C) or path.startswith("puffer:") or path.removeprefix("shoal/") in bundled()
+
+
+def _make_from_one(env: Any, num_envs: int, options: dict[str, Any]) -> VectorEnv | ProcessVectorEnv:
+    if not _is_in_c(env):
         taken = [name for name in ("max_episode_steps", "render_mode") if name in options]
         own: dict[str, Any] = {name: options.pop(name) for name in taken}
         if callable(env) and not isinstance(env, EnvSpec):
-            _require_parameters(env, own)
+            _require_parameters("env", env, own)
         env = partial(make_addressed, env, **own)
     return make_vec(env, num_envs, autoreset_mode=AutoresetMode.SAME_STEP, **options)
 
@@ -71,6 +113,8 @@ def _make_from_one(env: Any, num_envs: int, options: dict[str, Any]) -> VectorEn
 def _make_from_list(
     functions: Sequence[Any], num_envs: int | None, options: dict[str, Any]
 ) -> ProcessVectorEnv:
+    if not functions:
+        raise ValueError("env is an empty list; it must have at least one function that makes an environment")
     if num_envs not in (None, len(functions)):
         raise ValueError(
             f"num_envs is {num_envs}, but the list has {len(functions)} functions; leave num_envs out"
@@ -82,24 +126,25 @@ def _make_from_list(
     own = {name: options.pop(name) for name in list(options) if name not in shoals}
     for number, function in enumerate(functions):
         if not callable(function):
+            example = function if isinstance(function, str) else "FrozenLake-v1"
             raise TypeError(
-                f"env[{number}] must be a function that makes an environment, got {function!r}; such as "
-                "lambda: gymnasium.make('FrozenLake-v1')"
+                f"env[{number}] must be a function that makes an environment, got {function!r}; use "
+                f"lambda: gymnasium.make({example!r}), or pass an id alone: make({example!r}, num_envs)"
             )
-        _require_parameters(function, own)
+        _require_parameters(f"env[{number}]", function, own)
     makers = [partial(make_addressed, function, **own) for function in functions]
     return ProcessVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP, **options)
 
 
-def _require_parameters(function: Callable[..., Any], own: dict[str, Any]) -> None:
+def _require_parameters(name: str, function: Callable[..., Any], own: dict[str, Any]) -> None:
     """TypeError before anything is started if a function does not take these keywords."""
     try:
         signature(function).bind(**own)
     except TypeError as error:
-        names = ", ".join(own) or "no keyword"
+        given = f"the keyword arguments {', '.join(own)}" if own else "no arguments"
         raise TypeError(
-            f"{function!r} was to be called with {names}: {error}. Let it choose for itself, such as "
-            "lambda: gymnasium.make('FrozenLake-v1', render_mode='rgb_array')"
+            f"{name} cannot be called with {given}: {error}. It is {function!r}; set options inside the "
+            "function, such as lambda: gymnasium.make('FrozenLake-v1', render_mode='rgb_array')"
         ) from None
     except ValueError:  # written in C, without a signature
         pass
@@ -133,6 +178,9 @@ class VecEnv(vec_env.VecEnv):
         self._pending = False
         self._in_c = isinstance(envs, VectorEnv) or isinstance(envs.env_fns, PluginEnvs)
         super().__init__(envs.num_envs, envs.single_observation_space, envs.single_action_space)
+
+    def __repr__(self) -> str:
+        return f"<shoal.adapters.sb3.VecEnv of {self.envs!r}>"
 
     # -- stepping -------------------------------------------------------------------------------------
 
