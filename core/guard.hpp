@@ -40,10 +40,10 @@ class Guard {
         if (answer != SHOAL_GUARD_ENTERED)
             refuse(answer, operation);
         operation_ = operation;
-        Leaving::inside++;
+        Leaving::counts.inside++;
     }
     void leave() {
-        Leaving::inside--;
+        Leaving::counts.inside--;
         shoal_guard_leave(&guard_);
     }
 

@@ -26,17 +26,23 @@ namespace nb = nanobind;
     throw nb::python_error();
 }
 
+/* On a line of its own, which each call writes to: threads of the core read what lies beside. */
+struct alignas(64) CallCounts {
+    std::atomic<int> unlocked{0};
+    int inside = 0; /* calls of vector environments; under the GIL */
+};
+
 /* Threads that work without the GIL must not ask for it once the interpreter is going: it would end them in
  * the middle of C++. At exit, new work keeps the GIL, and what is under way is waited for. */
 struct Leaving {
+    static inline CallCounts counts;
     static inline std::atomic<bool> begun{false};
-    static inline std::atomic<int> unlocked{0};
-    static inline int inside = 0; /* calls of vector environments; under the GIL */
 
     static void wait() {
         thread_ = PyThread_get_thread_ident();
         begun = true;
-        for (int i = 0; i < 5000 && (unlocked != 0 || inside != 0) && forks_ == shoal_fork_count(); i++) {
+        for (int i = 0;
+             i < 5000 && (counts.unlocked != 0 || counts.inside != 0) && forks_ == shoal_fork_count(); i++) {
             nb::gil_scoped_release others;
             shoal_futex_wait(&never_, 0, 1000000);
         }
@@ -64,14 +70,14 @@ class Unlocked {
   public:
     Unlocked() {
         if (!Leaving::begun) {
-            Leaving::unlocked++;
+            Leaving::counts.unlocked++;
             state_ = PyEval_SaveThread();
         }
     }
     ~Unlocked() {
         if (state_ != nullptr) {
             PyEval_RestoreThread(state_);
-            Leaving::unlocked--;
+            Leaving::counts.unlocked--;
         }
     }
     Unlocked(const Unlocked &) = delete;
@@ -86,7 +92,7 @@ class Unlocked {
             call();
         } catch (...) {
             state_ = nullptr; /* held from here on */
-            Leaving::unlocked--;
+            Leaving::counts.unlocked--;
             throw;
         }
         state_ = PyEval_SaveThread();
