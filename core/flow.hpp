@@ -10,7 +10,7 @@
 class Flow {
   public:
     Flow(nb::object stepper, uint32_t threads, uint64_t unit, uint64_t batch, bool check_nan,
-         nb::object hooks);
+         nb::object hooks, nb::object slots);
     ~Flow() { close(); }
     Flow(const Flow &) = delete;
     Flow &operator=(const Flow &) = delete;
@@ -31,33 +31,28 @@ class Flow {
     uint64_t under_way() const { return flow_ == nullptr ? 0 : shoal_flow_under_way(flow_) * unit_; }
 
   private:
-    struct Lent {
-        std::unique_ptr<Slot> slot;
-        bool out = false; /* given to the flow and not yet received */
-    };
-
     void require_open() const;
     uint64_t place_of(uint64_t env) const {
         return env / unit_ * stepper_.description().spec.lanes + env % unit_;
     }
     std::vector<uint64_t> units_of(nb::handle env_ids, std::vector<int64_t> &envs) const;
     void submit(const std::vector<uint64_t> &units);
-    Lent &take_slot();
 
-    nb::object owner_, hooks_;
+    nb::object owner_, hooks_, slots_object_;
+    Slots &slots_; /* of batches, without a cap: those under way need places, however many the user keeps */
     Stepper &stepper_;
     shoal_flow *flow_ = nullptr;
     uint64_t unit_, batch_;
     bool check_nan_, begun_ = false;
-    std::vector<Lent> slots_;
     std::vector<size_t> order_;  /* slots under way, oldest first */
     std::vector<uint8_t> busy_;  /* per unit: sent and not yet received */
     const Slot *last_ = nullptr; /* the batch that was received last */
 };
 
 inline Flow::Flow(nb::object stepper, uint32_t threads, uint64_t unit, uint64_t batch, bool check_nan,
-                  nb::object hooks)
-    : owner_(stepper), hooks_(hooks), stepper_(nb::cast<Stepper &>(stepper)), unit_(unit), batch_(batch),
+                  nb::object hooks, nb::object slots)
+    : owner_(stepper), hooks_(hooks), slots_object_(slots), slots_(nb::cast<Slots &>(slots)),
+      stepper_(nb::cast<Stepper &>(stepper)), unit_(unit), batch_(batch),
       check_nan_(check_nan), busy_(stepper_.num_envs() / stepper_.description().spec.lanes) {
     int error = shoal_flow_create(stepper_.engine(), &stepper_.description(), threads, busy_.size(), unit,
                                   batch, &flow_);
@@ -74,23 +69,14 @@ inline void Flow::require_open() const {
         hooks_.attr("refuse")("closed");
 }
 
-inline Flow::Lent &Flow::take_slot() {
-    for (Lent &lent : slots_)
-        if (!lent.out && lent.slot->free())
-            return lent;
-    /* However many the user keeps, batches under way need places: they are made without a cap. */
-    slots_.push_back({std::make_unique<Slot>(hooks_.attr("make_batch")(), stepper_.num_fields() + 1), false});
-    return slots_.back();
-}
-
 inline void Flow::submit(const std::vector<uint64_t> &units) {
     for (uint64_t wanting = shoal_flow_wanting(flow_, units.size()); wanting > 0; wanting--) {
-        Lent &lent = take_slot();
-        lent.out = true;
-        order_.push_back(static_cast<size_t>(&lent - slots_.data()));
-        shoal_targets targets = lent.slot->targets();
+        order_.push_back(slots_.take());
+        Slot &slot = slots_.at(order_.back());
+        slot.is_out = true;
+        shoal_targets targets = slot.targets();
         /* The last of a batch's "fields" is the environments' ids. */
-        shoal_flow_lend(flow_, &targets, static_cast<int64_t *>(lent.slot->addresses[stepper_.num_fields()]));
+        shoal_flow_lend(flow_, &targets, static_cast<int64_t *>(slot.addresses[stepper_.num_fields()]));
     }
     for (uint64_t unit : units)
         busy_[unit] = 1;
@@ -159,28 +145,26 @@ inline nb::object Flow::recv() {
         if (!ready && Leaving::begun)
             hooks_.attr("refuse")("leaving");
     }
-    Lent &lent = slots_[order_.front()];
+    Slot &slot = slots_.at(order_.front());
     order_.erase(order_.begin());
     const size_t fields = stepper_.num_fields();
-    const int64_t *ids = static_cast<const int64_t *>(lent.slot->addresses[fields]);
+    const int64_t *ids = static_cast<const int64_t *>(slot.addresses[fields]);
     for (uint64_t i = 0; i < batch_; i += unit_)
         busy_[static_cast<uint64_t>(ids[i]) / unit_] = 0;
-    const std::vector<nb::object> &arrays = lent.slot->arrays;
     nb::dict info;
-    info["env_id"] = arrays[fields];
-    nb::object result = nb::make_tuple(stepper_.observation(*lent.slot), arrays[fields + 1],
-                                       arrays[fields + 2], arrays[fields + 3], info);
-    lent.out = false; /* only now: the result holds its arrays */
+    info["env_id"] = slot.arrays[fields];
+    nb::object result = slots_.results(slot, info);
+    slot.is_out = false; /* only now: the result holds its arrays */
     if (stepper_.is_due()) {
-        last_ = lent.slot.get();
+        last_ = &slot;
         struct Shown {
             Flow &flow;
             ~Shown() { flow.last_ = nullptr; }
         } shown = {*this};
         stepper_.publish(nb::find(*this));
     }
-    if (check_nan_ && stepper_.has_nan(lent.slot->addresses.data(), lent.slot->targets().rewards, batch_))
-        hooks_.attr("nan_found")(result, arrays[fields]);
+    if (check_nan_ && stepper_.has_nan(slot.addresses.data(), slot.targets().rewards, batch_))
+        hooks_.attr("nan_found")(result, slot.arrays[fields]);
     stepper_.guard().require_not_closing();
     return result;
 }
@@ -221,7 +205,7 @@ inline nb::dict Flow::statistics() const {
     require_open();
     shoal_statistics sum = {};
     shoal_flow_statistics(flow_, &sum);
-    return describe_statistics(sum, slots_.size());
+    return describe_statistics(sum);
 }
 
 #endif

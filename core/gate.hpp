@@ -383,31 +383,6 @@ class Gate {
     shoal_patience patience_;
 };
 
-/* Tells whether anybody refers to some arrays beyond those who did when it was settled: a slot whose memory
- * users see through them, or through views of them, is free when nobody does. */
-class Lease {
-  public:
-    explicit Lease(nb::list arrays) {
-        for (nb::handle array : arrays)
-            arrays_.push_back(nb::borrow(array));
-    }
-    void settle() {
-        counts_.clear();
-        for (const nb::object &array : arrays_)
-            counts_.push_back(Py_REFCNT(array.ptr()));
-    }
-    bool free() const {
-        for (size_t i = 0; i < counts_.size(); i++)
-            if (Py_REFCNT(arrays_[i].ptr()) > counts_[i])
-                return false;
-        return true;
-    }
-
-  private:
-    std::vector<nb::object> arrays_;
-    std::vector<Py_ssize_t> counts_;
-};
-
 inline void start_watch(int parent_fd, int socket_fd, int said_fd, int out_fd, nb::object tail,
                         nb::object gate) {
     static std::vector<nb::object> kept; /* for the life of the process, as the thread */

@@ -214,14 +214,23 @@ NB_MODULE(_core, m) {
         .def("__enter__", &Closing::enter)
         .def("__exit__", &Closing::leave);
 
+    nb::class_<Slots>(m, "Slots")
+        .def(nb::init<nb::object, size_t, nb::object, size_t, bool>(), "make"_a, "fields"_a, "shape"_a,
+             "max_slots"_a, "is_leased"_a)
+        .def("take", &Slots::take)
+        .def("observation", &Slots::observation_at, "slot"_a)
+        .def("results", &Slots::results_at, "slot"_a, "info"_a)
+        .def("finals", &Slots::finals_at, "slot"_a)
+        .def("arrays", &Slots::arrays_at, "slot"_a)
+        .def("rows", &Slots::rows_at, "slot"_a)
+        .def_prop_ro("count", &Slots::count);
+
     nb::class_<Stepper>(m, "Stepper", nb::type_slots(stepper_slots))
         .def(nb::init<nb::object, nb::list, uint64_t, uint32_t, uint32_t, uint64_t, nb::tuple, nb::tuple,
-                      nb::object, uint32_t, nb::object>(),
+                      nb::object, uint32_t, nb::object, nb::object>(),
              "plugin"_a, "values"_a, "num_envs"_a, "num_threads"_a, "autoreset"_a, "time_limit"_a, "arrays"_a,
-             "actions"_a, "hooks"_a, "flags"_a, "guard"_a)
-        .def("add_slot", &Stepper::add_slot, "arrays"_a)
+             "actions"_a, "hooks"_a, "flags"_a, "guard"_a, "slots"_a.none())
         .def("seed", &Stepper::seed, "env"_a, "seed"_a)
-        .def("reset", &Stepper::reset, "mask"_a.none())
         .def("reset_into", &Stepper::reset_into, "mask"_a.none(), "arrays"_a)
         .def("step_into", &Stepper::step_into, "actions"_a.none(), "arrays"_a, "recorded"_a.none())
         .def("save", &Stepper::save, "env"_a)
@@ -237,8 +246,8 @@ NB_MODULE(_core, m) {
         .def_prop_ro("statistics", &Stepper::statistics);
 
     nb::class_<Flow>(m, "Flow")
-        .def(nb::init<nb::object, uint32_t, uint64_t, uint64_t, bool, nb::object>(), "stepper"_a, "threads"_a,
-             "unit"_a, "batch"_a, "check_nan"_a, "hooks"_a)
+        .def(nb::init<nb::object, uint32_t, uint64_t, uint64_t, bool, nb::object, nb::object>(), "stepper"_a,
+             "threads"_a, "unit"_a, "batch"_a, "check_nan"_a, "hooks"_a, "slots"_a)
         .def("reset", &Flow::reset)
         .def("send", &Flow::send, "actions"_a, "env_ids"_a)
         .def("recv", &Flow::recv)
@@ -299,11 +308,6 @@ NB_MODULE(_core, m) {
              "options"_a.none(), "reports"_a)
         .def("write_again", &Chunk::write_again, "slot"_a, "row"_a, "local"_a, "reports"_a)
         .def("publish_due", &Chunk::publish_due, "slot"_a, "row"_a);
-
-    nb::class_<Lease>(m, "Lease")
-        .def(nb::init<nb::list>(), "arrays"_a)
-        .def("settle", &Lease::settle)
-        .def_prop_ro("free", &Lease::free);
 
     nb::class_<Ring>(m, "Ring")
         .def(nb::init<nb::tuple, uint64_t, uint64_t, nb::list, int, bool>(), "arrays"_a, "capacity"_a,

@@ -2,12 +2,9 @@
  * environment.
  *
  *   step(actions):  enter the guard, take the actions' memory as it is (or have Python convert it), check it,
- *                   find a slot nobody holds, step the engine into it, return its arrays
+ *                   take a slot, step the engine into it, return its arrays
  *
- * A slot is free when its arrays have no reference but the slot's own: views and tensors keep their array
- * alive, and an array's base is the mapping, so nothing else can. A step therefore allocates nothing but the
- * result tuple. What was lent is the user's to change: nothing is read from a slot after its arrays were
- * returned. `step` enters the guard itself; whoever calls another method is inside it already. */
+ * `step` enters the guard itself; the caller of any other method is inside it already. */
 // SPDX-License-Identifier: MIT
 #ifndef SHOAL_STEPPER_HPP
 #define SHOAL_STEPPER_HPP
@@ -18,6 +15,7 @@
 #include "platform.h"
 #include "plugin.hpp"
 #include "seed.h"
+#include "slots.hpp"
 #include "state.hpp"
 
 #include <shoal/ext/checkpoint.h>
@@ -34,54 +32,23 @@
 
 namespace nb = nanobind;
 
-/* Where results go: references held for as long as the slot lives, and the addresses behind them. */
-struct Slot {
-    std::vector<nb::object> arrays; /* observations, rewards, terminated, truncated, final observations */
-    std::vector<void *> addresses;
-    size_t fields = 0;
-
-    Slot(nb::handle list, size_t num_fields) : fields(num_fields) {
-        for (nb::handle array : list) {
-            arrays.push_back(nb::borrow(array));
-            addresses.push_back(address_of(array));
-        }
-        if (arrays.size() != fields + 3 && arrays.size() != 2 * fields + 3)
-            throw nb::value_error("a slot has one array per field, rewards, terminated, truncated");
-    }
-
-    bool free() const {
-        for (const nb::object &array : arrays)
-            if (Py_REFCNT(array.ptr()) != 1)
-                return false;
-        return true;
-    }
-
-    shoal_targets targets() const {
-        return {addresses.data(), static_cast<double *>(addresses[fields]),
-                static_cast<uint8_t *>(addresses[fields + 1]), static_cast<uint8_t *>(addresses[fields + 2]),
-                addresses.data() + (arrays.size() > fields + 3 ? fields + 3 : 0)};
-    }
-};
-
 class Stepper {
   public:
-    enum Flags { LEASED = 0, LIVE = 1, COPY = 2, CHECK_ACTIONS = 4, CHECK_NAN = 8, INFOS = 16 };
+    enum Flags { LIVE = 1, CHECK_ACTIONS = 4, CHECK_NAN = 8, INFOS = 16 };
 
     Stepper(nb::object plugin, nb::list values, uint64_t num_envs, uint32_t num_threads, uint32_t autoreset,
             uint64_t time_limit, nb::tuple arrays, nb::tuple actions, nb::object hooks, uint32_t flags,
-            nb::object guard);
+            nb::object guard, nb::object slots);
     ~Stepper() { shoal_engine_destroy(engine_); }
     Stepper(const Stepper &) = delete;
     Stepper &operator=(const Stepper &) = delete;
 
-    void add_slot(nb::tuple arrays) { slots_.push_back(std::make_unique<Slot>(arrays, fields_)); }
     void seed(uint64_t env, uint64_t seed) {
         require_open();
         if (env >= num_envs_)
             throw nb::index_error("no such environment");
         shoal_rng_seed(&arrays_.rng[env], seed);
     }
-    nb::object reset(nb::object mask);
     void reset_into(nb::object mask, nb::tuple arrays);
     nb::object step(nb::handle actions); /* none: those in place */
     uint64_t step_into(nb::object actions, nb::tuple arrays, nb::object recorded);
@@ -110,7 +77,6 @@ class Stepper {
     uint64_t num_fields() const { return fields_; }
     void mark_reset() { memset(arrays_.reset, 1, num_envs_); }
     void scatter_actions(nb::handle actions, const std::vector<int64_t> &envs, uint64_t unit);
-    nb::object observation(const Slot &slot) const;
     Guard &guard() const { return guard_; }
     bool has_nan(void *const *observations, const double *rewards, uint64_t rows) const;
 
@@ -156,10 +122,9 @@ class Stepper {
     std::vector<std::string> formats_;
     std::vector<nb::object> dtypes_; /* of action fields */
     nb::object array_type_;          /* numpy.ndarray; none: arrays are not laid out as expected */
-    std::vector<nb::object> names_;  /* of observation fields; empty: the space is the one field */
     std::vector<nb::object> action_names_;
-    std::vector<std::unique_ptr<Slot>>
-        slots_;                   /* the first is never lent: results that must be copied go there */
+    nb::object slots_object_;
+    Slots *slots_;                /* NULL: in a worker, which is told where results go */
     const Slot *shown_ = nullptr; /* while something is published: the results just written */
     std::vector<std::vector<char>> kept_observations_; /* by field; only without shoal.observe/1 */
     uint64_t num_envs_, rows_, fields_, finished_ = 0;
@@ -177,9 +142,10 @@ class Stepper {
 
 inline Stepper::Stepper(nb::object plugin, nb::list values, uint64_t num_envs, uint32_t num_threads,
                         uint32_t autoreset, uint64_t time_limit, nb::tuple arrays, nb::tuple actions,
-                        nb::object hooks, uint32_t flags, nb::object guard)
+                        nb::object hooks, uint32_t flags, nb::object guard, nb::object slots)
     : plugin_(plugin), hooks_(hooks), guard_object_(guard), guard_(nb::cast<Guard &>(guard)),
-      values_(nb::cast<Plugin &>(plugin).get()->entry, values), num_envs_(num_envs), flags_(flags) {
+      values_(nb::cast<Plugin &>(plugin).get()->entry, values), slots_object_(slots),
+      slots_(slots.is_none() ? nullptr : &nb::cast<Slots &>(slots)), num_envs_(num_envs), flags_(flags) {
     const Plugin &loaded = nb::cast<const Plugin &>(plugin);
     loaded.fill(values_, &description_.d);
     const shoal_description &d = description_.d;
@@ -216,8 +182,6 @@ inline Stepper::Stepper(nb::object plugin, nb::list values, uint64_t num_envs, u
             array_type_ = nb::borrow(array.type());
     }
     actions_.resize(own_actions_.size());
-    for (uint64_t i = 0; i < d.observations.count && d.observations.items[0].name != nullptr; i++)
-        names_.push_back(nb::cast(d.observations.items[i].name));
     for (uint64_t i = 0; i < d.actions.count && d.actions.items[0].name != nullptr; i++)
         action_names_.push_back(nb::cast(d.actions.items[i].name));
     shoal_message why;
@@ -249,28 +213,9 @@ inline void Stepper::require_begun() const {
 }
 
 inline Slot &Stepper::take_slot(bool &copied) {
-    copied = (flags_ & COPY) != 0;
-    if ((flags_ & (LIVE | COPY)) != 0)
-        return *slots_[0];
-    for (size_t i = 1; i < slots_.size(); i++)
-        if (slots_[i]->free())
-            return *slots_[i];
-    nb::object grown = hooks_.attr("grow")(slots_.size() - 1);
-    if (grown.is_none()) {
-        copied = true;
-        return *slots_[0];
-    }
-    add_slot(nb::borrow<nb::tuple>(grown));
-    return *slots_.back();
-}
-
-inline nb::object Stepper::observation(const Slot &slot) const {
-    if (names_.empty())
-        return slot.arrays[0];
-    nb::dict all;
-    for (size_t i = 0; i < names_.size(); i++)
-        all[names_[i]] = slot.arrays[i];
-    return all;
+    const size_t slot = slots_->take();
+    copied = slot == 0 && (flags_ & LIVE) == 0;
+    return slots_->at(slot);
 }
 
 /* Whether all of these environments (NULL: all there are) had ended, which their last rows say. */
@@ -317,15 +262,6 @@ inline void Stepper::reset_slot(nb::object mask, const Slot &slot) {
     began_ = true;
     if (is_due())
         publish_slot(slot, false);
-}
-
-inline nb::object Stepper::reset(nb::object mask) {
-    require_open();
-    bool copied;
-    Slot &slot = take_slot(copied);
-    reset_slot(mask, slot);
-    nb::object found = observation(slot);
-    return copied ? hooks_.attr("copied")(found) : found;
 }
 
 inline void Stepper::reset_into(nb::object mask, nb::tuple arrays) {
@@ -571,16 +507,10 @@ inline nb::list Stepper::fields(uint64_t env) const {
 }
 
 inline nb::object Stepper::result(const Slot &slot, bool copied) {
-    const std::vector<nb::object> &arrays = slot.arrays;
     nb::object info = nb::dict();
-    if ((flags_ & INFOS) != 0 && finished_ != 0) {
-        nb::list finals;
-        for (size_t i = fields_ + 3; i < arrays.size(); i++)
-            finals.append(arrays[i]);
-        info = hooks_.attr("infos")(arrays[fields_ + 1], arrays[fields_ + 2], finals);
-    }
-    nb::tuple whole =
-        nb::make_tuple(observation(slot), arrays[fields_], arrays[fields_ + 1], arrays[fields_ + 2], info);
+    if ((flags_ & INFOS) != 0 && finished_ != 0)
+        info = hooks_.attr("infos")(slot.arrays[fields_ + 1], slot.arrays[fields_ + 2], slots_->finals(slot));
+    nb::tuple whole = slots_->results(slot, info);
     return copied ? hooks_.attr("copied")(whole) : nb::object(whole);
 }
 
@@ -741,14 +671,13 @@ inline nb::tuple Stepper::render(uint64_t env) {
                           nb::bytes(reinterpret_cast<const char *>(pixels.data()), pixels.size()));
 }
 
-inline nb::dict describe_statistics(const shoal_statistics &sum, size_t slots) {
+inline nb::dict describe_statistics(const shoal_statistics &sum) {
     const double episodes = static_cast<double>(sum.episodes);
     nb::dict all;
     all["steps"] = sum.steps;
     all["episodes"] = sum.episodes;
     all["mean_return"] = sum.episodes == 0 ? std::nan("") : sum.return_sum / episodes;
     all["mean_length"] = sum.episodes == 0 ? std::nan("") : static_cast<double>(sum.length_sum) / episodes;
-    all["slots"] = slots;
     return all;
 }
 
@@ -756,7 +685,7 @@ inline nb::dict Stepper::statistics() const {
     require_open();
     shoal_statistics sum;
     shoal_engine_statistics(engine_, &sum);
-    return describe_statistics(sum, slots_.size() - 1);
+    return describe_statistics(sum);
 }
 
 #endif

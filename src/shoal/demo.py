@@ -23,7 +23,7 @@ from shoal.cluster import ActorPolicy, Fleet, FleetLearner, SimulatedCluster
 from shoal.dashboard import Progress, live, percent, short, write_curve
 from shoal.errors import ShoalError
 from shoal.learner import Learner
-from shoal.vector import ProcessVectorEnv, VectorEnv, make_vec
+from shoal.vector import VectorEnv, make_vec
 
 __all__ = ["run"]
 
@@ -59,7 +59,7 @@ def run(
         viewer = f"shoal watch {envs.session}" if envs.session else "none: sessions are off"
         if watch:
             viewer = stack.enter_context(_viewer(envs.session))
-        if isinstance(envs, ProcessVectorEnv):
+        if envs.backend == "process":
             where = f"{envs.num_workers} worker processes"
         else:
             where = f"native engine, {_core.cpu_count()} cores"
@@ -168,7 +168,7 @@ def _goal(env: str) -> float | None:
     return None if threshold is None else float(threshold)
 
 
-def _made(env: str, num_envs: int, num_workers: int | None) -> VectorEnv | ProcessVectorEnv:
+def _made(env: str, num_envs: int, num_workers: int | None) -> VectorEnv:
     try:
         if num_workers is None:
             return make_vec(env, num_envs)

@@ -25,7 +25,7 @@ from shoal.errors import ShoalError
 from shoal.memory import Segment
 from shoal.replay import ReplayBuffer
 from shoal.replay.tensors import has_cuda, placed, say_once
-from shoal.vector import ProcessVectorEnv, Rollout, VectorEnv
+from shoal.vector import Rollout, VectorEnv
 
 try:
     import torch
@@ -111,11 +111,9 @@ class Prefetcher:
     part B   stepped         | copied | policy on the GPU          | stepped ...
     """
 
-    def __init__(
-        self, envs: VectorEnv | ProcessVectorEnv, device: Any = None, *, seed: int | None = None
-    ) -> None:
+    def __init__(self, envs: VectorEnv, device: Any = None, *, seed: int | None = None) -> None:
         """`device` None: the GPU if there is one, else the CPU. The environments are reset."""
-        if not isinstance(envs, (VectorEnv, ProcessVectorEnv)):
+        if not isinstance(envs, VectorEnv):
             raise TypeError(f"Prefetcher takes what shoal.make_vec returns, got {type(envs).__name__}")
         batch = envs.batch_size
         if batch is None or 2 * batch > envs.num_envs:
@@ -245,7 +243,7 @@ def _register_later(mapping: _core.Mapping) -> None:
 
 def _lender(what: Any) -> Any:
     inner = getattr(what, "unwrapped", what)  # Gymnasium's wrappers
-    return inner.lent if isinstance(inner, (VectorEnv, ProcessVectorEnv)) else None
+    return inner.lent if isinstance(inner, VectorEnv) else None
 
 
 def _mappings(what: Any) -> list[_core.Mapping]:

@@ -243,7 +243,7 @@ def test_a_worker_killed_or_stopped_while_it_sends_a_large_info_is_raised(make, 
     envs = make(step_timeout_s=limit_s)
     envs.reset(seed=0)
     envs.step_async(actions(0, BIG, 3, SLOW if limit_s is None else 0))  # slow would be over the limit too
-    gates = envs._workers.crew.gates
+    gates = envs._backend.workers.crew.gates
     wait_until(lambda: gates.idle(0), SOON_S)  # it has finished, and can send no more: nobody reads yet
     os.kill(envs.worker_pids[0], signal.SIGKILL if limit_s is None else signal.SIGSTOP)
     with at_most(SOON_S + 1), pytest.raises(WorkerDied) as caught:

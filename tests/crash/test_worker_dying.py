@@ -45,7 +45,7 @@ class SpiedGates:
 
 def test_nobody_is_waited_for_while_a_dead_worker_might_take_the_bell_and_not_ring_it(envs, monkeypatch):
     monkeypatch.setattr(Running, "fate", lambda self: int(signal.SIGKILL))  # found while it is still dying
-    crew = envs._workers.crew
+    crew = envs._backend.workers.crew
     crew.gates = spied = SpiedGates(crew)
     assert died(envs, actions(0, KILL, 2, SLOW)).env_ids == [0, 1]
     assert len(crew._dying) == 1
@@ -58,7 +58,7 @@ def test_one_that_is_dying_when_ctrl_c_comes_is_reaped_later(envs, monkeypatch):
     monkeypatch.setattr(Running, "fate", lambda self: int(signal.SIGKILL))
     before = len(os.listdir("/proc/self/fd"))
     assert died(envs, actions(0, KILL)).env_ids == [0, 1]
-    dying = list(envs._workers.crew._dying)
+    dying = list(envs._backend.workers.crew._dying)
 
     def interrupted(self, timeout_s):
         raise KeyboardInterrupt
@@ -66,7 +66,7 @@ def test_one_that_is_dying_when_ctrl_c_comes_is_reaped_later(envs, monkeypatch):
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(Running, "wait", interrupted)
         envs.reset(seed=0)
-    assert envs._workers.crew._dying == dying
+    assert envs._backend.workers.crew._dying == dying
     assert envs.reset(seed=0)[0][:, 2].tolist() == [0] * 4
     assert dying[0]._reaped and len(os.listdir("/proc/self/fd")) == before
 
@@ -74,7 +74,7 @@ def test_one_that_is_dying_when_ctrl_c_comes_is_reaped_later(envs, monkeypatch):
 def test_one_that_is_long_in_dying_does_not_make_a_wait_longer_than_asked(envs, monkeypatch):
     monkeypatch.setattr(Running, "fate", lambda self: int(signal.SIGKILL))
     assert died(envs, actions(0, KILL)).env_ids == [0, 1]
-    crew = envs._workers.crew
+    crew = envs._backend.workers.crew
     with monkeypatch.context() as patched, at_most(0.2 + SOON_S):
         patched.setattr(Running, "wait", lambda self, timeout_s: time.sleep(max(0, timeout_s)))
         assert crew.wait(0.2) == TIMEOUT
@@ -93,7 +93,7 @@ def test_ctrl_c_while_one_is_reaped_keeps_it_for_later(envs, monkeypatch):
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(Launcher, "exit_status", interrupted)
         envs.reset(seed=0)
-    assert len(envs._workers.crew._dying) == 1
+    assert len(envs._backend.workers.crew._dying) == 1
     assert envs.reset(seed=0)[0][:, 2].tolist() == [0] * 4
     assert len(os.listdir("/proc/self/fd")) == before
 
@@ -108,7 +108,7 @@ def word_of_the_kernel(crew, worker, at):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="signs of life are Linux's")
 def test_who_waits_for_one_worker_watches_all_that_may_take_the_bell(envs):
-    crew = envs._workers.crew
+    crew = envs._backend.workers.crew
     life = word_of_the_kernel(crew, 1, _core.GATE_LIFE_AT)
     envs.step_async(actions(0, SLOW))
     wait_until(lambda: crew.gates.idle(1), SOON_S)
@@ -125,7 +125,7 @@ def test_who_waits_for_one_worker_watches_all_that_may_take_the_bell(envs):
 def test_one_whose_guard_has_ended_is_watched_while_its_thread_may_take_the_bell_and_not_ring_it():
     with make_fragile(on_fault="restart") as envs:
         envs.reset(seed=0)
-        crew, found = envs._workers.crew, []
+        crew, found = envs._backend.workers.crew, []
         life = word_of_the_kernel(crew, 0, _core.GATE_LIFE_AT)
         guard = word_of_the_kernel(crew, 0, _core.GATE_GUARD_LIFE_AT)
         assert life[0] and guard[0]

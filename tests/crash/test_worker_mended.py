@@ -73,13 +73,13 @@ def test_one_reset_brings_back_all_who_died_at_once(envs):
 
 def test_who_dies_while_a_reset_mends_another_is_mended_too(envs, monkeypatch):
     died(envs, actions(0, KILL))
-    post = envs._workers.post_reset
+    post = envs._backend.workers.post_reset
 
     def killing(*args):
         kill(envs, 1)
         post(*args)
 
-    monkeypatch.setattr(envs._workers, "post_reset", killing)
+    monkeypatch.setattr(envs._backend.workers, "post_reset", killing)
     observation, info = envs.reset(seed=0)
     assert observation[:, 2].tolist() == [0] * 4 and info["_fault"].all()
     monkeypatch.undo()
@@ -269,7 +269,7 @@ def test_control_c_after_a_burial_loses_nobody(on_fault, workers, monkeypatch):
     with make_fragile(on_fault=on_fault) as envs:
         envs.reset(seed=0)
         kill(envs, *workers)
-        crew = envs._workers.crew
+        crew = envs._backend.workers.crew
         bury = crew.bury
 
         def interrupted(*args):
@@ -310,14 +310,14 @@ def test_after_a_death_the_environments_do_not_wait_for_the_garbage_collector(me
 def test_a_rollout_that_is_let_go_while_a_worker_is_replaced_harms_nobody(envs, monkeypatch):
     held = [envs.rollout(2)]
     died(envs, actions(0, KILL))
-    start = envs._workers.crew.start
+    start = envs._backend.workers.crew.start
 
     def later(*args):
         held.clear()
         gc.collect()
         start(*args)
 
-    monkeypatch.setattr(envs._workers.crew, "start", later)
+    monkeypatch.setattr(envs._backend.workers.crew, "start", later)
     assert envs.reset(seed=0)[0][:, 2].tolist() == [0] * 4 and not held
     envs.rollout(2)
     assert envs.step(actions())[1].tolist() == [1.0] * 4
@@ -334,9 +334,9 @@ def test_a_death_in_a_rollouts_step_that_was_interrupted_leaves_the_rows_before_
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-            patched.setattr(envs._workers, "wait", interrupted)
+            patched.setattr(envs._backend.workers, "wait", interrupted)
             rollout.step(actions(0, KILL))
-        wait_until(lambda: envs._workers.crew.gates.dead() == [0], SOON_S)
+        wait_until(lambda: envs._backend.workers.crew.gates.dead() == [0], SOON_S)
         for again in (lambda: rollout.step(actions()), lambda: rollout.start(rollout.observations[1])):
             with pytest.raises(ShoalError, match=r"step that nobody waited for.*reset\(\), or step\(\) once"):
                 again()

@@ -222,7 +222,7 @@ def test_a_dead_runs_name_can_be_taken(own_sessions):
 
 
 def watched_by(envs):
-    return sorted(env for env, _ in envs._state["watched"].tolist() if env >= 0)
+    return sorted(env for env, _ in envs._backend._state["watched"].tolist() if env >= 0)
 
 
 def test_a_killed_watcher_watches_nothing_any_more():
@@ -238,7 +238,7 @@ def test_a_killed_watcher_watches_nothing_any_more():
             watcher.stdout.close()
             wait_until(lambda: watched_by(envs) == [1], 2)
         wait_until(lambda: watched_by(envs) == [], 2)
-        publisher = envs._watching.publisher
+        publisher = envs._backend._watching.publisher
         wait_until(lambda: not publisher._windows, 5)  # and its memory was given back
 
 

@@ -166,13 +166,13 @@ def test_an_interrupted_publication_leaves_nothing_dangling(backend, monkeypatch
     with make(backend) as envs:
         rollout = envs.rollout(8)
         rollout.start(envs.reset(seed=0)[0])
-        envs._state["due"][:] = 1
+        envs._backend._state["due"][:] = 1
 
         def interrupted(*_):
             raise KeyboardInterrupt
 
         monkeypatch.setattr(publish.Publisher, "__call__", interrupted)
-        envs._state["due"].view(np.uint32)[...] = 1
+        envs._backend._state["due"].view(np.uint32)[...] = 1
         with pytest.raises(KeyboardInterrupt):
             rollout.step(ZEROS)
         rollout = None

@@ -88,15 +88,15 @@ def assert_equal_values(found, expected):
 @pytest.mark.parametrize("space", IN_MEMORY, ids=lambda space: repr(space)[:60])
 def test_every_space_of_fixed_size_lives_in_shared_memory(space):
     with assert_same_as_sync(space) as envs:
-        assert envs._space is not None and envs._actions.kind != "message"
+        assert envs._facts.in_segment and envs._backend._actions.kind != "message"
 
 
 @pytest.mark.parametrize("space", DYNAMIC, ids=lambda space: repr(space)[:60])
 def test_a_space_without_a_size_is_bounded_or_travels_by_message(space):
     with assert_same_as_sync(space, num_envs=2, **BOUNDS) as envs:
-        assert envs._space is not None and envs._actions.kind == "memory"
+        assert envs._facts.in_segment and envs._backend._actions.kind == "memory"
     with assert_same_as_sync(space, num_envs=2) as envs:
-        assert envs._space is None and envs._actions.kind == "message"
+        assert not envs._facts.in_segment and envs._backend._actions.kind == "message"
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_a_space_without_a_size_is_bounded_or_travels_by_message(space):
 )
 def test_a_custom_space_travels_by_message_without_shared_memory_and_is_refused_with(space):
     with assert_same_as_sync(space, shared_memory=False) as envs:
-        assert envs._space is None
+        assert not envs._facts.in_segment
     with pytest.raises(ValueError, match="no layout in shared memory: use shared_memory=False") as caught:
         ProcessVectorEnv([functools.partial(Sampler, space, Discrete(2))] * 2)
     assert isinstance(caught.value.__cause__, CustomSpaceError)
@@ -235,6 +235,6 @@ def test_make_vec_passes_the_bounds_and_the_way_of_custom_spaces_on():
     with shoal.make_vec(Listing, 2, num_workers=1, max_length=4) as envs:
         envs.reset()
         assert envs.step([0, 1])[0] == ((4,), (4, 4))
-        assert envs._space is not None  # in shared memory
+        assert envs._facts.in_segment  # in shared memory
     with pytest.raises(TypeError, match="max_length is for worker processes"):
         shoal.make_vec("CartPole-v1", 2, max_length=4)

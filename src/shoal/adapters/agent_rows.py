@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
 import shoal.vector
-from shoal.vector import ProcessVectorEnv
+from shoal.vector import VectorEnv
 
 __all__ = ["AgentRows", "make_vec"]
 
@@ -25,7 +25,6 @@ def make_vec(fn: Callable[[], Any], num_envs: int = 1, **options: Any) -> AgentR
     space. Options are those of `shoal.make_vec` for Python environments.
     """
     envs = shoal.vector.make_vec(partial(_stacked, fn), num_envs, autoreset_mode="NEXT_STEP", **options)
-    assert isinstance(envs, ProcessVectorEnv)
     return AgentRows(envs)
 
 
@@ -37,7 +36,7 @@ class AgentRows(gymnasium.vector.VectorEnv[Any, Any, Any]):
     environments are under the agents' names, and `info["fault"]` is there, an entry per world.
     """
 
-    def __init__(self, envs: ProcessVectorEnv) -> None:
+    def __init__(self, envs: VectorEnv) -> None:
         self.envs = envs
         self.possible_agents: list[str] = list(envs.get_attr("possible_agents")[0])
         self.num_worlds, self.agents_per_env = envs.num_envs, len(self.possible_agents)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import ShoalError
 from shoal.native.plugin import bundled, load
-from shoal.vector import ProcessVectorEnv, VectorEnv, make_vec
+from shoal.vector import VectorEnv, make_vec
 
 __all__ = ["EnvPool", "list_all_envs", "make", "make_gym", "make_gymnasium"]
 
@@ -133,7 +133,7 @@ def _options_of(task_id: str) -> Sequence[str] | None:
 class EnvPool(gymnasium.vector.VectorEnv[Any, Any, Any]):
     """Environments with EnvPool's methods; made by `make`. The spaces are those of one environment."""
 
-    def __init__(self, envs: VectorEnv | ProcessVectorEnv, config: dict[str, Any], task_id: str) -> None:
+    def __init__(self, envs: VectorEnv, config: dict[str, Any], task_id: str) -> None:
         self.envs, self.config, self._task_id = envs, config, task_id
         self.num_envs, self.metadata, self.render_mode = envs.num_envs, envs.metadata, envs.render_mode
         self.observation_space = self.single_observation_space = envs.single_observation_space
@@ -181,7 +181,7 @@ class EnvPool(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._require_nothing_sent("send")
         if env_id is not None:
             action = self._in_order(action, np.asarray(env_id))
-        if isinstance(self.envs, ProcessVectorEnv):
+        if self.envs.backend == "process":
             self.envs.step_async(action)
             self._stepping = True
         else:
@@ -191,7 +191,7 @@ class EnvPool(gymnasium.vector.VectorEnv[Any, Any, Any]):
         """Results of the first `batch_size` environments that are ready; `info["env_id"]` says which."""
         if self.is_async:
             results = self.envs.recv()
-        elif isinstance(self.envs, ProcessVectorEnv) and self._stepping:
+        elif self.envs.backend == "process" and self._stepping:
             self._stepping = False
             results = self.envs.step_wait()
         elif self._results is not None:

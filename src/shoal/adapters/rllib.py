@@ -18,7 +18,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
 from ray.tune.registry import register_env
 
-from shoal.vector import ProcessVectorEnv, VectorEnv, make_vec
+from shoal.vector import VectorEnv, make_vec
 
 __all__ = ["ENV_RUNNERS", "register"]
 
@@ -34,7 +34,7 @@ def register(name: str, env: str | Path | EnvSpec | Callable[..., Any] | None = 
     register_env(name, partial(_create, name if env is None else env, options))
 
 
-def _create(env: Any, options: dict[str, Any], context: dict[str, Any]) -> VectorEnv | ProcessVectorEnv:
+def _create(env: Any, options: dict[str, Any], context: dict[str, Any]) -> VectorEnv:
     settings = {**options, **context}
     num_envs = settings.pop("num_envs", None)
     if num_envs is None:

@@ -59,7 +59,7 @@ def make(
     if mode != AutoresetMode.SAME_STEP:
         raise ValueError(f'SB3 needs autoreset_mode="SAME_STEP", got {mode.name}; leave autoreset_mode out')
     _refuse_arguments_of_sb3(env, options)
-    envs: VectorEnv | ProcessVectorEnv
+    envs: VectorEnv
     if isinstance(env, (list, tuple)):
         envs = _make_from_list(env, num_envs, options)
     else:
@@ -100,7 +100,7 @@ def _is_in_c(env: Any) -> bool:
     return path.endswith(_IN_C) or path.startswith("puffer:") or path.removeprefix("shoal/") in bundled()
 
 
-def _make_from_one(env: Any, num_envs: int, options: dict[str, Any]) -> VectorEnv | ProcessVectorEnv:
+def _make_from_one(env: Any, num_envs: int, options: dict[str, Any]) -> VectorEnv:
     if not _is_in_c(env):
         taken = [name for name in ("max_episode_steps", "render_mode") if name in options]
         own: dict[str, Any] = {name: options.pop(name) for name in taken}
@@ -156,8 +156,8 @@ class VecEnv(vec_env.VecEnv):
     With several agents in an environment, each agent is an environment to SB3.
     """
 
-    def __init__(self, envs: VectorEnv | ProcessVectorEnv) -> None:
-        if not isinstance(envs, (VectorEnv, ProcessVectorEnv)):
+    def __init__(self, envs: VectorEnv) -> None:
+        if not isinstance(envs, VectorEnv):
             raise TypeError(
                 'VecEnv takes what shoal.make_vec(..., autoreset_mode="SAME_STEP") returns, got '
                 f"{type(envs).__name__}; shoal.adapters.sb3.make(env, num_envs) makes a VecEnv from an id or "
@@ -201,13 +201,13 @@ class VecEnv(vec_env.VecEnv):
         return observations
 
     def step_async(self, actions: NDArray[Any]) -> None:
-        if isinstance(self.envs, ProcessVectorEnv):
+        if self.envs.backend == "process":
             self.envs.step_async(actions)
         self._actions, self._pending = actions, True
 
     def step_wait(self) -> tuple[Any, NDArray[np.float32], NDArray[np.bool_], list[dict[str, Any]]]:
         self._pending = False
-        if isinstance(self.envs, ProcessVectorEnv):
+        if self.envs.backend == "process":
             results = self.envs.step_wait()
         else:
             results = self.envs.step(self._actions)

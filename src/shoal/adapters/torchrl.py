@@ -21,7 +21,7 @@ from tensordict import TensorDict, TensorDictBase
 from torchrl.data import Binary, Bounded, Categorical, Composite, MultiCategorical, Unbounded
 from torchrl.envs import EnvBase
 
-from shoal.vector import ProcessVectorEnv, VectorEnv, make_vec
+from shoal.vector import VectorEnv, make_vec
 
 __all__ = ["ShoalEnv"]
 
@@ -52,7 +52,7 @@ class ShoalEnv(EnvBase):
                     f"{env} has several agents, which begin together; TorchRL resets rows one by one"
                 )
             super().__init__(device=device, batch_size=[num_envs])
-            self.envs: VectorEnv | ProcessVectorEnv = envs
+            self.envs: VectorEnv = envs
             self._next_seed: int | None = None
             seen, act = envs.single_observation_space, envs.single_action_space
             named = seen if isinstance(seen, spaces.Dict) else spaces.Dict({"observation": seen})

@@ -112,7 +112,7 @@ def _cycle(chooser: random.Random, number: int) -> int:
     rows = _python_envs(chooser, number)
     with make_vec("shoal/CartPole-v1", 64, backend="process", num_workers=2, on_fault="restart") as envs:
         envs.reset(seed=number)
-        os.kill(envs.worker_pids[0], signal.SIGKILL)  # type: ignore[union-attr, arg-type]
+        os.kill(envs.worker_pids[0], signal.SIGKILL)  # type: ignore[arg-type]
         envs.step(np.zeros(64, np.int64))
     with make_vec("shoal/CartPole-v1", 64) as envs:
         envs.reset(seed=number)

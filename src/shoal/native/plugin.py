@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import secrets
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -10,11 +11,12 @@ from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space
+from numpy.typing import NDArray
 
 from shoal import _core
 from shoal.errors import PluginError
 
-__all__ = ["FieldInfo", "PluginInfo", "bundled", "load", "rng_words"]
+__all__ = ["FieldInfo", "PluginInfo", "bundled", "load", "rng_words", "seed_generators"]
 
 _BOX, _DISCRETE, _MULTI_DISCRETE, _MULTI_BINARY = range(4)
 
@@ -90,6 +92,29 @@ def rng_words(seed: int) -> list[int]:
     state = np.random.PCG64(np.random.SeedSequence(seed)).state["state"]
     word = 2**64 - 1
     return [state["state"] >> 64, state["state"] & word, state["inc"] >> 64, state["inc"] & word, 0]
+
+
+def seed_generators(
+    stepper: _core.Stepper,
+    words: NDArray[np.uint64],
+    seeds: Sequence[int | None],
+    mask: NDArray[np.bool_] | None,
+    is_seeded: bool,
+    places: Sequence[int],
+) -> None:
+    """Seeds the generators of environments that are reset; `words` are theirs, by place.
+
+    None keeps a generator, unless none was seeded yet: then every one gets a random seed.
+    """
+    for env, seed in enumerate(seeds):
+        if seed is None and not is_seeded:
+            seed = secrets.randbits(62)
+        if seed is None or (mask is not None and is_seeded and not mask[env]):
+            continue
+        if seed < 2**64:
+            stepper.seed(places[env], seed)
+        else:
+            words[places[env]] = rng_words(seed)
 
 
 def _resolved(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from typing import Any, NoReturn
 
 import numpy as np
@@ -11,7 +10,7 @@ from shoal import _core
 from shoal.memory import Layout, Segment
 from shoal.memory.layout import FieldSpec
 from shoal.native.look import Looker
-from shoal.native.plugin import load, rng_words
+from shoal.native.plugin import load, seed_generators
 from shoal.native.refusals import refuse
 from shoal.process.mail import Failure
 from shoal.process.worker import ERROR, STEP
@@ -54,7 +53,7 @@ class NativeChunk:
         self._shared_actions: list[Any] = []
         self._stepper = _core.Stepper(
             info.plugin, info.values, plan.count, 1, plan.autoreset, time_limit, arrays,
-            tuple(self._actions), self, 0, _core.Guard(),
+            tuple(self._actions), self, 0, _core.Guard(), None,
         )  # fmt: skip
         self._stepper.set_watch(board["due"][plan.worker], board["sums"][plan.worker])
         self._looker = Looker(info, instances, plan.first)
@@ -130,17 +129,10 @@ class NativeChunk:
     def on_reset(
         self, slot: int, row: int, seeds: list[int | None], options: Any, mask: list[bool] | None
     ) -> list[Any]:
-        for local, seed in enumerate(seeds):
-            if seed is None and not self._seeded:
-                seed = secrets.randbits(62)
-            if seed is None or (mask is not None and self._seeded and not mask[local]):
-                continue
-            if seed < 2**64:
-                self._stepper.seed(local, seed)
-            else:
-                self._state["rng"][local] = rng_words(seed)
-        self._seeded = True
         chosen = None if mask is None else np.array(mask, np.bool_)
+        places = range(len(seeds))
+        seed_generators(self._stepper, self._state["rng"], seeds, chosen, self._seeded, places)
+        self._seeded = True
         self._marked[slice(None) if chosen is None else chosen] = 0
         self._stepper.reset_into(chosen, self._targets(slot, row))
         return []

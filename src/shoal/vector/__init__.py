@@ -1,8 +1,8 @@
 """Vector environments: what users hold."""
 
+from shoal.vector.async_vector import ProcessVectorEnv
 from shoal.vector.env import VectorEnv
 from shoal.vector.make import make_vec
-from shoal.vector.process import ProcessVectorEnv
 from shoal.vector.rollout import Rollout
 
 __all__ = ["ProcessVectorEnv", "Rollout", "VectorEnv", "make_vec"]

@@ -1,4 +1,4 @@
-"""The vector environment users hold: Gymnasium's VectorEnv over C environments, results lent from slots.
+"""The vector environment users hold: Gymnasium's VectorEnv over any backend, results lent from slots.
 
     reset / step  ->  a slot nobody holds  ->  (observations, rewards, terminated, truncated, info)
 
@@ -8,44 +8,46 @@ you keep never changes. "live": one slot, overwritten by the next step. "copy": 
 
 from __future__ import annotations
 
+import contextlib
 import math
-import secrets
-from collections.abc import Iterable, Mapping, Sequence
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from functools import partial
 from types import TracebackType
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
 import gymnasium.vector
 import numpy as np
-from gymnasium.vector import AutoresetMode
+from gymnasium import logger
+from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 from numpy.typing import NDArray
 
 from shoal import _core
-from shoal.errors import ShoalError, telling
-from shoal.memory import Layout, Segment
-from shoal.memory.layout import FieldSpec
-from shoal.native.look import Looker
-from shoal.native.plugin import PluginInfo, rng_words
-from shoal.native.told import told
-from shoal.state.publish import Publisher
-from shoal.state.session import AUTO, checked_session, open_session, watch_fields
-from shoal.state.snapshot import Field
+from shoal.errors import ShoalError, WorkerDied
+from shoal.native.refusals import refuse
+from shoal.process.mail import Failure
+from shoal.state.session import open_session
 from shoal.vector import arguments
-from shoal.vector.hooks import Hooks
+from shoal.vector.backend import IN_PLACE, Backend, Call, Common, State
+from shoal.vector.exchange import Rows, blocks
+from shoal.vector.infos import Infos
+from shoal.vector.lending import Lender, Lent, copied
 from shoal.vector.looking import Looking
-from shoal.vector.rollout import Rollout
-from shoal.vector.slots import Infos, Lent, SlotMaker, native_rollout
+from shoal.vector.nans import require_no_nan
+from shoal.vector.reports import raise_errors, sort_reports
+from shoal.vector.rollout import Rollout, record
 
 __all__ = ["VectorEnv"]
 
-_AUTORESET = {AutoresetMode.NEXT_STEP: 0, AutoresetMode.SAME_STEP: 1, AutoresetMode.DISABLED: 2}
-_BUFFERS = {"leased": 0, "live": 1, "copy": 2}
-_CHECKS = {"actions": 4, "nan": 8}
-_INFOS = 16
-_MAX_ENVS = 2**31
+_CLOSE_S = 1.5
+
+Seed = int | Sequence[int | None] | None
+Results = tuple[Any, Any, Any, Any, dict[str, Any]]
 
 
 class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
-    """Steps `num_envs` C environments in one call. Made by `shoal.make_vec`.
+    """Steps environments together. Made by `shoal.make_vec`.
 
     >>> envs = shoal.make_vec("CartPole-v1", num_envs=8)
     >>> observations, info = envs.reset(seed=0)
@@ -58,204 +60,299 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
     `num_worlds` the environments behind them.
     """
 
-    def __init__(
-        self,
-        info: PluginInfo,
-        num_envs: int = 1,
-        *,
-        num_threads: int | None = None,
-        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
-        buffers: Literal["leased", "live", "copy"] = "leased",
-        max_slots: int = 64,
-        max_episode_steps: int | None = None,
-        episode_stats: bool = False,
-        check: Iterable[str] = ("actions",),
-        render_mode: str | None = None,
-        batch_size: int | None = None,
-        session: str | None = AUTO,
-    ) -> None:
-        asked = checked_session(session)
-        self.num_worlds = arguments.count("num_envs", num_envs, _MAX_ENVS)
-        self.agents_per_env = info.agents
-        self.num_envs = self.num_worlds * info.agents
-        self.autoreset_mode = arguments.autoreset_mode(autoreset_mode)
-        arguments.choice("buffers", buffers, list(_BUFFERS))
-        checks = arguments.checks(check, ())
-        drawable = info.plugin.has_extension("shoal.render/1")
-        render_mode = arguments.render_mode(render_mode, drawable, info.plugin.name)
-        threads = (
-            _core.cpu_count() if num_threads is None else arguments.count("num_threads", num_threads, 4096)
-        )
-        limit = info.max_episode_steps
-        if max_episode_steps is not None:
-            limit = arguments.count("max_episode_steps", max_episode_steps, 2**32 - 1)
-        self.render_mode = render_mode
-        modes = ["rgb_array"] if drawable else []
-        self.metadata = {"render_modes": modes, "autoreset_mode": self.autoreset_mode}
-        self.single_observation_space = info.observation_space
-        self.single_action_space = info.action_space
-        self.options = dict(info.options)
-        self.buffers = buffers
-        self._info = info
-        self.batch_size = batch_size
-        # What is stepped together: everything, or with batch_size units of neighbours in blocks of their own.
-        self._unit = info.lanes
-        worlds = self.num_worlds
-        if batch_size is not None:
-            self._unit = self._checked_unit(batch_size)
-            worlds = self.num_worlds // self._unit * info.lanes
-        self._padded = -(-worlds // info.lanes) * info.lanes * info.agents
-        self._guard = _core.Guard()
-        self._state = Segment(self._state_layout())  # first: it refuses sizes that nothing below could hold
+    _has_fresh_flags = False
+
+    def __init__(self, backend: Backend, common: Common) -> None:
+        self._backend, self._common, self._guard = backend, common, backend.guard
+        self.backend = backend.name
+        """ "native" or "process"."""
+        self.autoreset_mode, self.buffers = common.autoreset_mode, common.buffers
+        self.batch_size = common.batch_size
+        self._call: Call | None = None
+        """The call that was posted last, until its results are taken."""
+        self._began = False  # whether all environments were reset once
+        self._check_nan = "nan" in common.checks and not backend.checks_nan
+        self._stepping = _core.Operation(self._guard, "step")
         self.lent = Lent()
         """The memory that results are lent from (`shoal.torch.pin`)."""
-        self._slots = SlotMaker(self.lent, info.observations, self.num_envs, self._padded, self._same_step)
-        first_slot = self._slots()
-        self.observation_space = arguments.batched(self.single_observation_space, self.num_envs)
-        self.action_space = arguments.batched(self.single_action_space, self.num_envs)
-        arrays = tuple(self._state[name] for name in _STATE)
-        infos = Infos(
-            info.observations,
-            self._state["last_return"],
-            self._state["last_length"],
-            episode_stats,
+        self._finalizer = backend.finalize(self)
+        try:
+            self._start()
+        except BaseException:
+            self.closed = True
+            self._close_session()
+            if self._finalizer is not None:
+                self._finalizer()
+            raise
+        for name, method in backend.direct.items():
+            setattr(self, name, method)
+
+    def _start(self) -> None:
+        backend, common = self._backend, self._common
+        facts = self._facts = backend.start()
+        info = self._info = facts.info
+        self.num_worlds, self.agents_per_env = facts.num_worlds, facts.agents
+        self.num_envs = facts.num_worlds * facts.agents
+        self.num_workers = facts.workers
+        self.options = {} if info is None else dict(info.options)
+        self.metadata = {**facts.metadata, "autoreset_mode": self.autoreset_mode}
+        self.render_mode = facts.render_mode
+        self.single_observation_space = facts.observation_space
+        self.single_action_space = facts.action_space
+        self.observation_space = facts.batched_observation_space
+        self.action_space = arguments.batched(facts.action_space, self.num_envs)
+        self._infos = None
+        if common.episode_stats or (info is not None and common.same_step):
+            self._infos = Infos([] if info is None else info.observations, common.episode_stats)
+        self._lender = Lender(
+            self.lent,
+            facts.observation_space,
             self.num_envs,
+            facts.padded,
+            facts.bounds,
+            in_segment=facts.in_segment,
+            buffers=common.buffers,
+            max_slots=common.max_slots,
+            finals=info is not None and common.same_step,
+            fields=None if info is None else [field.name for field in info.observations],
+            announce=backend.announce,
         )
-        max_slots = arguments.count("max_slots", max_slots, 2**20)
-        self._looker = Looker(info, self._state["instances"])
-        self._watching = _Watching(self._looker)
-        self._hooks = Hooks(
-            info.actions,
-            self._slots,
-            max_slots,
-            infos,
-            self.single_observation_space,
-            self._batch_maker(batch_size),
-            self._watching,
-        )
-        flags = _BUFFERS[buffers] | sum(_CHECKS[name] for name in checks)
-        if episode_stats or self._same_step:
-            flags |= _INFOS
-        self._action_rows = [self._state.rows(f"action/{i}", self.num_envs) for i in range(len(info.actions))]
-        self._stepper = _core.Stepper(
-            info.plugin,
-            info.values,
-            worlds,
-            threads if batch_size is None else 1,
-            _AUTORESET[self.autoreset_mode],
-            limit,
-            arrays,
-            tuple(self._state[f"action/{i}"] for i in range(len(info.actions))),
-            self._hooks,
-            flags,
-            self._guard,
-        )
-        self._stepper.add_slot(first_slot)
-        if episode_stats and info.keeps_log:
-            parts = [(self._state["instances"], self._padded // info.agents)]
-            infos.told = told(info, self._stepper.fields(0), parts)
-        self._seeded = self._began = False
-        self._flow: _core.Flow | None = None
-        if batch_size is not None:
-            threads = min(threads, self.num_worlds // self._unit)
-            with telling(f"start {threads} threads", ShoalError):
-                self._flow = _core.Flow(
-                    self._stepper, threads, self._unit, batch_size, "nan" in checks, self._hooks
-                )
-        if asked is not None:
-            try:
-                self._open_session(asked)
-            except BaseException:
-                self.close()
-                raise
-        if self._flow is not None:
+        self._results = self._lender.results
+        self._step_call = Call("step", 0, self._lender.rows(0), state=State.DONE)
+        backend.bind(self._lender, self._infos, self._open_session)
+
+    def _open_session(self) -> None:
+        if self._common.session is None:
             return
-        # The bound native method, so that a step is one call with no Python frame of ours in between.
-        self.step = self._stepper.step  # type: ignore[method-assign]
-
-    @property
-    def _same_step(self) -> bool:
-        return self.autoreset_mode == AutoresetMode.SAME_STEP
-
-    def _state_layout(self) -> Layout:
-        info, rows = self._info, self._padded
-        worlds = rows // info.agents
-        fields: dict[str, FieldSpec] = {
-            "instances": (np.uint8, (worlds, max(1, info.instance_bytes))),
-            "rng": (np.uint64, (worlds, 5)),
-            "reset": (np.uint8, (worlds,)),
-            "elapsed": (np.uint32, (worlds,)),
-            "total": (np.float64, (rows,)),
-            "length": (np.uint32, (rows,)),
-            "last_return": (np.float64, (rows,)),
-            "last_length": (np.uint32, (rows,)),
-            "episode": (np.uint32, (worlds,)),
-            "over": (np.uint8, (worlds,)),
-            **watch_fields(1),
+        facts = {
+            "env": self._facts.name,
+            "num_envs": self.num_envs,
+            "num_worlds": self.num_worlds,
+            "agents": self.agents_per_env,
+            "workers": self.num_workers,
+            "backend": self.backend,
+            "observation_space": str(self.single_observation_space),
+            "action_space": str(self.single_action_space),
         }
-        for number, field in enumerate(info.actions):
-            fields[f"action/{number}"] = (field.dtype, (rows, *field.shape))
-        return Layout(fields)
+        memory, counted = self._backend.session_sources()
+        self._hosted = open_session(self._common.session, facts, self.num_worlds, memory, counted)
+        if self._hosted is not None:
+            self._backend.begin_session()
 
-    # -- Gymnasium's interface ------------------------------------------------------------------------
+    def _close_session(self) -> None:
+        if self._hosted is not None:
+            self._hosted.close()
+
+    # -- reset ----------------------------------------------------------------------------------------
 
     def reset(
-        self,
-        *,
-        seed: int | Sequence[int | None] | None = None,
-        options: Mapping[str, Any] | None = None,
+        self, *, seed: Seed = None, options: Mapping[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Starts new episodes, in all environments or where `options["reset_mask"]` is True."""
         self._require_synchronous("reset", "async_reset")
-        mask, others = arguments.reset_mask(options, self.num_envs, self.num_worlds)
-        arguments.no_options(others)
         with _core.Operation(self._guard, "reset"):
-            if mask is not None and not self._began and not mask.all():
-                self._hooks.refuse("never reset")
-            self._seed(seed, mask)
-            observations = self._stepper.reset(mask)
-            self._began = True
-            return observations, {}
+            self._begin_reset(seed, options)
+            return self._reset_results(*self._finish("reset", None))
 
-    def step(self, *actions: Any) -> Any:
+    def reset_async(self, seed: Seed = None, options: Mapping[str, Any] | None = None) -> None:
+        """Begins a reset; `reset_wait` gives its results."""
+        self._require_synchronous("reset_async", "async_reset")
+        with _core.Operation(self._guard, "reset_async"):
+            self._begin_reset(seed, options).state = State.PENDING
+
+    def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
+        """The results of `reset_async`; multiprocessing.TimeoutError after `timeout` seconds."""
+        with _core.Operation(self._guard, "reset_wait"):
+            return self._reset_results(*self._finish("reset", timeout))
+
+    def _begin_reset(self, seed: Seed, options: Any) -> Call:
+        self._require_ready("reset")
+        seeds = arguments.seeds(seed, self.num_worlds)
+        mask, others = arguments.reset_mask(options, self.num_envs, self.num_worlds)
+        if self._info is not None:
+            arguments.no_options(others)
+        if mask is not None and not self._began and not mask.all():
+            refuse("never reset")
+        self._let_go()
+        slot = 0 if self.batch_size is not None else self._lender.take()
+        call = Call("reset", slot, self._lender.rows(slot), seeds=seeds, options=others, mask=mask)
+        self._backend.prepare_reset(call)
+        return self._post(call)
+
+    def _reset_results(self, call: Call, reports: list[Any]) -> tuple[Any, dict[str, Any]]:
+        self._began = True
+        infos, errors = sort_reports(reports, call.into.values, self._add_info)
+        observation = self._lender.observation(call.slot)
+        raise_errors(errors, (observation, infos))
+        return self._lender.lend(call.slot, observation), infos
+
+    # -- step -----------------------------------------------------------------------------------------
+
+    def step(self, actions: Any = IN_PLACE) -> Results:
         """`step(actions)` steps every environment; `step()` with what was written into `self.actions`."""
         self._require_synchronous("step", "send and recv")
-        return self._stepper.step(*actions)
+        with self._stepping:
+            call = self._begin_step(actions)
+            return self._step_results(call, self._backend.wait(call))
 
-    def close(self, **kwargs: Any) -> None:
-        """Ends the threads and environments. Idempotent; arrays that were returned stay valid.
+    def step_async(self, actions: Any = IN_PLACE) -> None:
+        """Begins a step; `step_wait` gives its results."""
+        self._require_synchronous("step_async", "send and recv")
+        with _core.Operation(self._guard, "step_async"):
+            self._begin_step(actions).state = State.PENDING
 
-        From another thread than the one that steps: a call that is inside raises ClosedError, and close
-        waits until it has.
-        """
-        with _core.Closing(self._guard) as is_first:
-            if not is_first or not self._guard.wait_until_free(math.inf):
-                return
-            if self._hosted is not None:  # first: its thread reads what the others hold
-                self._hosted.close()
-            self._watching.close()
-            if self._flow is not None:
-                self._flow.close()
-            self._stepper.close()
-            self._state.close()
-            self._slots.close()
-            self.closed = True
+    def step_wait(self, timeout: float | None = None) -> Results:
+        """The results of `step_async`; multiprocessing.TimeoutError after `timeout` seconds."""
+        with _core.Operation(self._guard, "step_wait"):
+            return self._step_results(*self._finish("step", timeout))
 
-    close_extras = close
+    def _begin_step(self, actions: Any, into: Rows | None = None, row: int = 0) -> Call:
+        if self._call is not None:
+            self._catch_up("step")
+        call = self._step_call
+        self._backend.take_actions(call, actions)
+        if into is None:
+            call.slot = slot = self._lender.take()
+            call.into, call.row = self._lender.rows(slot), 0
+        else:
+            call.into, call.row = into, row
+        return self._post(call)
 
-    def __enter__(self) -> VectorEnv:
-        return self
+    def _step_results(self, call: Call, reports: list[Any]) -> Results:
+        self._call = None
+        infos, errors = self._sort(reports, call.into) if reports else ({}, [])
+        results = self._results(call.slot, infos)
+        if self._has_fresh_flags:
+            results = (results[0], *copied(results[1:4]), infos)
+        if self._infos is not None and (results[2] | results[3]).any():
+            infos.update(self._infos(results[2], results[3], self._lender.slots.finals(call.slot)))
+        if errors:
+            raise_errors(errors, results)
+        if self._check_nan:
+            require_no_nan(self.single_observation_space, results)
+        return results if call.slot else self._lender.lend(0, results)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
+    def _sort(self, reports: list[Any], rows: Rows) -> tuple[dict[str, Any], list[Failure]]:
+        begin = time.perf_counter_ns()
+        infos, errors = sort_reports(reports, rows.values, self._add_info)
+        self._backend.infos_ns += time.perf_counter_ns() - begin
+        return infos, errors
 
-    def render(self) -> tuple[NDArray[np.uint8], ...]:
-        """A picture of every environment, for render_mode="rgb_array"."""
+    # -- one call at a time ---------------------------------------------------------------------------
+
+    def _post(self, call: Call) -> Call:
+        call.state, self._call = State.UNCLAIMED, call  # first: Ctrl-C may come in between
+        try:
+            self._backend.post(call)
+        except BaseException as error:
+            # The next call waits for workers that got it. What cannot be pickled, nobody got.
+            is_under_way = not isinstance(error, Exception) or self._backend.is_busy()
+            if call.state is not State.DONE:
+                call.state = State.ABANDONED if is_under_way else State.DONE
+            raise
+        return call
+
+    def _finish(self, kind: str, timeout: float | None) -> tuple[Call, list[Any]]:
+        """Waits for the call that was posted; everybody's reports."""
+        call = self._call
+        if call is None or call.kind != kind or call.state in (State.ABANDONED, State.DONE):
+            raise NoAsyncCallError(f"Calling `{kind}_wait` without any prior call to `{kind}_async`.", kind)
+        reports = self._backend.wait(call, timeout)
+        self._call = None
+        return call, reports
+
+    def _require_ready(self, name: str) -> None:
+        call = self._call
+        if call is not None:
+            if call.state is State.PENDING:
+                raise AlreadyPendingCallError(
+                    f"Calling `{name}` while waiting for a pending call to `{call.kind}` to complete.",
+                    call.kind,
+                )
+            if call.state is State.UNCLAIMED:
+                call.state = State.ABANDONED
+            elif call.state is State.DONE:
+                self._call = None
+        self._backend.require_ready(name)
+
+    def _catch_up(self, name: str, *, patient: bool = False) -> None:
+        """Waits for a call that was abandoned. Its results are nobody's."""
+        self._require_ready(name)
+        if self._call is not None:
+            self._backend.wait(self._call, patient=patient)
+            self._call = None
+
+    def _let_go(self) -> None:
+        """Catches up for a reset, which waits for all who live, and brings back whom it lost."""
+        with contextlib.suppress(WorkerDied):
+            self._catch_up("reset", patient=True)
+
+    def _require_synchronous(self, name: str, instead: str) -> None:
+        if self.batch_size is not None:
+            self._guard.require_open()
+            raise ShoalError(f"{name} is not for environments made with batch_size=; use {instead}")
+
+    def _require_asynchronous(self, name: str) -> None:
+        if self.batch_size is None:
+            self._guard.require_open()
+            raise ShoalError(f"{name} is for environments made with batch_size=; use reset and step")
+
+    # -- call -----------------------------------------------------------------------------------------
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Calls a method of every environment, or gets an attribute."""
+        return self._ask("call", name, args, kwargs)
+
+    def call_async(self, name: str, /, *args: Any, **kwargs: Any) -> None:
+        """Begins a call; `call_wait` gives its results."""
+        with _core.Operation(self._guard, "call_async"):
+            self._begin_call("call_async", "call", [(name, args, kwargs)]).state = State.PENDING
+
+    def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
+        """The results of `call_async`; multiprocessing.TimeoutError after `timeout` seconds."""
+        with _core.Operation(self._guard, "call_wait"):
+            return self._call_results(timeout)
+
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """An attribute of every environment."""
+        return self._ask("get_attr", name, (), {})
+
+    def set_attr(self, name: str, values: Any) -> None:
+        """Sets an attribute: to each environment its own of a list or tuple, or the same value to all."""
+        with _core.Operation(self._guard, "set_attr"):
+            if not isinstance(values, (list, tuple)):
+                values = [values] * self.num_worlds
+            if len(values) != self.num_worlds:
+                raise ValueError(
+                    "Values must be a list or tuple with length equal to the number of environments. "
+                    f"Got `{len(values)}` values for {self.num_worlds} environments."
+                )
+            parts = self._backend.parts()
+            self._begin_call("set_attr", "set", [(name, list(values[part])) for part in parts])
+            self._call_results(None)
+
+    def _ask(self, operation: str, name: str, args: Any, kwargs: Any) -> tuple[Any, ...]:
+        with _core.Operation(self._guard, operation):
+            self._begin_call("call_async", "call", [(name, args, kwargs)])
+            return self._call_results(None)
+
+    def _begin_call(self, name: str, kind: str, parts: list[tuple[Any, ...]]) -> Call:
+        self._require_synchronous(name.removesuffix("_async"), "async_reset, send and recv")
+        self._catch_up(name)
+        call = Call("call", 0, self._lender.rows(0))
+        call.arguments = kind, parts if len(parts) > 1 else parts * len(self._backend.parts())
+        return self._post(call)
+
+    def _call_results(self, timeout: float | None) -> tuple[Any, ...]:
+        _, answers = self._finish("call", timeout)
+        raise_errors([answer for answer in answers if isinstance(answer, Failure)], None)
+        return tuple(answer.thaw() for answer in answers)
+
+    def render(self) -> tuple[Any, ...]:
+        """A picture of every environment: what its `render` gives, of environments in C an array."""
+        if self.backend == "process":
+            return self._ask("render", "render", (), {})
+        assert self._info is not None
         if self.render_mode is None:
             if not self.metadata["render_modes"]:
                 raise ValueError(arguments.describe_undrawable(self._info.plugin.name))
@@ -263,213 +360,223 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         with _core.Operation(self._guard, "render"):
             return tuple(self._picture(env) for env in range(self.num_worlds))
 
+    @property
+    def np_random_seed(self) -> Any:
+        """The seed of every environment's generator."""
+        return self.get_attr("np_random_seed") if self._info is None else super().np_random_seed
+
+    @property  # type: ignore[misc]
+    def np_random(self) -> Any:
+        """A copy of every environment's generator."""
+        if self._info is None:
+            return self.get_attr("np_random")
+        return gymnasium.vector.VectorEnv.np_random.fget(self)  # type: ignore[attr-defined]
+
     # -- beyond Gymnasium -----------------------------------------------------------------------------
 
     @property
     def actions(self) -> Any:
         """The action buffer itself: write into it, then call `step()` without arguments."""
-        if self._info.actions[0].name is None:
-            return self._action_rows[0]
-        return {field.name: rows for field, rows in zip(self._info.actions, self._action_rows, strict=True)}
+        self._guard.require_open()
+        shared = self._backend.actions
+        if shared is None:
+            raise ShoalError(f"{self.single_action_space} has no single action buffer; pass actions to step")
+        return shared
+
+    @property
+    def worker_pids(self) -> list[int | None]:
+        """The worker processes; None where one is gone."""
+        return list(self._backend.worker_pids)
 
     @property
     def stats(self) -> dict[str, Any]:
-        """Steps, episodes, their mean return and length; slots made, results copied for want of one."""
-        self._guard.require_open()
-        statistics = (self._flow or self._stepper).statistics
-        return {**statistics, "copies": self._hooks.copies}
+        """Steps, episodes, their mean return and length; slots made, results copied for want of one.
 
-    def async_reset(self, seed: int | Sequence[int | None] | None = None) -> None:
+        Of worker processes also restarts, and in `time_us` where the time of a vector step went:
+        `environments`: inside env.step, of the slowest worker; `copy`: the rest of its work, such as writing
+        rows; `handoff`: waiting for it beyond that; `infos`: building the info dict. Averages.
+        """
+        self._guard.require_open()
+        return {**self._backend.statistics, "copies": self._lender.copies}
+
+    def async_reset(self, seed: Seed = None) -> None:
         """Resets every environment; their first observations come with `recv`."""
-        flow = self._require_asynchronous("async_reset")
+        self._require_asynchronous("async_reset")
         with _core.Operation(self._guard, "async_reset"):
-            if flow.under_way:
-                self._hooks.refuse("under way")
-            self._seed(seed, None)
-            flow.reset()
+            seeds = arguments.seeds(seed, self.num_worlds)
+            self._let_go()
+            self._backend.async_reset(seeds, partial(self._reset_all, seeds))
+
+    def _reset_all(self, seeds: list[int | None]) -> list[Any]:
+        self._begin_reset(seeds, None)
+        self._began = True
+        return self._finish("reset", None)[1]
 
     def send(self, actions: Any, env_ids: Any) -> None:
         """Hands in the next actions of the environments `env_ids` (`info["env_id"]` of a `recv`)."""
-        flow = self._require_asynchronous("send")
-        ids = np.asarray(env_ids)
-        if ids.dtype.kind not in "iu" or ids.ndim != 1:
-            raise TypeError(f"env_ids must be a list of ints, got {ids.dtype} of shape {ids.shape}")
-        flow.send(actions, np.ascontiguousarray(ids, np.int64))
+        self._require_asynchronous("send")
+        self._backend.send(actions, env_ids)
 
-    def recv(self) -> Any:
-        """A step's five results of the first `batch_size` environments ready; `info["env_id"]` names them."""
-        return self._require_asynchronous("recv").recv()
+    def recv(self, env_ids: Any = None) -> Results:
+        """A step's five results of the first `batch_size` environments ready; `info["env_id"]` names them.
+
+        With `env_ids` it waits for those instead, in worker processes: for halves that take turns.
+        """
+        self._require_asynchronous("recv")
+        return self._backend.recv(env_ids)  # type: ignore[no-any-return]
 
     def shares_buffer(self, array: NDArray[Any]) -> bool:
         """Whether the next step may change this array: True for results of `buffers="live"` alone."""
-        return self.buffers == "live" and self._slots.is_first(array)
+        return self._lender.holds_live(array)
 
     def rollout(self, length: int) -> Rollout:
         """Lends a block of `length + 1` rows of every environment; its `step` writes straight into it."""
         self._require_synchronous("rollout", "send and recv")
-        self._require_no_final("rollout")
-        self._guard.require_open()
-        length = arguments.count("length", length, 2**31)
-        return native_rollout(
-            self._stepper, self._guard, self.lent, self._info, self.num_envs, self._padded, length
-        )
+        if self._common.same_step:
+            raise ShoalError(
+                "rollout has no place for the final observations of autoreset_mode SAME_STEP; "
+                "use NEXT_STEP or DISABLED"
+            )
+        with _core.Operation(self._guard, "rollout"):
+            length = arguments.count("length", length, 2**31)
+            self._backend.require_rollout()
+            self._catch_up("rollout")
+            block = self._lender.block(length, self.single_action_space)
+            assert block.memory is not None and block.actions is not None
+            rows = length * self.num_envs
+            shape = length, self.num_envs
+            observations = blocks(block.memory, length + 1, self.num_envs)
+            actions = blocks(block.actions, *shape)
+            parts: tuple[Any, ...] = block.reward, block.terminated, block.truncated
+            flags = [part[:rows].reshape(shape) for part in parts]
+            step = self._backend.rollout_step(observations, actions, flags)
+            rollout = Rollout(
+                observations,
+                actions,
+                *flags,
+                step=step or partial(self._step_into, block, actions),
+                moves=self._count_moves,
+                guard=self._guard,
+            )
+            weakref.finalize(rollout, self._backend.drop_block, block.number).atexit = False
+            return rollout
+
+    def _count_moves(self) -> int:
+        call = self._call
+        self._require_ready("step")
+        if call is not None and call.state is State.ABANDONED and call.kind != "call":
+            raise ShoalError(
+                f"a {call.kind} that nobody waited for is under way, so no observation shows where the "
+                "environments are; call reset(), or step() once, then start(observation)"
+            )
+        return self._backend.moves()
+
+    def _step_into(self, block: Rows, recorded: Any, t: int, actions: Any) -> dict[str, Any]:
+        row = t * self.num_envs
+        call = self._begin_step(actions, block, row)
+        shared = self._backend.actions if call.actions is None else None
+        record(recorded, t, actions if shared is None else shared)
+        reports = self._backend.wait(call)
+        self._call = None
+        infos, errors = self._sort(reports, block) if reports else ({}, [])
+        raise_errors(errors, None)
+        if self._check_nan:
+            assert block.memory is not None
+            first, end = row + block.ahead, row + self.num_envs
+            seen = block.memory.read(first, first + self.num_envs)
+            flags = block.terminated[row:end], block.truncated[row:end]
+            require_no_nan(self.single_observation_space, (seen, block.reward[row:end], *flags, infos))
+        return infos
 
     def has_extension(self, id: str) -> bool:
-        """Whether the plug-in has an ability, such as "shoal.checkpoint/1"."""
-        return self._info.plugin.has_extension(id)
+        """Whether environments in C have an ability, such as "shoal.checkpoint/1"."""
+        return self._info is not None and self._info.plugin.has_extension(id)
 
     def save_env(self, env_id: int) -> bytes:
-        """All that environment `env_id` is, for `restore_env` of any environments with these options."""
+        """All that C environment `env_id` is, for `restore_env` of any environments with these options."""
         with _core.Operation(self._guard, "save_env"):
-            return self._stepper.save(self._env_id(env_id))
+            return self._of_env("save", env_id)  # type: ignore[no-any-return]
 
     def restore_env(self, env_id: int, data: bytes) -> None:
-        """Makes environment `env_id` what it was when `save_env` gave `data`."""
+        """Makes C environment `env_id` what it was when `save_env` gave `data`."""
         if not isinstance(data, bytes):
             raise TypeError(f"a checkpoint is bytes, got {type(data).__name__}")
         with _core.Operation(self._guard, "restore_env"):
-            env = self._env_id(env_id)
-            if not self._began and self._flow is None:  # the other environments must be somewhere too
-                self._stepper.require_checkpoint(env, data)
-                self._seed(None, None)
-                self._stepper.reset(None)
-                self._began = True
-            self._stepper.restore(env, data)
+            if not self._began and self.batch_size is None:  # the other environments must be somewhere too
+                self._of_env("require_checkpoint", env_id, data)
+                self._reset_all([None] * self.num_worlds)
+            self._of_env("restore", env_id, data)
 
     def render_env(self, env_id: int) -> NDArray[np.uint8]:
-        """A picture of one environment, [height, width, 3]."""
+        """A picture of one C environment, [height, width, 3]."""
         with _core.Operation(self._guard, "render_env"):
             return self._picture(env_id)
 
     def _picture(self, env_id: int) -> NDArray[np.uint8]:
-        height, width, pixels = self._stepper.render(self._env_id(env_id))
+        height, width, pixels = self._of_env("render", env_id)
         return np.frombuffer(pixels, np.uint8).reshape(height, width, 3)
 
-    # -- inside ---------------------------------------------------------------------------------------
-
-    def _open_session(self, asked: str) -> None:
-        facts = {
-            "env": self._info.plugin.name,
-            "num_envs": self.num_envs,
-            "num_worlds": self.num_worlds,
-            "agents": self.agents_per_env,
-            "workers": 0,
-            "backend": "native",
-            "observation_space": str(self.single_observation_space),
-            "action_space": str(self.single_action_space),
-        }
-        counted = self._flow or self._stepper
-        self._hosted = open_session(asked, facts, self.num_worlds, self._state, counted)
-        if self._hosted is not None:
-            self._watching.publisher = Publisher(self._state, 0, self.num_worlds)
-            self._stepper.set_watch(self._state["due"], None)
-
-    def _world(self, env_id: int) -> dict[str, Field]:
+    def _of_env(self, method: str, env_id: int, *rest: Any) -> Any:
+        if self._info is None:
+            raise ShoalError(f"{method}_env is for environments in C; use call for those in Python")
         env = arguments.env_id(env_id, self.num_worlds)
-        with self._look("state"):
-            return self._looker.fields(self._flow or self._stepper, env)
+        self._catch_up(method)
+        return self._backend.of_env(method, env, *rest)
 
-    def _worlds(self) -> list[dict[str, Field]]:
-        with self._look("states"):
-            source = self._flow or self._stepper
-            return [self._looker.fields(source, env) for env in range(self.num_worlds)]
+    def _look_at(self, env: int | None) -> Any:
+        if self.batch_size is None:
+            self._catch_up("state")
+        return self._backend.look(env)
 
-    def _checked_unit(self, batch_size: int) -> int:
-        """How many environments flow together: as many as divide num_envs, batch_size and the lanes."""
-        batch = arguments.count("batch_size", batch_size, self.num_worlds)
-        if self.autoreset_mode != AutoresetMode.NEXT_STEP or self.buffers != "leased":
-            raise ValueError(
-                "batch_size needs autoreset_mode NEXT_STEP and buffers='leased', found "
-                f"{self.autoreset_mode.name} and {self.buffers!r}"
-            )
-        if self._info.agents > 1:
-            raise ValueError(
-                f"batch_size is for environments of one agent, this one has {self._info.agents}; leave it "
-                "out, and step all of them"
-            )
-        return math.gcd(self.num_worlds, batch, self._info.lanes)
+    # -- the end --------------------------------------------------------------------------------------
 
-    def _batch_maker(self, batch_size: int | None) -> SlotMaker | None:
-        if batch_size is None:
-            return None
-        return SlotMaker(self.lent, self._info.observations, batch_size, batch_size, False, ids=batch_size)
+    def close(self, timeout: float | None = None, terminate: bool = False) -> None:  # type: ignore[override]
+        """Ends threads and workers, these within two seconds, or `timeout`. Idempotent.
 
-    def _place(self, env: int) -> int:
-        """Where the engine keeps environment `env`."""
-        return env // self._unit * self._info.lanes + env % self._unit
+        Arrays that were returned stay valid. From another thread than the one that steps: a call that is
+        inside raises ClosedError, and close waits until it has.
+        """
+        limit = 0.0 if terminate else _CLOSE_S if timeout is None else max(0.0, timeout)
+        with _core.Closing(self._guard) as is_first:
+            if not is_first:
+                return
+            if not self._guard.wait_until_free(limit):
+                self._backend.interrupt()
+                if not self._guard.wait_until_free(math.inf):
+                    return
+            self.closed = True
+            if self._finalizer is not None:
+                self._finalizer.detach()
+            self._close_session()  # first: its thread reads what the others hold
+            self._backend.close(limit)
+            call, self._call = self._call, None
+            if call is not None and call.state is State.PENDING:  # last: a warning may be made an error
+                logger.warn(f"Calling `close` while waiting for a pending call to `{call.kind}` to complete.")
 
-    def _require_asynchronous(self, name: str) -> _core.Flow:
-        if self._flow is None:
-            raise ShoalError(f"{name} is for environments made with batch_size=; use reset and step")
-        return self._flow
+    close_extras = close
 
-    def _require_synchronous(self, name: str, instead: str) -> None:
-        if self._flow is not None:
-            raise ShoalError(f"{name} is not for environments made with batch_size=; use {instead}")
+    def __enter__(self) -> VectorEnv:
+        return self
 
-    def _require_no_final(self, name: str) -> None:
-        if self._same_step:
-            raise ShoalError(
-                f"{name} has no place for the final observations of autoreset_mode SAME_STEP; "
-                "use NEXT_STEP or DISABLED"
-            )
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not self.closed and getattr(self, "_finalizer", None) is not None:
+            self.closed = True
+            self._close_session()
+            self._finalizer()  # type: ignore[misc]
 
     def __repr__(self) -> str:
-        return f"<{self._info.plugin.name} x {self.num_worlds}, buffers={self.buffers!r}>"
+        return f"<{self._facts.name} x {self.num_worlds}, {self.backend}, buffers={self.buffers!r}>"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            "environments are threads and memory of this process and cannot be pickled; make them where they "
-            "are used: pass the arguments of make_vec instead"
+            "environments are threads, processes and memory of this process and cannot be pickled; make them "
+            "where they are used: pass the arguments of make_vec instead"
         )
 
     def __deepcopy__(self, memo: object) -> NoReturn:
         self.__reduce__()
-
-    def _env_id(self, env_id: int) -> int:
-        env = arguments.env_id(env_id, self.num_worlds)
-        if self._flow is not None and self._flow.under_way:
-            self._hooks.refuse("under way")
-        return self._place(env)
-
-    def _seed(self, seed: int | Sequence[int | None] | None, mask: NDArray[np.bool_] | None) -> None:
-        for env, value in enumerate(arguments.seeds(seed, self.num_worlds)):
-            if value is None and not self._seeded:
-                value = secrets.randbits(62)
-            if value is None or (mask is not None and self._seeded and not mask[env]):
-                continue
-            if value < 2**64:
-                self._stepper.seed(self._place(env), value)
-            else:
-                self._state["rng"][self._place(env)] = rng_words(value)
-        self._seeded = True
-
-
-class _Watching:
-    """What the stepper calls when something watched is due; it holds neither stepper nor environments."""
-
-    def __init__(self, looker: Looker) -> None:
-        self._looker = looker
-        self.publisher: Publisher | None = None
-
-    def __call__(self, source: Any) -> None:
-        if self.publisher is not None:
-            self.publisher(lambda env: self._looker.snapshot(source, env))
-
-    def close(self) -> None:
-        if self.publisher is not None:
-            self.publisher.close()
-
-
-_STATE = (
-    "instances",
-    "rng",
-    "reset",
-    "elapsed",
-    "total",
-    "length",
-    "last_return",
-    "last_length",
-    "episode",
-    "over",
-)

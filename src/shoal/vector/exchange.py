@@ -15,14 +15,13 @@ from gymnasium.spaces import Tuple as TupleSpace
 from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 from numpy.typing import NDArray
 
-from shoal import _core
 from shoal.errors import ShoalError
 from shoal.memory import Layout, Segment
 from shoal.memory.layout import FieldSpec
 from shoal.spaces import Bounds, Declaration, Memory, declare
 from shoal.spaces.memory import DictMemory, LeafMemory, TupleMemory
 
-__all__ = ["Actions", "Rows", "Slot", "blocks", "discrete_range", "is_laid_out", "slot_layout"]
+__all__ = ["Actions", "Rows", "blocks", "discrete_range", "is_laid_out", "slot_layout"]
 
 _ARRAYS = (Box, Discrete, MultiDiscrete, MultiBinary)
 
@@ -50,7 +49,7 @@ def _has_custom(space: Space[Any]) -> bool:
 
 
 def slot_layout(
-    space: Space[Any] | None, rows: int, ahead: int, bounds: Bounds, finals: bool, actions: Any = None
+    space: Space[Any] | None, rows: int, ahead: int, bounds: Bounds, finals: bool, actions: Any, ids: int
 ) -> Layout:
     """Observations (unless they travel as messages), rewards and flags of `rows` results."""
     declaration = Declaration(bounds)
@@ -63,6 +62,8 @@ def slot_layout(
         declaration.space(space, "final", rows)
     if actions is not None:
         declaration.space(actions, "action", rows)
+    if ids:
+        declaration.fields["env_id"] = (np.int64, (ids,))
     return Layout(declaration.fields)
 
 
@@ -83,15 +84,15 @@ class Rows:
         *,
         finals: bool = False,
         actions: Space[Any] | None = None,
+        ids: int = 0,
     ) -> None:
         self.number, self.rows, self.ahead = number, rows, ahead
-        self.segment = segment = Segment(slot_layout(space, rows, ahead, bounds, finals, actions))
+        self.segment = segment = Segment(slot_layout(space, rows, ahead, bounds, finals, actions, ids))
 
         def memory(of: Space[Any] | None, path: str, count: int) -> Memory | None:
             return None if of is None else Declaration(bounds).space(of, path, count)(segment)
 
         self.memory = memory(space, "observation", rows + ahead)
-        self.finals = memory(space if finals else None, "final", rows)
         self.actions = memory(actions, "action", rows)
         self.reward: NDArray[np.float64] = segment["reward"]
         self.terminated: NDArray[np.bool_] = segment["terminated"]
@@ -99,6 +100,15 @@ class Rows:
         self._leaves = [segment[name] for name in segment if name.startswith("observation")]
         self.values: list[Any] = []
         """Observations that came as messages, by environment."""
+
+    def observation(self, space: Space[Any], count: int) -> Any:
+        """The observations of the first `count` rows, batched as Gymnasium does it."""
+        if self.memory is not None:
+            return self.memory.read(0, count)
+        if any(value is None for value in self.values):  # an environment raised before it ever gave one
+            return tuple(self.values)
+        empty: Any = create_empty_array(space, count, np.zeros)
+        return concatenate(space, self.values, empty)
 
     def observations(self) -> list[NDArray[Any]]:
         """Every field of the observations, a row per result."""
@@ -116,44 +126,6 @@ class Rows:
             (self.truncated, other.truncated),
         ):
             np.take(theirs, chosen, axis=0, out=mine)
-
-
-class Slot(Rows):
-    """Where the results of one step go, and whether anybody still looks at them."""
-
-    def __init__(
-        self, number: int, space: Space[Any] | None, num_envs: int, rows: int, bounds: Bounds, finals: bool
-    ) -> None:
-        super().__init__(number, space, rows, 0, bounds, finals=finals)
-        self._num_envs = num_envs
-        self._lease = _core.Lease([self.segment[name] for name in self.segment])
-        self.values = [None] * num_envs
-
-    def settle(self) -> None:
-        """The workers have it: closes the descriptor and counts who refers to it now."""
-        self.segment.close()
-        self._lease.settle()
-
-    @property
-    def free(self) -> bool:
-        return self._lease.free
-
-    def observation(self, space: Space[Any]) -> Any:
-        if self.memory is not None:
-            return self.memory.read(0, self._num_envs)
-        if any(value is None for value in self.values):  # an environment raised before it ever gave one
-            return tuple(self.values)
-        empty: Any = create_empty_array(space, self._num_envs, np.zeros)
-        return concatenate(space, self.values, empty)
-
-    def flags(self) -> tuple[Any, Any, Any]:
-        count = self._num_envs
-        if self.rows == count:
-            return self.reward, self.terminated, self.truncated
-        return self.reward[:count], self.terminated[:count], self.truncated[:count]
-
-    def holds(self, array: NDArray[Any]) -> bool:
-        return self.segment.shares_memory(array)
 
 
 def blocks(memory: Memory, length: int, num_envs: int) -> Any:

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from shoal.errors import ShoalError
 from shoal.native.plugin import FieldInfo
 from shoal.native.refusals import refuse
+from shoal.vector.lending import Lender
 from shoal.vector.nans import require_no_nan
-from shoal.vector.slots import copied
 
 __all__ = ["ActionHooks", "Hooks"]
 
@@ -82,34 +82,24 @@ class Hooks(ActionHooks):
     def __init__(
         self,
         actions: list[FieldInfo],
-        make_slot: Callable[[], tuple[Any, ...]],
-        max_slots: int,
-        infos: Callable[..., dict[str, Any]],
+        lender: Lender,
+        infos: Callable[..., dict[str, Any]] | None,
         observation_space: Space[Any],
-        make_batch: Callable[[], tuple[Any, ...]] | None = None,
-        publish: Callable[[Any], None] | None = None,
+        publish: Callable[[Any], None],
     ) -> None:
         super().__init__(actions)
-        self.publish = publish
-        """Called with the stepper, or the flow, when a watched environment is to be published."""
-        self.make_batch = make_batch
-        self._make_slot = make_slot
-        self._max_slots = max_slots
+        self._lender = lender
         self.infos = infos
         self._observation_space = observation_space
-        self.copies = 0
+        self.publish = publish
+        """Called with the stepper, or the flow, when a watched environment is to be published."""
 
     def refuse(self, reason: str) -> NoReturn:
         refuse(reason)
 
-    def grow(self, slots: int) -> tuple[Any, ...] | None:
-        """Another slot, or None at the cap: then the results are copied out."""
-        return self._make_slot() if slots < self._max_slots else None
-
     def copied(self, value: Any) -> Any:
         """The same results in memory of their own."""
-        self.copies += 1
-        return copied(value)
+        return self._lender.lend(0, value)
 
     def nan_found(self, results: tuple[Any, ...], env_ids: Any = None) -> NoReturn:
         require_no_nan(self._observation_space, results, env_ids)

@@ -2,102 +2,206 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Space
 from numpy.typing import NDArray
 
-from shoal.spaces import Bounds
-from shoal.vector.exchange import Rows, Slot
-from shoal.vector.slots import Lent, copied
-from shoal.vector.workers import Workers
+from shoal import _core
+from shoal.memory import Segment
+from shoal.spaces import Bounds, Memory
+from shoal.spaces.memory import DictMemory, LeafMemory, TupleMemory
+from shoal.vector.exchange import Rows
 
-__all__ = ["Lender"]
+__all__ = ["Lender", "Lent", "copied"]
+
+_FLAGS = ("reward", "terminated", "truncated")
+_NO_CAP = 2**62
+
+
+class Lent:
+    """The memory that one vector environment lends its results from (`shoal.torch.pin` registers it)."""
+
+    def __init__(self) -> None:
+        self._mappings: weakref.WeakSet[_core.Mapping] = weakref.WeakSet()
+        self._told: Callable[[_core.Mapping], None] | None = None
+
+    def add(self, segment: Segment) -> None:
+        mapping = segment.mapping
+        self._mappings.add(mapping)
+        if self._told is not None:
+            self._told(mapping)
+
+    def tell(self, told: Callable[[_core.Mapping], None]) -> None:
+        """Calls `told` with every mapping there is, and with each later one before it is first lent."""
+        self._told = told
+        for mapping in list(self._mappings):
+            told(mapping)
+
+
+class _Memory:
+    """Makes memory for results. The slots hold it, and it holds neither them nor the environment."""
+
+    def __init__(
+        self,
+        lent: Lent,
+        space: Space[Any] | None,
+        bounds: Bounds,
+        announce: Callable[[Rows], None] | None,
+        count: int,
+        padded: int,
+        finals: bool,
+        with_ids: bool,
+        fields: list[str | None] | None,
+    ) -> None:
+        self.lent, self.space, self.bounds, self.announce = lent, space, bounds, announce
+        self.count, self.padded = count, padded
+        self._finals, self._with_ids = finals, with_ids
+        self.numbers = 0
+        self._first: Rows | None = self._add()
+        self.paths: list[str] = []
+        self.shape: Any = _shape(self._first.memory, self.paths)
+        """How arrays make up an observation; None: only Python can read it."""
+        if fields is not None:  # a plug-in's own order
+            ordered = ["observation" if name is None else f"observation/{name}" for name in fields]
+            self.shape = _renumber(self.shape, self.paths, ordered)
+            self.paths = ordered
+        names = [name for name in self._first.segment if name.startswith("observation")]
+        self.fields = len(names if self.shape is None else self.paths) + with_ids
+        """How many arrays come before the rewards."""
+
+    def _add(self) -> Rows:
+        rows = Rows(
+            self.numbers,
+            self.space,
+            self.padded,
+            0,
+            self.bounds,
+            finals=self._finals,
+            ids=self.count if self._with_ids else 0,
+        )
+        self.publish(rows)
+        return rows
+
+    def publish(self, rows: Rows) -> None:
+        self.numbers += 1
+        self.lent.add(rows.segment)
+        if self.announce is not None:
+            self.announce(rows)
+
+    def __call__(self) -> tuple[Rows, tuple[NDArray[Any], ...]]:
+        rows, self._first = self._first or self._add(), None
+        segment = rows.segment
+        if self.shape is None:  # what Memory reads are views of the segment's own arrays
+            names = [*(name for name in segment if name.startswith("observation")), *_FLAGS]
+            arrays = tuple(segment[name] for name in names)
+        else:
+            finals = [path.replace("observation", "final", 1) for path in self.paths] if self._finals else []
+            ids = ["env_id"] if self._with_ids else []
+            names = [*self.paths, *ids, *_FLAGS, *finals]
+            arrays = tuple(segment.rows(name, self.count) for name in names)
+        segment.close()  # the arrays keep the memory; no descriptor is needed
+        return rows, arrays
 
 
 class Lender:
-    """The slots of one vector environment in worker processes.
+    """The slots of one vector environment.
 
-    The first slot is never lent: live results go there, those that must be copied, and asynchronous ones.
+    Slot 0 is never lent: live results go there, those that must be copied, and asynchronous ones.
     """
 
     def __init__(
         self,
-        workers: Workers,
         lent: Lent,
-        space: Space[Any] | None,
-        num_envs: int,
-        rows: int,
+        space: Space[Any],
+        count: int,
+        padded: int,
         bounds: Bounds,
-        finals: bool,
-        buffers: str,
-        max_slots: int,
+        *,
+        in_segment: bool = True,
+        buffers: str = "leased",
+        max_slots: int = _NO_CAP,
+        finals: bool = False,
+        with_ids: bool = False,
+        fields: list[str | None] | None = None,
+        announce: Callable[[Rows], None] | None = None,
     ) -> None:
-        self._workers, self._lent = workers, lent
-        self._space, self._bounds, self._finals = space, bounds, finals
-        self._num_envs, self._rows = num_envs, rows
-        self.buffers, self._max_slots = buffers, max_slots
-        self._numbers = 0
+        """`announce` tells workers of memory; `fields` are the names of a plug-in's, in its order.
+
+        Where observations are not `in_segment`, they travel as messages.
+        """
+        own = space if in_segment else None
+        self._memory = memory = _Memory(lent, own, bounds, announce, count, padded, finals, with_ids, fields)
+        self.lent = lent
+        self._space, self._count, self._buffers = space, count, buffers
+        shape: Any = () if memory.shape is None else memory.shape
+        self.slots = _core.Slots(memory, memory.fields, shape, max_slots, buffers == "leased")
         self.copies = 0
-        self._slots: list[Slot] = []
-        self._batches: list[Slot] = []
-        self.first = self._add()
+        self.take, self.rows = self.slots.take, self.slots.rows
 
-    @property
-    def slots(self) -> int:
-        return len(self._slots) - 1 + len(self._batches)
+    def results(self, slot: int, infos: dict[str, Any]) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Those of a step, whose rows are in a slot."""
+        if self._memory.shape is not None:
+            return self.slots.results(slot, infos)
+        _, *flags, _ = self.slots.results(slot, infos)
+        return (self.observation(slot), *flags, infos)
 
-    def take(self) -> Slot:
-        """A slot nobody holds."""
-        if self.buffers != "leased":
-            return self.first
-        for slot in self._slots[1:]:
-            if slot.free:
-                return slot
-        return self.first if len(self._slots) > self._max_slots else self._add()
+    def observation(self, slot: int) -> Any:
+        if self._memory.shape is not None:
+            return self.slots.observation(slot)
+        return self.rows(slot).observation(self._space, self._count)
 
-    def lent(self, slot: Slot, results: Any) -> Any:
+    def lend(self, slot: int, results: Any) -> Any:
         """The results as the user gets them."""
-        if slot is not self.first or self.buffers == "live":
+        if slot != 0 or self._buffers == "live":
             return results
-        self.copies += self.buffers == "leased"
+        self.copies += self._buffers == "leased"
         return copied(results)
-
-    def take_batch(self, size: int) -> Slot:
-        """A slot for `size` gathered results, which the workers do not know."""
-        for slot in self._batches:
-            if slot.free:
-                return slot
-        slot = Slot(-1, self._space, size, size, self._bounds, finals=False)
-        self._lent.add(slot.segment)
-        slot.settle()
-        if len(self._batches) < self._max_slots:
-            self._batches.append(slot)
-        else:
-            self.copies += 1
-        return slot
 
     def block(self, length: int, actions: Space[Any]) -> Rows:
         """Memory for a rollout of `length` steps."""
         # A vectorised plug-in writes whole lanes: the last row of the block needs room behind it.
-        rows = length * self._num_envs + (self._rows - self._num_envs)
-        block = Rows(self._numbers, self._space, rows, self._num_envs, self._bounds, actions=actions)
-        self._publish(block)
+        memory = self._memory
+        rows = length * self._count + (memory.padded - self._count)
+        block = Rows(memory.numbers, memory.space, rows, self._count, memory.bounds, actions=actions)
+        memory.publish(block)
         block.segment.close()
         return block
 
-    def _add(self) -> Slot:
-        slot = Slot(self._numbers, self._space, self._num_envs, self._rows, self._bounds, self._finals)
-        self._publish(slot)
-        self._slots.append(slot)
-        slot.settle()
-        return slot
-
-    def _publish(self, rows: Rows) -> None:
-        self._numbers += 1
-        self._lent.add(rows.segment)
-        self._workers.add_block(rows.segment, rows.number, rows.rows, rows.ahead)
-
     def holds_live(self, array: NDArray[np.generic]) -> bool:
-        return self.buffers == "live" and self.first.holds(array)
+        return self._buffers == "live" and self.rows(0).segment.shares_memory(array)
+
+
+def _shape(memory: Memory | None, paths: list[str]) -> Any:
+    """How arrays make up a value of a space, by their numbers in `paths`; None where Python must read it."""
+    if type(memory) is LeafMemory:
+        paths.append(memory.path)
+        return len(paths) - 1
+    if type(memory) is DictMemory:
+        parts = {key: _shape(child, paths) for key, child in memory.children}
+        return None if any(part is None for part in parts.values()) else parts
+    if type(memory) is TupleMemory:
+        several = tuple(_shape(child, paths) for child in memory.children)
+        return None if any(part is None for part in several) else several
+    return None
+
+
+def _renumber(shape: Any, paths: list[str], ordered: list[str]) -> Any:
+    if isinstance(shape, dict):
+        return {key: _renumber(part, paths, ordered) for key, part in shape.items()}
+    return ordered.index(paths[shape])
+
+
+def copied(value: Any) -> Any:
+    """The same arrays, nested as they are, in memory of their own."""
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, tuple):
+        items = [copied(item) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    if isinstance(value, dict):
+        return {key: copied(item) for key, item in value.items()}
+    return value

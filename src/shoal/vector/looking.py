@@ -14,15 +14,17 @@ from shoal.errors import ShoalError
 from shoal.state.exports import described
 from shoal.state.session import Hosted
 from shoal.state.snapshot import Field
+from shoal.vector import arguments
 
 __all__ = ["Looking"]
 
 
 class Looking:
-    """Part of both vector environments; pure reads, between steps."""
+    """Part of the vector environment; pure reads, between steps."""
 
     _hosted: Hosted | None = None
     _guard: _core.Guard
+    num_worlds: int
 
     @property
     def session(self) -> str | None:
@@ -68,7 +70,13 @@ class Looking:
         return _core.Operation(self._guard, name)
 
     def _world(self, env_id: int) -> dict[str, Field]:
-        raise NotImplementedError
+        env = arguments.env_id(env_id, self.num_worlds)
+        with self._look("state"):
+            return self._look_at(env)[0]
 
     def _worlds(self) -> list[dict[str, Field]]:
+        with self._look("states"):
+            return self._look_at(None)
+
+    def _look_at(self, env: int | None) -> list[dict[str, Field]]:
         raise NotImplementedError

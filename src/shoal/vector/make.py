@@ -20,9 +20,11 @@ from shoal.errors import PluginError
 from shoal.native.plugin import PluginInfo, bundled, load
 from shoal.state.session import AUTO
 from shoal.vector import arguments
+from shoal.vector.async_vector import ProcessVectorEnv
+from shoal.vector.backend import Common
 from shoal.vector.env import VectorEnv
+from shoal.vector.native import NativeBackend
 from shoal.vector.plans import PluginEnvs
-from shoal.vector.process import ProcessVectorEnv
 from shoal.vector.single import single_entry_point
 from shoal.vector.specs import (
     arguments_of_spec,
@@ -65,7 +67,7 @@ def make_vec(
     max_edges: int | None = None,
     session: str | None = AUTO,
     **options: Any,
-) -> VectorEnv | ProcessVectorEnv:
+) -> VectorEnv:
     """Makes `num_envs` environments that step together.
 
     `env` is the id of a bundled environment ("CartPole-v1"), a C file (compiled on the way), a compiled
@@ -132,6 +134,7 @@ def make_vec(
         "episode_stats": episode_stats,
         "batch_size": batch_size,
         "session": session,
+        "check": check,
     }
     processes: dict[str, Any] = {
         "num_workers": num_workers,
@@ -159,7 +162,7 @@ def make_vec(
         maker, spec = _maker(env, max_episode_steps, render_mode, options)
         maker = wrap(maker, wrapped)
         try:
-            made = ProcessVectorEnv([maker] * count, check=check, **shared, **processes)
+            made: VectorEnv = ProcessVectorEnv([maker] * count, **shared, **processes)
         except TypeError as error:
             names_none = _TAKES_NONE.search(str(error)) is not None
             for name, hint in _hints(options).items():
@@ -188,24 +191,25 @@ def make_vec(
             limit = arguments.count("max_episode_steps", max_episode_steps, 2**32 - 1)
         count = arguments.count("num_envs", num_envs, 2**24)
         plugins = PluginEnvs(info, str(library.absolute()), count, limit)
-        made = ProcessVectorEnv(plugins, check=check, **shared, **processes)
+        made = ProcessVectorEnv(plugins, **shared, **processes)
         made.spec = None if base is None else record_spec(base, VectorizeMode.ASYNC, given, asked_options)
         return made
     for name, value in processes.items():
         is_default = name in _DEFAULTS and value == _DEFAULTS[name]
         _refuse(not is_default, f"{name} is for worker processes; use backend='process'")
-    native = VectorEnv(
+    common = Common.checked(**shared)
+    threads = NativeBackend(
         info,
         num_envs,
+        common,
         num_threads=num_threads,
         max_episode_steps=max_episode_steps,
-        check=("actions",) if check is None else check,
         render_mode=render_mode,
-        **shared,
     )
+    made = VectorEnv(threads, common)
     mode = VectorizeMode.VECTOR_ENTRY_POINT
-    native.spec = None if base is None else record_spec(base, mode, given, asked_options)
-    return native
+    made.spec = None if base is None else record_spec(base, mode, given, asked_options)
+    return made
 
 
 _DEFAULTS = {
@@ -360,5 +364,5 @@ class _Registered:
 
     name: str
 
-    def __call__(self, num_envs: int = 1, **options: Any) -> VectorEnv | ProcessVectorEnv:
+    def __call__(self, num_envs: int = 1, **options: Any) -> VectorEnv:
         return make_vec(self.name, num_envs, **options)

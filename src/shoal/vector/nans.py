@@ -10,7 +10,7 @@ from gymnasium.spaces import Dict as DictSpace
 from gymnasium.spaces import Space
 from gymnasium.spaces import Tuple as TupleSpace
 
-from shoal.vector.slots import copied
+from shoal.vector.lending import copied
 
 __all__ = ["require_no_nan"]
 

@@ -15,9 +15,9 @@ from shoal.process.crew import Plan, checked_makers
 from shoal.spaces import Bounds
 from shoal.vector import arguments
 
-__all__ = ["Division", "PluginEnvs", "make_plans"]
+__all__ = ["AUTORESET", "Division", "PluginEnvs", "make_plans"]
 
-_AUTORESET = {AutoresetMode.NEXT_STEP: 0, AutoresetMode.SAME_STEP: 1, AutoresetMode.DISABLED: 2}
+AUTORESET = {AutoresetMode.NEXT_STEP: 0, AutoresetMode.SAME_STEP: 1, AutoresetMode.DISABLED: 2}
 _MOST_ENVS = 2**24
 
 
@@ -93,7 +93,7 @@ def make_plans(
             first=first,
             count=end - first,
             num_envs=worlds,
-            autoreset=_AUTORESET[autoreset_mode],
+            autoreset=AUTORESET[autoreset_mode],
             makers=makers,
             plugin=plugin,
             bounds=bounds,

@@ -8,7 +8,7 @@ from typing import Any
 from shoal.errors import WorkerDied
 from shoal.process.worker import OBSERVATION
 from shoal.vector.exchange import Rows
-from shoal.vector.slots import copied
+from shoal.vector.lending import copied
 from shoal.vector.workers import TRIES, Workers
 
 __all__ = ["Repair"]

@@ -10,7 +10,7 @@ from gymnasium import logger
 from shoal.process.chunks import Frozen
 from shoal.process.mail import Failure
 from shoal.process.worker import ERROR, INFO
-from shoal.vector.slots import copied
+from shoal.vector.lending import copied
 
 __all__ = ["raise_errors", "sort_reports"]
 

@@ -27,7 +27,7 @@ from shoal.errors import ShoalError, WorkerDied
 from shoal.process.crew import DIED, TIMEOUT
 from shoal.process.mail import Failure
 from shoal.process.worker import OBSERVATION
-from shoal.vector.exchange import Actions, Rows, Slot
+from shoal.vector.exchange import Actions, Rows
 from shoal.vector.repair import Repair
 from shoal.vector.reports import sort_reports
 from shoal.vector.workers import Workers
@@ -260,7 +260,7 @@ class SendRecv:
                 self._reports.setdefault(report[0], []).append(report)
 
     def deliver(
-        self, taken: Sequence[int], reports: list[Any], into: Slot
+        self, taken: Sequence[int], reports: list[Any], into: Rows
     ) -> tuple[dict[str, Any], list[Failure]]:
         """Gathers the results into a slot; infos by position in the batch, `env_id` among them; errors."""
         into.gather(self._state, taken)

@@ -14,7 +14,9 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from shoal.native.plugin import PluginInfo, load
+from shoal.vector.backend import Common
 from shoal.vector.env import VectorEnv
+from shoal.vector.native import NativeBackend
 
 __all__ = ["SingleEnv", "make_single", "single_entry_point"]
 
@@ -42,13 +44,10 @@ class SingleEnv(gymnasium.Env[Any, Any]):
                 f"{info.plugin.name} has {info.agents} agents in one environment, and gymnasium.Env is for "
                 "one; use shoal.make_vec, whose rows are agents, or shoal.adapters.pettingzoo"
             )
-        self._envs = VectorEnv(
-            replace(info, max_episode_steps=0),
-            num_threads=1,
-            autoreset_mode=AutoresetMode.DISABLED,
-            render_mode=render_mode,
-            session=None,
-        )
+        common = Common.checked(AutoresetMode.DISABLED)
+        unlimited = replace(info, max_episode_steps=0)
+        backend = NativeBackend(unlimited, 1, common, num_threads=1, render_mode=render_mode)
+        self._envs = VectorEnv(backend, common)
         self._name = info.plugin.name
         self.observation_space = self._envs.single_observation_space
         self.action_space = self._envs.single_action_space
@@ -86,7 +85,8 @@ class SingleEnv(gymnasium.Env[Any, Any]):
 
     def render(self) -> NDArray[np.uint8]:
         """A picture, [height, width, 3], for render_mode="rgb_array"."""
-        return self._envs.render()[0]
+        picture: NDArray[np.uint8] = self._envs.render()[0]
+        return picture
 
     def close(self) -> None:
         """Ends the environment. Idempotent; arrays that were returned stay valid."""

@@ -149,8 +149,9 @@ class Workers:
         assert self._actions is not None
         return [] if self._actions.segment is None else [self._actions.segment.fileno()]
 
-    def add_block(self, segment: Segment, number: int, rows: int, ahead: int) -> None:
+    def add_block(self, block: Rows) -> None:
         """Makes memory for results known to all chunks."""
+        segment, number, rows, ahead = block.segment, block.number, block.rows, block.ahead
         if self._dropped:
             dropped, self._dropped = self._dropped, []
             self._tell_all("drop", [number for number, _ in dropped])

@@ -1,0 +1,139 @@
+/* Part of the binding: the slots that the results of a vector environment are lent from, on every backend.
+ *
+ *   take: a slot that nobody holds -> results are written into it -> the user gets its arrays
+ *
+ * A slot is free when its arrays have as many references as they had when it was made: views and tensors keep
+ * their array alive, and an array's base is the mapping, so nothing else can. A step therefore allocates
+ * nothing but the result tuple. What was lent is the user's to change: nothing is read from a slot after its
+ * arrays were returned. */
+// SPDX-License-Identifier: MIT
+#ifndef SHOAL_SLOTS_HPP
+#define SHOAL_SLOTS_HPP
+
+#include "engine.h"
+#include "plugin.hpp"
+
+#include <nanobind/nanobind.h>
+
+#include <memory>
+#include <vector>
+
+namespace nb = nanobind;
+
+/* Where results go: references held for as long as the slot lives, and the addresses behind them. */
+struct Slot {
+    std::vector<nb::object> arrays; /* observations, rewards, terminated, truncated, final observations */
+    std::vector<void *> addresses;
+    std::vector<Py_ssize_t> counts; /* references to each array while nobody holds results */
+    nb::object rows;                /* the Python object over the same memory */
+    size_t fields;
+    bool is_out = false; /* results are on their way into it */
+
+    Slot(nb::handle list, size_t num_fields) : fields(num_fields) {
+        for (nb::handle array : list) {
+            arrays.push_back(nb::borrow(array));
+            addresses.push_back(address_of(array));
+        }
+        if (arrays.size() != fields + 3 && arrays.size() != 2 * fields + 3)
+            throw nb::value_error("a slot has one array per field, rewards, terminated, truncated");
+    }
+
+    void count_references() {
+        for (const nb::object &array : arrays)
+            counts.push_back(Py_REFCNT(array.ptr()));
+    }
+    bool is_free() const {
+        for (size_t i = 0; i < arrays.size(); i++)
+            if (Py_REFCNT(arrays[i].ptr()) != counts[i])
+                return false;
+        return !is_out;
+    }
+
+    shoal_targets targets() const {
+        return {addresses.data(), static_cast<double *>(addresses[fields]),
+                static_cast<uint8_t *>(addresses[fields + 1]), static_cast<uint8_t *>(addresses[fields + 2]),
+                addresses.data() + (arrays.size() > fields + 3 ? fields + 3 : 0)};
+    }
+};
+
+class Slots {
+  public:
+    /* `make()` returns the memory of another slot, as a Python object and as arrays, of which the first `fields`
+     * are observations. `shape` says how those are nested: the number of an array, or a dict or tuple of shapes. Slot 0 is never lent: where
+     * `is_leased` is false, and where `max_slots` others are held, results go there. */
+    Slots(nb::object make, size_t fields, nb::object shape, size_t max_slots, bool is_leased)
+        : make_(make), shape_(shape), fields_(fields), max_slots_(max_slots), is_leased_(is_leased) {
+        add();
+    }
+    Slots(const Slots &) = delete;
+    Slots &operator=(const Slots &) = delete;
+
+    size_t take() {
+        if (!is_leased_)
+            return 0;
+        for (size_t i = 1; i < slots_.size(); i++)
+            if (slots_[i]->is_free())
+                return i;
+        if (slots_.size() > max_slots_)
+            return 0;
+        add();
+        return slots_.size() - 1;
+    }
+    Slot &at(size_t slot) { return *slots_.at(slot); }
+    size_t count() const { return slots_.size() - 1; }
+
+    nb::object observation(const Slot &slot) const { return nested(shape_, slot); }
+    nb::object observation_at(size_t slot) { return observation(at(slot)); }
+    nb::tuple results(const Slot &slot, nb::handle info) const {
+        const std::vector<nb::object> &arrays = slot.arrays;
+        return nb::make_tuple(observation(slot), arrays[fields_], arrays[fields_ + 1], arrays[fields_ + 2],
+                              info);
+    }
+    nb::tuple results_at(size_t slot, nb::dict info) { return results(at(slot), info); }
+    nb::list finals(const Slot &slot) const {
+        nb::list found;
+        for (size_t i = fields_ + 3; i < slot.arrays.size(); i++)
+            found.append(slot.arrays[i]);
+        return found;
+    }
+    nb::list finals_at(size_t slot) { return finals(at(slot)); }
+    nb::object rows_at(size_t slot) { return at(slot).rows; }
+    nb::tuple arrays_at(size_t slot) {
+        nb::list all;
+        for (const nb::object &array : at(slot).arrays)
+            all.append(array);
+        return nb::tuple(all);
+    }
+
+  private:
+    void add() {
+        nb::object made = make_();
+        auto slot = std::make_unique<Slot>(nb::handle(made[1]), fields_);
+        slot->rows = made[0];
+        made.reset();
+        slot->count_references(); /* only now: the maker's own references are gone */
+        slots_.push_back(std::move(slot));
+    }
+
+    static nb::object nested(nb::handle shape, const Slot &slot) {
+        if (PyLong_Check(shape.ptr()))
+            return slot.arrays[static_cast<size_t>(PyLong_AsSsize_t(shape.ptr()))];
+        if (PyDict_Check(shape.ptr())) {
+            nb::dict all;
+            for (auto [key, part] : nb::borrow<nb::dict>(shape))
+                all[key] = nested(part, slot);
+            return all;
+        }
+        nb::list parts;
+        for (nb::handle part : shape)
+            parts.append(nested(part, slot));
+        return nb::tuple(parts);
+    }
+
+    nb::object make_, shape_;
+    size_t fields_, max_slots_;
+    bool is_leased_;
+    std::vector<std::unique_ptr<Slot>> slots_;
+};
+
+#endif

@@ -1,0 +1,133 @@
+"""ProcessVectorEnv: AsyncVectorEnv's constructor over a vector environment in worker processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from gymnasium.spaces import Space
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
+
+from shoal.state.session import AUTO
+from shoal.vector.backend import Common
+from shoal.vector.env import VectorEnv
+from shoal.vector.plans import PluginEnvs
+from shoal.vector.process import ProcessBackend
+
+__all__ = ["ProcessVectorEnv"]
+
+
+class ProcessVectorEnv(VectorEnv):
+    """Steps environments in worker processes: a drop-in for AsyncVectorEnv.
+
+    >>> import gymnasium, shoal
+    >>> envs = shoal.vector.ProcessVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 8, num_workers=2)
+    >>> observations, info = envs.reset(seed=0)
+    >>> observations, rewards, terminated, truncated, info = envs.step(envs.action_space.sample())
+    >>> observations.shape, len(envs.worker_pids)
+    ((8, 4), 2)
+    >>> envs.close()
+
+    The arguments up to `max_concurrency` are AsyncVectorEnv's.
+
+    Args:
+        env_fns: Functions that make the environments; called in the workers, never here.
+        shared_memory: False lets observations of spaces without a layout travel as messages.
+        copy: True: results are leased, what you keep never changes. False: the next step overwrites the
+            observations.
+        context: How workers are started; None: from a clean process (no `__main__` guard is needed).
+        daemon: False lets environments start processes of their own.
+        worker: Not supported: what a custom worker was for is an argument here, or a wrapper.
+        observation_mode: "same", "different", or a tuple of (batched, single) observation space.
+        autoreset_mode: NEXT_STEP, SAME_STEP or DISABLED, as Gymnasium defines them.
+        max_concurrency: No more environments at a time than this: no more workers than this are used.
+        buffers: "leased", "live" or "copy", whatever `copy` says; None: as `copy` says.
+        max_slots: Results you may hold without their being copied (`stats["copies"]` counts those).
+        batch_size: Step asynchronously: `send` and `recv`, the first `batch_size` ready.
+        check: What is checked in each step: "actions" (they are in the space), "nan" (no observation or
+            reward is NaN).
+        episode_stats: Put return and length of finished episodes into `info["episode"]`.
+        session: The name by which `shoal.attach` and `shoal watch` find this run; "auto": the environment's
+            and this process's number. None: they do not.
+        num_workers: Processes; environments go to them in contiguous chunks. None: one per core.
+        caller_steps: The caller steps a chunk itself while the workers step theirs. For light environments
+            you trust: they run in your process, so timeouts do not apply, and Ctrl-C can interrupt them.
+        observation_space: Of one environment, if known ahead.
+        action_space: Likewise.
+        max_length: Bound for Sequence spaces, so that they live in shared memory.
+        max_nodes: Bound for Graph spaces.
+        max_edges: Bound for Graph spaces.
+        on_fault: "raise", or "restart": replace a dead worker, make an environment that raised anew.
+        step_timeout_s: Kill a worker whose step takes longer; None: warn after a minute.
+        reset_timeout_s: Likewise for a reset, and for each stage of making a replacement (None: a minute if
+            `step_timeout_s` is given).
+    """
+
+    def __init__(
+        self,
+        env_fns: Sequence[Callable[[], Any]] | PluginEnvs,
+        shared_memory: bool = True,
+        copy: bool = True,
+        context: str | None = None,
+        daemon: bool = True,
+        worker: Any = None,
+        observation_mode: Any = "same",
+        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+        max_concurrency: int | None = None,
+        *,
+        buffers: Literal["leased", "live", "copy"] | None = None,
+        max_slots: int = 64,
+        batch_size: int | None = None,
+        check: Any = None,
+        episode_stats: bool = False,
+        session: str | None = AUTO,
+        num_workers: int | None = None,
+        caller_steps: bool = False,
+        observation_space: Space[Any] | None = None,
+        action_space: Space[Any] | None = None,
+        max_length: int | None = None,
+        max_nodes: int | None = None,
+        max_edges: int | None = None,
+        on_fault: Literal["raise", "restart"] = "raise",
+        step_timeout_s: float | None = None,
+        reset_timeout_s: float | None = None,
+    ) -> None:
+        self.env_fns = env_fns
+        self.shared_memory, self.copy, self.context, self.daemon = shared_memory, copy, context, daemon
+        self.worker, self.observation_mode, self.max_concurrency = worker, observation_mode, max_concurrency
+        if worker is not None:
+            raise ValueError(
+                "a custom `worker` is not supported: Shoal's workers step whole chunks. Wrap the environment "
+                "in its env_fn instead; autoreset_mode, on_fault and check cover what workers were for"
+            )
+        chosen = buffers or ("leased" if copy else "live")
+        default_check: tuple[str, ...] = ("actions",) if isinstance(env_fns, PluginEnvs) else ()
+        common = Common.checked(
+            autoreset_mode, chosen, max_slots, check, episode_stats, batch_size, session, default_check
+        )
+        backend = ProcessBackend(
+            env_fns,
+            common,
+            shared_memory=shared_memory,
+            context=context,
+            daemon=daemon,
+            observation_mode=observation_mode,
+            max_concurrency=max_concurrency,
+            num_workers=num_workers,
+            caller_steps=caller_steps,
+            observation_space=observation_space,
+            action_space=action_space,
+            max_length=max_length,
+            max_nodes=max_nodes,
+            max_edges=max_edges,
+            on_fault=on_fault,
+            step_timeout_s=step_timeout_s,
+            reset_timeout_s=reset_timeout_s,
+        )
+        super().__init__(backend, common)
+        self._has_fresh_flags = (
+            buffers is None and not copy
+        )  # Gymnasium's copy=False shares observations alone
+
+    __repr__ = GymnasiumVectorEnv.__repr__

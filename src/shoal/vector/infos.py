@@ -1,0 +1,55 @@
+"""The infos of a step in which episodes ended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.native.plugin import FieldInfo
+from shoal.native.told import Told
+
+__all__ = ["Infos"]
+
+
+class Infos:
+    """Builds the info dict of a step in which episodes ended."""
+
+    def __init__(
+        self,
+        observations: list[FieldInfo],
+        episode_stats: bool,
+    ) -> None:
+        self._observations = observations
+        self._episode_stats = episode_stats
+        self.last: tuple[NDArray[np.float64], NDArray[np.uint32]]
+        """Return and length of each row's last episode; the backend sets it."""
+        self.told: Told | None = None
+        """The log that some environments keep."""
+
+    def __call__(
+        self, terminated: NDArray[np.bool_], truncated: NDArray[np.bool_], finals: list[NDArray[Any]]
+    ) -> dict[str, Any]:
+        done = terminated | truncated
+        info: dict[str, Any] = {}
+        if self._episode_stats:
+            returns, lengths = self.last
+            info["episode"] = {
+                "r": np.where(done, returns, 0.0),
+                "l": np.where(done, lengths, 0).astype(np.int64),
+            }
+            info["_episode"] = done.copy()
+        if self.told is not None:
+            info["log"], info["_log"] = self.told(done), done.copy()
+        if finals:
+            whole = np.full(len(done), None, dtype=object)
+            for row in np.flatnonzero(done):
+                if self._observations[0].name is None:
+                    whole[row] = finals[0][row].copy()
+                else:
+                    names = [field.name for field in self._observations]
+                    whole[row] = {name: part[row].copy() for name, part in zip(names, finals, strict=True)}
+            info["final_obs"], info["_final_obs"] = whole, done.copy()
+            info["final_info"], info["_final_info"] = {}, done.copy()
+        return info

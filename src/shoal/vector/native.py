@@ -1,0 +1,351 @@
+"""The native backend: C environments on threads of this process. A step is one C call.
+
+state segment   instances, generators, episode counters, actions
+Stepper         all environments step together
+Flow            with batch_size: units of neighbours step when they are sent
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal import _core
+from shoal.errors import ShoalError, telling
+from shoal.memory import Layout, Segment
+from shoal.memory.layout import FieldSpec
+from shoal.native.look import Looker
+from shoal.native.plugin import FieldInfo, PluginInfo, seed_generators
+from shoal.native.refusals import refuse
+from shoal.native.told import told
+from shoal.spaces import Bounds
+from shoal.state.publish import Publisher
+from shoal.state.session import watch_fields
+from shoal.state.snapshot import Field
+from shoal.vector import arguments
+from shoal.vector.backend import IN_PLACE, Call, Common, Facts, State
+from shoal.vector.hooks import Hooks
+from shoal.vector.infos import Infos
+from shoal.vector.lending import Lender
+from shoal.vector.plans import AUTORESET
+
+__all__ = ["NativeBackend"]
+
+_LIVE, _CHECKS, _INFOS = 1, {"actions": 4, "nan": 8}, 16
+_MAX_ENVS = 2**31
+_VIEWS_KEPT = 4096  # rows of a rollout; a view takes 100 bytes
+_STATE = (
+    "instances", "rng", "reset", "elapsed", "total", "length", "last_return", "last_length", "episode", "over"
+)  # fmt: skip
+
+
+class NativeBackend:
+    """C environments of one plug-in."""
+
+    name = "native"
+    checks_nan = True
+    infos_ns = 0
+    announce = None
+    worker_pids: Any = ()
+
+    def __init__(
+        self,
+        info: PluginInfo,
+        num_envs: int,
+        common: Common,
+        *,
+        num_threads: int | None = None,
+        max_episode_steps: int | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        self._info, self._common = info, common
+        self._num_envs = arguments.count("num_envs", num_envs, _MAX_ENVS)
+        drawable = info.plugin.has_extension("shoal.render/1")
+        self._render_mode = arguments.render_mode(render_mode, drawable, info.plugin.name)
+        self._modes = ["rgb_array"] if drawable else []
+        self._threads = (
+            _core.cpu_count() if num_threads is None else arguments.count("num_threads", num_threads, 4096)
+        )
+        self._time_limit = info.max_episode_steps
+        if max_episode_steps is not None:
+            self._time_limit = arguments.count("max_episode_steps", max_episode_steps, 2**32 - 1)
+        # What is stepped together: everything, or with batch_size units of neighbours in blocks of their own.
+        self._unit = info.lanes
+        worlds = self._num_envs
+        if common.batch_size is not None:
+            self._unit = self._checked_unit(common.batch_size)
+            worlds = self._num_envs // self._unit * info.lanes
+        self._worlds = worlds
+        self._padded = -(-worlds // info.lanes) * info.lanes * info.agents
+        self.guard = _core.Guard()
+        self._state = Segment(self._state_layout())  # it refuses sizes that nothing below could hold
+        self._looker = Looker(info, self._state["instances"])
+        self._watching = _Watching(self._looker)
+        self._began = self._seeded = False
+        self._flow: _core.Flow | None = None
+
+    def _checked_unit(self, batch_size: int) -> int:
+        """How many environments flow together: the greatest common divisor of all that must be whole."""
+        batch = arguments.count("batch_size", batch_size, self._num_envs)
+        mode = self._common.autoreset_mode.name
+        if mode != "NEXT_STEP" or self._common.buffers != "leased":
+            raise ValueError(
+                "batch_size needs autoreset_mode NEXT_STEP and buffers='leased', found "
+                f"{mode} and {self._common.buffers!r}"
+            )
+        if self._info.agents > 1:
+            raise ValueError(
+                f"batch_size is for environments of one agent, this one has {self._info.agents}; leave it "
+                "out, and step all of them"
+            )
+        return math.gcd(self._num_envs, batch, self._info.lanes)
+
+    def _state_layout(self) -> Layout:
+        info, rows = self._info, self._padded
+        worlds = rows // info.agents
+        fields: dict[str, FieldSpec] = {
+            "instances": (np.uint8, (worlds, max(1, info.instance_bytes))),
+            "rng": (np.uint64, (worlds, 5)),
+            "reset": (np.uint8, (worlds,)),
+            "elapsed": (np.uint32, (worlds,)),
+            "total": (np.float64, (rows,)),
+            "length": (np.uint32, (rows,)),
+            "last_return": (np.float64, (rows,)),
+            "last_length": (np.uint32, (rows,)),
+            "episode": (np.uint32, (worlds,)),
+            "over": (np.uint8, (worlds,)),
+            **watch_fields(1),
+        }
+        for number, field in enumerate(info.actions):
+            fields[f"action/{number}"] = (field.dtype, (rows, *field.shape))
+        return Layout(fields)
+
+    def start(self) -> Facts:
+        info, rows = self._info, self._num_envs * self._info.agents
+        return Facts(
+            info.plugin.name,
+            self._num_envs,
+            info.agents,
+            self._padded,
+            info.observation_space,
+            info.action_space,
+            arguments.batched(info.observation_space, rows),
+            {"render_modes": self._modes},
+            self._render_mode,
+            Bounds(),
+            info,
+        )
+
+    def bind(self, lender: Lender, infos: Infos | None, meanwhile: Callable[[], None]) -> None:
+        info, common = self._info, self._common
+        rows = self._num_envs * info.agents
+        self._lender = lender
+        self._hooks = Hooks(info.actions, lender, infos, info.observation_space, self._watching)
+        self._actions = [self._state.rows(f"action/{i}", rows) for i in range(len(info.actions))]
+        flags = sum(_CHECKS[name] for name in common.checks) + _LIVE * (common.buffers == "live")
+        self._stepper = _core.Stepper(
+            info.plugin,
+            info.values,
+            self._worlds,
+            self._threads if common.batch_size is None else 1,
+            AUTORESET[common.autoreset_mode],
+            self._time_limit,
+            tuple(self._state[name] for name in _STATE),
+            tuple(self._state[f"action/{i}"] for i in range(len(info.actions))),
+            self._hooks,
+            flags + _INFOS * (infos is not None),
+            self.guard,
+            lender.slots,
+        )
+        if infos is not None:
+            infos.last = self._state["last_return"][:rows], self._state["last_length"][:rows]
+            if common.episode_stats and info.keeps_log:
+                parts = [(self._state["instances"], self._padded // info.agents)]
+                infos.told = told(info, self._stepper.fields(0), parts)
+        self._source: Any = self._stepper
+        if common.batch_size is not None:
+            batch, names = common.batch_size, [field.name for field in info.observations]
+            batches = Lender(
+                lender.lent, info.observation_space, batch, batch, Bounds(), fields=names, with_ids=True
+            )
+            threads = min(self._threads, self._num_envs // self._unit)
+            with telling(f"start {threads} threads", ShoalError):
+                self._source = self._flow = _core.Flow(
+                    self._stepper,
+                    threads,
+                    self._unit,
+                    batch,
+                    "nan" in common.checks,
+                    self._hooks,
+                    batches.slots,
+                )
+            self._batches = batches
+        meanwhile()
+
+    @property
+    def direct(self) -> dict[str, Any]:
+        """The bound native method: a step is one call with no Python frame in between."""
+        if self._flow is None:
+            return {"step": self._stepper.step, "_count_moves": self._stepper.moves}
+        return {"send": self.send, "recv": self.recv}
+
+    def session_sources(self) -> tuple[Segment, Any]:
+        return self._state, self._source
+
+    def drop_block(self, number: int) -> None: ...
+
+    def require_rollout(self) -> None: ...
+
+    def begin_session(self) -> None:
+        self._watching.publisher = Publisher(self._state, 0, self._num_envs)
+        self._stepper.set_watch(self._state["due"], None)
+
+    @property
+    def actions(self) -> Any:
+        if self._info.actions[0].name is None:
+            return self._actions[0]
+        return {field.name: rows for field, rows in zip(self._info.actions, self._actions, strict=True)}
+
+    # -- calls ----------------------------------------------------------------------------------------
+
+    def require_ready(self, name: str) -> None: ...
+
+    def take_actions(self, call: Call, actions: Any) -> None:
+        if actions is None:
+            raise TypeError("step takes the actions, found None; nothing was stepped")
+        call.actions = None if actions is IN_PLACE else actions
+
+    def parts(self) -> list[slice]:
+        return [slice(0, self._num_envs)]
+
+    def prepare_reset(self, call: Call) -> None: ...
+
+    def post(self, call: Call) -> None:
+        """Does all of it: threads are waited for inside."""
+        if call.kind == "call":
+            raise AttributeError(
+                f"environments written in C have no attribute {call.arguments[1][0][0]!r}; they offer "
+                "save_env, restore_env and render_env, and their options are in envs.options"
+            )
+        arrays = self._lender.slots.arrays(call.slot)
+        if call.kind == "step":
+            self._stepper.step_into(call.actions, arrays, None)
+        else:
+            self._seed(call.seeds, call.mask)
+            self._stepper.reset_into(call.mask, arrays)
+            self._began = True
+
+    def is_busy(self) -> bool:
+        return False
+
+    def wait(self, call: Call, timeout: float | None = None, *, patient: bool = False) -> list[Any]:
+        call.state = State.DONE
+        return []
+
+    def moves(self) -> int:
+        return self._stepper.moves()
+
+    def rollout_step(
+        self, observations: Any, actions: Any, flags: Sequence[NDArray[Any]]
+    ) -> Callable[[int, Any], Any]:
+        stepper, length = self._stepper, len(flags[0])
+        seen, acted = _parts(self._info.observations, observations), _parts(self._info.actions, actions)
+        # Views that were made once need not be made again: results, and actions as they were stepped.
+        rows: dict[int, tuple[tuple[NDArray[Any], ...], tuple[NDArray[Any], ...]]] = {}
+
+        def step(t: int, given: Any) -> dict[str, Any]:
+            if given is None:
+                raise TypeError("rollout.step takes the actions, found None; nothing was stepped")
+            row = rows.get(t)
+            if row is None:
+                results = (*(array[t + 1] for array in seen), *(array[t] for array in flags))
+                row = results, tuple(array[t : t + 1] for array in acted)
+                if length <= _VIEWS_KEPT:
+                    rows[t] = row
+            stepper.step_into(given, *row)
+            return {}
+
+        return step
+
+    def _seed(self, seeds: list[int | None], mask: NDArray[np.bool_] | None) -> None:
+        place = [self._place(env) for env in range(self._num_envs)]
+        seed_generators(self._stepper, self._state["rng"], seeds, mask, self._seeded, place)
+        self._seeded = True
+
+    def _place(self, env: int) -> int:
+        """Where the engine keeps environment `env`."""
+        return env // self._unit * self._info.lanes + env % self._unit
+
+    # -- asynchronous stepping ------------------------------------------------------------------------
+
+    def async_reset(self, seeds: list[int | None], reset: Callable[[], list[Any]]) -> None:
+        assert self._flow is not None
+        if self._flow.under_way:
+            refuse("under way")
+        self._seed(seeds, None)
+        self._flow.reset()
+
+    def send(self, actions: Any, env_ids: Any) -> None:
+        assert self._flow is not None
+        ids = np.asarray(env_ids)
+        if ids.dtype.kind not in "iu" or ids.ndim != 1:
+            raise TypeError(f"env_ids must be a list of ints, got {ids.dtype} of shape {ids.shape}")
+        self._flow.send(actions, np.ascontiguousarray(ids, np.int64))
+
+    def recv(self, env_ids: Any = None) -> Any:
+        assert self._flow is not None
+        if env_ids is not None:
+            raise ShoalError("the native backend returns the first environments ready: leave env_ids out")
+        return self._flow.recv()
+
+    # -- one environment ------------------------------------------------------------------------------
+
+    def of_env(self, method: str, env: int, *rest: Any) -> Any:
+        if self._flow is not None and self._flow.under_way:
+            refuse("under way")
+        return getattr(self._stepper, method)(self._place(env), *rest)
+
+    def look(self, env: int | None) -> list[dict[str, Field]]:
+        chosen = range(self._num_envs) if env is None else [env]
+        return [self._looker.fields(self._source, one) for one in chosen]
+
+    @property
+    def statistics(self) -> dict[str, Any]:
+        slots = self._lender if self._flow is None else self._batches
+        return {**self._source.statistics, "slots": slots.slots.count}
+
+    def finalize(self, envs: Any) -> None: ...
+
+    def interrupt(self) -> None: ...
+
+    def close(self, limit_s: float) -> None:
+        self._watching.close()
+        if self._flow is not None:
+            self._flow.close()
+        self._stepper.close()
+        self._state.close()
+
+
+def _parts(fields: list[FieldInfo], value: Any) -> list[NDArray[Any]]:
+    """The arrays of a value, in the plug-in's order."""
+    return [value] if fields[0].name is None else [value[field.name] for field in fields]
+
+
+class _Watching:
+    """What the stepper calls when something watched is due; it holds neither stepper nor environments."""
+
+    def __init__(self, looker: Looker) -> None:
+        self._looker = looker
+        self.publisher: Publisher | None = None
+
+    def __call__(self, source: Any) -> None:
+        if self.publisher is not None:
+            self.publisher(lambda env: self._looker.snapshot(source, env))
+
+    def close(self) -> None:
+        if self.publisher is not None:
+            self.publisher.close()
