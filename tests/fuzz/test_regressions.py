@@ -87,15 +87,15 @@ def test_what_a_run_says_of_itself_may_be_nested_too_deeply():
     deep = b'{"num_worlds": 4, "env": ' + b"[" * 60_000
     with pytest.raises(SessionError, match="facts cannot be read"):
         TARGETS["session"].run(struct.pack("<H", len(deep)) + deep)
-    head = b'{"fields": ' + b"[" * 60_000
+    head = b"[" * 60_000
     with pytest.raises(SessionError, match="cannot be understood"):
         decode([0] * 5, bytearray(len(head).to_bytes(8, "little") + head))
 
 
 @pytest.mark.parametrize("number", ["1e999", "-1e999", "NaN", "1e30"])
 def test_a_number_of_json_need_not_fit_any_integer(number):
-    entry = f'"name": "x", "part": "world", "dtype": "<f4", "shape": [{number}], "offset": 0'
-    head = f'{{"error": "", "fields": [{{{entry}, "role": "", "columns": []}}]}}'.encode()
+    entry = f'"name": "x", "part": "world", "dtype": "<f4", "shape": [{number}]'
+    head = f'[{{{entry}, "role": "", "columns": [], "categories": [], "stable": false}}]'.encode()
     with pytest.raises(SessionError, match="cannot be understood"):
         decode([0] * 5, bytearray(len(head).to_bytes(8, "little") + head))
 
@@ -105,9 +105,7 @@ def test_a_number_of_json_need_not_fit_any_integer(number):
 )
 def test_a_dtype_from_outside_is_a_plain_name_and_never_evaluated(dtype, tmp_path):
     entry = {"name": "x", "part": "world", "dtype": dtype, "shape": [1], "role": "", "columns": []}
-    head = json.dumps(
-        {"fields": [{**entry, "categories": [], "stable": 0, "offset": 0}], "error": ""}
-    ).encode()
+    head = json.dumps([{**entry, "categories": [], "stable": 0}]).encode()
     with pytest.raises(SessionError, match="is not a dtype"):
         decode([0] * 5, bytearray(len(head).to_bytes(8, "little") + head + bytes(100)))
     manifest = json.loads((saved(tmp_path) / "manifest.json").read_text())

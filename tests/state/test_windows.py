@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as npst
 from shoal.errors import SessionError
 from shoal.memory import Layout, Segment
 from shoal.state.snapshot import ROLES, Category, Field, Snapshot
-from shoal.state.windows import ReadWindow, WriteWindow, decode, encode
+from shoal.state.windows import ReadWindow, WriteWindow, decode
 
 KINDS = st.one_of(
     npst.boolean_dtypes(), npst.integer_dtypes(), npst.unsigned_integer_dtypes(), npst.floating_dtypes()
@@ -41,18 +41,15 @@ def same(one: dict[str, Field], other: dict[str, Field]) -> bool:
 
 
 def content_of(snapshot: Snapshot) -> bytearray:
-    parts, count = encode(snapshot)
-    content = bytearray(count)
-    for offset, data in parts:
-        content[offset : offset + len(data)] = bytes(data)
+    window = WriteWindow(snapshot)
+    content = window._window.read(0)[2]
+    window.close()
     return content
 
 
 @given(SNAPSHOTS)
 def test_a_snapshot_crosses_a_window_unchanged(snapshot):
-    parts, count = encode(snapshot)
-    window = WriteWindow(count)
-    assert window.write(snapshot, parts, count)
+    window = WriteWindow(snapshot)
     with window.reader() as reader:
         number, found = ReadWindow(os.dup(reader.fileno())).read()
     window.close()
@@ -86,9 +83,8 @@ def test_damaged_bytes_are_a_snapshot_or_an_error(snapshot, data):
 def test_what_does_not_fit_is_not_written():
     small = Snapshot(0, 0, 0, 1, {"a": Field("a", np.zeros(4))})
     large = Snapshot(0, 0, 0, 2, {"a": Field("a", np.zeros(100_000))})
-    window = WriteWindow(encode(small)[1])
-    assert window.write(small, *encode(small))
-    assert not window.write(large, *encode(large))
+    window = WriteWindow(small)
+    assert not window.write(large)
     with window.reader() as reader:
         assert ReadWindow(os.dup(reader.fileno())).read()[1].time_ns == 1
     window.close()

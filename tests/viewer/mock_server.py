@@ -174,7 +174,7 @@ class MockServer:
         return message({"type": "hello", "facts": facts, "sessions": [facts["name"], "other"]})
 
     async def send(self, writer: asyncio.StreamWriter, watch: dict[str, Any]) -> None:
-        sent: dict[int, dict[tuple[str, str], bytes]] = {}
+        sent: dict[int, dict[str, Any]] = {}
         number, greeted = 0, 0.0
         while True:
             began = time.monotonic()
@@ -196,20 +196,21 @@ class MockServer:
             pause = max(1 / watch["rate"], self.slow * len(watch["envs"]))
             await asyncio.sleep(max(0.002, pause - (time.monotonic() - began)))
 
-    def frame(self, env: int, world: Any, number: int, sent: dict[tuple[str, str], bytes]) -> bytes:
-        fields, data = [], bytearray()
-        for one in world.fields():
-            raw = one.pop("data")
-            if sent.get((one["part"], one["name"])) == raw:
-                fields.append({"name": one["name"], "part": one["part"], "same": True})
-                continue
-            sent[one["part"], one["name"]] = raw
-            fields.append(one | {"offset": len(data), "bytes": len(raw)})
-            data += raw + bytes(-len(raw) % 8)
-        where = {"env": env, "episode": world.episode, "tick": world.tick, "number": number}
-        return message(
-            {"type": "frame", **where, "time": time.monotonic(), "error": "", "fields": fields}, bytes(data)
-        )
+    def frame(self, env: int, world: Any, number: int, sent: dict[str, Any]) -> bytes:
+        """`sent` has the schema of the last frame, its number, and each field with its data."""
+        fields, changed, data = world.fields(), [], bytearray()
+        for index, one in enumerate(fields):
+            raw, key = one.pop("data"), f"{one['part']}/{one['name']}"
+            if sent.get(key) != (one, raw):
+                sent[key] = one, raw
+                changed.append([index, len(data), len(raw)])
+                data += raw + bytes(-len(raw) % 8)
+        head = {"type": "frame", "env": env, "episode": world.episode, "tick": world.tick, "number": number}
+        if sent.get("fields") != fields:
+            sent["fields"], sent["schema"] = fields, number + 1
+            head["fields"] = fields
+        head |= {"time": time.monotonic(), "error": "", "schema": sent["schema"], "changed": changed}
+        return message(head, bytes(data))
 
     async def counters(self, writer: asyncio.StreamWriter) -> None:
         rng, tick = np.random.default_rng(1), 0

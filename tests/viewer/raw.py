@@ -88,21 +88,27 @@ def parse(data):
     return int(first.split()[1]), headers, body
 
 
-def decode(payload):
-    """A message's JSON, with arrays made straight over its bytes in place of offsets."""
+def decode(payload, schemas):
+    """A message's JSON; a frame with all its fields, of which those that changed have their data.
+
+    `schemas` is what this page was sent so far, by environment.
+    """
     (length,) = struct.unpack_from("<I", payload)
     message = json.loads(payload[4 : 4 + length], parse_constant=lambda word: 1 / 0)
     start = -(-(4 + length) // 8) * 8
     assert not any(payload[4 + length : start])
-    for field in message.get("fields", []):
-        if "same" in field:
-            assert set(field) == {"name", "part", "same"} and field["same"] is True
-            continue
-        at, dtype = start + field["offset"], np.dtype(field["dtype"])
-        assert at % 8 == 0 and at + field["bytes"] <= len(payload)
-        field["data"] = np.frombuffer(payload, dtype, field["bytes"] // dtype.itemsize, at).reshape(
-            field["shape"]
-        )
+    if message["type"] == "frame":
+        message["has_schema"] = "fields" in message
+        held = schemas.get(message["env"])
+        if not message["has_schema"]:
+            assert held is not None and held[0] == message["schema"], "a frame of a schema that was not sent"
+            message["fields"] = [dict(one) for one in held[1]]
+        schemas[message["env"]] = message["schema"], [dict(one) for one in message["fields"]]
+        for index, offset, size in message["changed"]:
+            field, at = message["fields"][index], start + offset
+            assert at % 8 == 0 and at + size <= len(payload)
+            array = np.frombuffer(payload, field["dtype"], size // np.dtype(field["dtype"]).itemsize, at)
+            field["data"] = array.reshape(field["shape"])
     return message
 
 
@@ -116,6 +122,7 @@ class Page:
     def __init__(self, running, receive_bytes, **headers):
         self.sock = running.connect(receive_bytes)
         self.buffer = b""
+        self.schemas = {}
         key = base64.b64encode(os.urandom(16)).decode()
         sent = {
             "Host": f"127.0.0.1:{running.port}",
@@ -204,7 +211,7 @@ class Page:
         """The next message, decoded."""
         opcode, payload = self.frame()
         assert opcode == 2
-        return decode(payload)
+        return decode(payload, self.schemas)
 
     def until(self, kind, accept=lambda message: True):
         """The next message of a type that is accepted; fails after 10 s."""

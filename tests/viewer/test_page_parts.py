@@ -89,13 +89,39 @@ def test_fields_are_decoded_as_what_they_are(serve, visit):
         got = page.evaluate(
             """async ([dtype, raw]) => {
             const { readFrame } = await import("/fields.js");
-            const field = { name: "a", part: "world", dtype, shape: [2], offset: 8, bytes: raw.length };
+            const fields = [{ name: "a", part: "world", dtype, shape: [2] }];
             const buffer = new Uint8Array([...Array(16).fill(9), ...raw]).buffer;
-            return [...readFrame({ fields: [field] }, buffer, 8, null).world.get("a").data];
+            const head = { schema: 1, fields, changed: [[0, 8, raw.length]] };
+            return [...readFrame(head, buffer, 8, null).world.get("a").data];
         }""",
             [dtype, list(raw)],
         )
         assert got == values
+
+
+def test_a_frame_without_a_schema_is_read_only_with_the_schema_it_names(serve, visit):
+    page = visit(serve("vector"))
+    got = page.evaluate("""async () => {
+        const { readFrame } = await import("/fields.js");
+        const buffer = new Uint8Array([1, 2, 3, 4]).buffer, at = (offset) => [[0, offset, 2]];
+        const fields = [
+            { name: "a", part: "world", dtype: "|u1", shape: [2] },
+            { name: "b", part: "step", dtype: "|u1", shape: [1] },
+        ];
+        const first = readFrame({ schema: 1, fields, changed: [...at(0), [1, 3, 1]] }, buffer, 0, null);
+        const read = (head, last) => {
+            const frame = readFrame(head, buffer, 0, last);
+            const values = (part) => [...part.values()].map((one) => [...one.data]);
+            return frame && [values(frame.world), values(frame.step)];
+        };
+        return [
+            read({ schema: 1, changed: at(1) }, first),
+            read({ schema: 2, changed: at(1) }, first),
+            read({ schema: 1, changed: at(1) }, null),
+            read({ schema: 2, fields: fields.slice(0, 1), changed: at(2) }, first),
+        ];
+    }""")
+    assert got == [[[[2, 3]], [[4]]], None, None, [[[3, 4]], []]]
 
 
 def test_history_keeps_to_its_budget_and_counts_shared_fields_once(serve, visit):

@@ -87,7 +87,7 @@ def test_what_did_not_change_is_not_sent_again(serve):
         page.until("frame")
         session.step()
         told = page.until("frame")
-        same = {one["name"] for one in told["fields"] if "same" in one}
+        same = {one["name"] for one in told["fields"] if "data" not in one}
         assert same == {"tiles", "gaps", "odd"}  # NaN is like NaN
         fish = next(one["data"] for one in told["fields"] if one["name"] == "fish")
         np.testing.assert_array_equal(fish, reef(3, 0, 1).world["fish"].data)
@@ -103,7 +103,7 @@ def test_a_second_page_gets_all_of_it_whatever_the_first_knows(serve):
         page.until("frame")
         with running.page() as other:
             other.watch(3)
-            assert not any("same" in one for one in other.until("frame")["fields"])
+            assert all("data" in one for one in other.until("frame")["fields"])
 
 
 def test_an_environment_left_out_and_taken_again_comes_whole(serve):
@@ -114,7 +114,7 @@ def test_an_environment_left_out_and_taken_again_comes_whole(serve):
         page.until("frame")
         page.watch()
         page.watch(3)
-        assert not any("same" in one for one in page.until("frame")["fields"])
+        assert all("data" in one for one in page.until("frame")["fields"])
 
 
 def test_a_plain_environment_has_step_fields_and_says_what_is_missing(serve):
@@ -142,14 +142,15 @@ def test_a_field_of_another_shape_or_look_is_sent_even_if_its_bytes_are_the_same
     before, after = worlds(first, second)
     changed = {name for (_, name), stamp in after.since.items() if stamp == 2}
     assert changed == {"odd", "gaps"}
-    assert frame(after, before.since).count(b'"same":true') == len(after.since) - 2
+    message = decode(frame(after, before.since, before.schema), {})
+    assert {one["name"] for one in message["fields"] if "data" in one} == {"odd", "gaps"}
 
 
 def test_a_field_that_went_and_came_back_is_sent_again():
     first, second, third = small(0, 0, 0), small(0, 0, 0), small(0, 0, 0)
     del second.world["tiles"]
     before, without, again = worlds(first, second, third)
-    assert b"tiles" not in frame(without, before.since)
+    assert b"tiles" not in frame(without, before.since, before.schema)
     assert again.since["world", "tiles"] == 3
     assert again.since["world", "odd"] == 1
 
@@ -162,7 +163,7 @@ def test_arrays_that_are_not_packed_are_sent_packed():
     (world,) = worlds(snapshot)
     assert world.raw["world", "turned"].view(np.int32).tolist() == [0, 3, 1, 4, 2, 5]
     assert world.raw["world", "none"].nbytes == 0
-    assert frame(world, {})
+    assert frame(world, {}, 0)
 
 
 # -- wishes ------------------------------------------------------------------------------------------
@@ -242,13 +243,13 @@ def test_environments_take_turns_when_a_page_takes_one_frame_at_a_time():
     feed = SimpleNamespace(run=(1, {}), worlds={}, counters=None, error=(0, ""))
     client = Client(None, feed, [], 1.0)
     client.watch([0, 1, 2], 60)
-    assert decode(client._next(0.0)[0])["type"] == "hello"
+    assert decode(client._next(0.0)[0], {})["type"] == "hello"
     sent = []
     for turn in range(6):
         feed.worlds = {
             env: World.after(None, 10 * turn + env + 1, turn, small(env, 0, turn)) for env in range(3)
         }
-        sent.append(decode(client._next(float(turn))[0])["env"])
+        sent.append(decode(client._next(float(turn))[0], {})["env"])
     assert sent == [0, 1, 2, 0, 1, 2]
 
 
@@ -346,7 +347,7 @@ def test_another_run_of_the_name_is_shown_after_a_new_hello(serve):
         hello = page.until("hello")
         assert (hello["facts"]["started"], hello["facts"]["num_worlds"]) == (2.0, 4)
         frame = page.until("frame")
-        assert (frame["env"], frame["tick"]) == (0, 3) and not any("same" in one for one in frame["fields"])
+        assert (frame["env"], frame["tick"]) == (0, 3) and all("data" in one for one in frame["fields"])
         new.step()
         counters = page.until("counters")
         assert counters["run"] == "stepping" and counters["steps"] == 16

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -24,14 +26,19 @@ def from_native(raw: Sequence[Any], instances: NDArray[np.uint8]) -> dict[str, F
             raise ValueError(f"the environment exports two state fields called {name!r}")
         kind = np.dtype(dtype)
         if data is None:
-            count = kind.itemsize * int(np.prod(shape))
+            count = kind.itemsize * math.prod(shape)
             array = memory[offset : offset + count].view(kind).reshape(shape)
             array.flags.writeable = False  # of this view alone
         else:
             array = np.frombuffer(data, kind).reshape(shape)
-        named = tuple(Category(value, label, f"#{rgb & 0xFFFFFF:06x}") for value, label, rgb in categories)
+        named = tuple(_native_category(*one) for one in categories)
         fields[name] = Field(name, array, ROLES[role], tuple(columns), named, stable, data is None)
     return fields
+
+
+@lru_cache(maxsize=1024)
+def _native_category(value: int, label: str, rgb: int) -> Category:
+    return Category(value, label, f"#{rgb & 0xFFFFFF:06x}")
 
 
 def has_export(env: Any) -> bool:

@@ -19,7 +19,7 @@ from shoal.errors import ShoalError
 from shoal.state import names, notes
 from shoal.state.notes import PUBLISH, Note
 from shoal.state.snapshot import Snapshot
-from shoal.state.windows import WriteWindow, encode
+from shoal.state.windows import WriteWindow
 
 __all__ = ["Publisher"]
 
@@ -66,17 +66,15 @@ class Publisher:
         return self._windows[env][0] if env in self._windows else -1
 
     def _publish(self, snapshot: Snapshot, generation: int) -> None:
-        parts, count = encode(snapshot)
         known = self._windows.get(snapshot.env_id)
-        if known is not None and known[0] == generation and known[1].write(snapshot, parts, count):
+        if known is not None and known[0] == generation and known[1].write(snapshot):
             return
         if known is not None:
             del self._windows[snapshot.env_id]
             known[1].close()
         # No memory, no session any more: not the run's concern.
         with contextlib.suppress(ShoalError, OSError):
-            window = WriteWindow(count)
-            window.write(snapshot, parts, count)
+            window = WriteWindow(snapshot)
             if self._hand_over(snapshot.env_id, window):
                 self._windows[snapshot.env_id] = generation, window
             else:  # no place just now

@@ -1,11 +1,13 @@
 """Windows: one snapshot as bytes in memory that only its publisher can write.
 
-| head of the sequence lock | length | JSON: fields, error | array | array | ...
+    | head of the sequence lock, stamps and generation | schema | array | array | ... | error text |
+
+The schema is written only when it changes, together with a higher generation; see schema.py.
 """
 
 from __future__ import annotations
 
-import json
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,89 +15,62 @@ import numpy as np
 from shoal import _core
 from shoal.errors import UNREADABLE, SessionError
 from shoal.memory import Layout, Segment
-from shoal.memory.layout import stored_dtype
-from shoal.state.snapshot import Category, Field, Snapshot
+from shoal.state.schema import Description, Schema, aligned, describe, to_json
+from shoal.state.snapshot import Snapshot
 
-__all__ = ["ReadWindow", "WriteWindow", "decode", "encode"]
+__all__ = ["ReadWindow", "WriteWindow", "decode"]
 
-_ALIGNMENT = 64
 _HEAD_BYTES = 64
 _SMALLEST = 16 << 10
 _PATIENCE_NS = 200_000_000
 
 
-def encode(snapshot: Snapshot) -> tuple[list[tuple[int, Any]], int]:
-    """Parts with their offsets, and how many bytes they are together."""
-    entries: list[dict[str, Any]] = []
-    arrays: list[tuple[int, Any]] = []
-    end = 0
-    for part, fields in (("world", snapshot.world), ("step", snapshot.step)):
-        for field in fields.values():
-            data = np.ascontiguousarray(field.data)
-            entries.append({"name": field.name, "part": part, "offset": end, **field.schema})
-            arrays.append((end, data.reshape(-1).view(np.uint8)))
-            end += _aligned(data.nbytes)
-    head = json.dumps({"fields": entries, "error": snapshot.error}).encode()
-    begin = _aligned(8 + len(head))
-    parts = [(0, len(head).to_bytes(8, "little") + head)]
-    return parts + [(begin + offset, data) for offset, data in arrays], begin + end
+def decode(stamps: Sequence[int], content: bytearray, held: Schema | None = None) -> tuple[Snapshot, Schema]:
+    """The snapshot in a window's content and its schema, which is `held` if that has the same generation.
 
-
-def decode(stamps: list[int], content: bytearray) -> Snapshot:
-    """The snapshot in a window's content; SessionError if it is none."""
+    SessionError if the content is not a snapshot.
+    """
     try:
-        length = int.from_bytes(content[:8], "little")
-        head = json.loads(content[8 : 8 + length])
-        begin = _aligned(8 + length)
-        world: dict[str, Field] = {}
-        step: dict[str, Field] = {}
-        for entry in head["fields"]:
-            field = _field(entry, content, begin)
-            (world if entry["part"] == "world" else step)[field.name] = field
-        return Snapshot(stamps[0], stamps[1], stamps[2], stamps[3], world, step, str(head["error"]))
+        if held is None or held.generation != stamps[4]:
+            held = Schema.parse(stamps[4], content)
+        return held.read(stamps, content), held
     except UNREADABLE as error:
         raise SessionError(
             f"what the run published cannot be understood ({error}); is it of another version of Shoal?"
         ) from error
 
 
-def _field(entry: dict[str, Any], content: bytearray, begin: int) -> Field:
-    dtype, shape = stored_dtype(entry["dtype"]), tuple(int(size) for size in entry["shape"])
-    if dtype.kind not in "biuf" or any(size < 0 for size in shape):
-        raise ValueError(f"dtype {dtype} of shape {shape}")
-    count = 1
-    for size in shape:
-        count *= size
-    offset = begin + int(entry["offset"])
-    array = np.frombuffer(content, dtype, count, offset) if count else np.zeros(0, dtype)
-    array = array.reshape(shape)
-    array.flags.writeable = False
-    categories = tuple(
-        Category(int(value), str(name), str(color)) for value, name, color in entry["categories"]
-    )
-    columns = tuple(map(str, entry["columns"]))
-    return Field(str(entry["name"]), array, str(entry["role"]), columns, categories, bool(entry["stable"]))
-
-
-def _aligned(count: int) -> int:
-    return -(-count // _ALIGNMENT) * _ALIGNMENT
-
-
 class WriteWindow:
     """A publisher's: memory of its own, sealed against everybody else."""
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, snapshot: Snapshot) -> None:
+        """A window that holds this snapshot."""
+        first, text = _serialise(1, describe(snapshot))
         # Twice what is needed now: worlds grow.
-        size = _HEAD_BYTES + _aligned(max(_SMALLEST, 2 * capacity))
+        size = _HEAD_BYTES + aligned(max(_SMALLEST, 2 * (first.end + len(_error(snapshot)))))
         self._segment = Segment.published(Layout({"window": (np.uint8, (size,))}))
         self._window = _core.Window(self._segment["window"])
+        self._schema = first
+        self._put(snapshot, first, text)
 
-    def write(self, snapshot: Snapshot, parts: list[tuple[int, Any]], count: int) -> bool:
+    def write(self, snapshot: Snapshot) -> bool:
         """Whether it fitted."""
+        description = describe(snapshot)
+        if self._schema.description == description:
+            return self._put(snapshot, self._schema, b"")
+        return self._put(snapshot, *_serialise(self._schema.generation + 1, description))
+
+    def _put(self, snapshot: Snapshot, schema: Schema, text: bytes) -> bool:
+        fields, error = [*snapshot.world.values(), *snapshot.step.values()], _error(snapshot)
+        count = schema.end + len(error)
         if count > self._window.capacity:
             return False
-        stamps = (snapshot.env_id, snapshot.episode, snapshot.tick, snapshot.time_ns)
+        parts: list[tuple[int, Any]] = [(0, text), (schema.end, error)]
+        for offset, field in zip(schema.offsets, fields, strict=True):
+            parts.append((offset, np.ascontiguousarray(field.data)))
+        stamps = snapshot.env_id, snapshot.episode, snapshot.tick, snapshot.time_ns, schema.generation
         self._window.write(stamps, parts, count)
+        self._schema = schema
         return True
 
     def reader(self) -> Segment:
@@ -116,6 +91,7 @@ class ReadWindow:
             raise SessionError(f"a window has a field 'window' of bytes; {error}") from error
         finally:
             segment.close()  # the array keeps the memory
+        self._schema: Schema | None = None
 
     @property
     def number(self) -> int:
@@ -128,4 +104,15 @@ class ReadWindow:
         if found is None:
             return None
         number, stamps, content = found
-        return number, decode(stamps, content)
+        snapshot, self._schema = decode(stamps, content, self._schema)
+        return number, snapshot
+
+
+def _serialise(generation: int, description: Description) -> tuple[Schema, bytes]:
+    """A schema, and the bytes that a window begins with for it."""
+    text = to_json(description).encode()
+    return Schema(generation, description, len(text)), len(text).to_bytes(8, "little") + text
+
+
+def _error(snapshot: Snapshot) -> bytes:
+    return snapshot.error.encode("utf-8", "surrogatepass")

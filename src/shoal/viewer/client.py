@@ -41,8 +41,8 @@ class Client:
         self._errors: deque[str] = deque(maxlen=_ERRORS_KEPT)
         self._pong: bytes | None = None
         self._counted, self._warned = 0, feed.error[0]
-        self._sent: dict[int, tuple[int, dict[Key, int]]] = {}
-        """Stamp, and since when each field was like this, in the last frame of an environment."""
+        self._sent: dict[int, tuple[int, dict[Key, int], int]] = {}
+        """Stamp, since when each field was like this, and schema, in the last frame of an environment."""
         self._due: dict[int, float] = {}
 
     def watch(self, env_ids: list[int], rate_hz: float) -> None:
@@ -110,14 +110,14 @@ class Client:
             return pack(counters[1]), websocket.BINARY, None
         wait_s = None
         for place, env in enumerate(self.watching):
-            world, (stamp, known) = self._feed.worlds.get(env), self._sent.get(env, (0, {}))
+            world, (stamp, known, schema) = self._feed.worlds.get(env), self._sent.get(env, (0, {}, 0))
             if world is None or world.stamp == stamp:
                 continue
             left_s = self._due.get(env, 0.0) - now
             if left_s <= 0:
                 self.watching.append(self.watching.pop(place))  # the others come first now
-                self._sent[env] = world.stamp, world.since
+                self._sent[env] = world.stamp, world.since, world.schema
                 self._due[env] = now + 1 / self.rate_hz
-                return frame(world, known), websocket.BINARY, None
+                return frame(world, known, schema), websocket.BINARY, None
             wait_s = left_s if wait_s is None else min(wait_s, left_s)
         return None, websocket.BINARY, wait_s

@@ -17,14 +17,13 @@ page makes typed arrays straight over the message it was given. NaN and infiniti
         Twice a second. Means are over the episodes that `ended` since the message before, null if none did.
 
     {"type": "frame", "env": k, "episode": e, "tick": t, "time": seconds, "number": n, "error": "",
-     "fields": [...]}
-        One snapshot, fields in the environment's order, each of these
+     "schema": g, "changed": [[index, offset into data, bytes], ...], "fields": [...]}
+        One snapshot. `fields` is its schema, in the environment's order, each of these
             {"name", "part": "world" | "step", "dtype": as NumPy writes it ("<f4"), "shape": [...], "role",
-             "columns": [...], "categories": [[value, name, "#rrggbb"], ...], "stable": bool,
-             "offset": into data, "bytes": n}
-            {"name", "part", "same": true}
-        where `same` is: as in the last frame of this environment that this page was sent, shape and all. A
-        field that is not listed is not there any more. `time` is of the clock of the counters.
+             "columns": [...], "categories": [[value, name, "#rrggbb"], ...], "stable": bool}
+        and is left out if `schema` is as in the last frame of this environment that this page was sent. The
+        data of a field that `changed` does not list, by its index in `fields`, is as in that frame. A field
+        that is not in `fields` is not there any more. `time` is of the clock of the counters.
 
     {"type": "error", "message": text}
 
@@ -53,6 +52,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.state.schema import Description, describe, to_json
 from shoal.state.snapshot import Snapshot
 
 __all__ = [
@@ -93,49 +93,60 @@ class World:
     snapshot: Snapshot
     raw: dict[Key, NDArray[np.uint8]] = field(repr=False)
     since: dict[Key, int]
+    """In the order of the schema."""
+    description: Description
+    schema: int
+    """The stamp since which the schema has been like this."""
+    fields: str = field(repr=False)
+    """The schema as JSON."""
 
     @classmethod
     def after(cls, last: World | None, stamp: int, number: int, snapshot: Snapshot) -> World:
         """The world that follows `last`. What did not change keeps its stamp: compared once for all pages."""
         raw: dict[Key, NDArray[np.uint8]] = {}
         since: dict[Key, int] = {}
-        for part, fields in (("world", snapshot.world), ("step", snapshot.step)):
-            for name, one in fields.items():
-                key = part, name
-                raw[key] = np.ascontiguousarray(one.data).reshape(-1).view(np.uint8)
-                before = None if last is None else getattr(last.snapshot, part).get(name)
-                same = (
-                    last is not None
-                    and before is not None
-                    and before.schema == one.schema
-                    and np.array_equal(last.raw[key], raw[key])  # bytes, so that NaN is like NaN
-                )
-                since[key] = last.since[key] if last is not None and same else stamp
-        return cls(stamp, number, snapshot, raw, since)
+        description = describe(snapshot)
+        before = {} if last is None else dict(zip(last.since, last.description, strict=True))
+        for entry, one in zip(description, (*snapshot.world.values(), *snapshot.step.values()), strict=True):
+            key = entry[0], entry[1]
+            raw[key] = np.ascontiguousarray(one.data).reshape(-1).view(np.uint8)
+            same = (
+                last is not None
+                and before.get(key) == entry
+                and np.array_equal(last.raw[key], raw[key])  # bytes, so that NaN is like NaN
+            )
+            since[key] = last.since[key] if last is not None and same else stamp
+        if last is not None and last.description == description:
+            schema, fields = last.schema, last.fields
+        else:
+            schema, fields = stamp, to_json(description)
+        return cls(stamp, number, snapshot, raw, since, description, schema, fields)
 
 
-def pack(message: Mapping[str, Any], data: Sequence[NDArray[np.uint8]] = ()) -> bytes:
-    """One message to a page; each of `data` begins at a multiple of 8."""
-    text = json.dumps(plain(message), allow_nan=False, separators=(",", ":"), default=str).encode()
-    parts: list[bytes | memoryview] = [struct.pack("<I", len(text)), text, bytes(-(4 + len(text)) % 8)]
+def pack(message: Mapping[str, Any]) -> bytes:
+    """One message to a page, without data."""
+    return _join(json.dumps(plain(message), allow_nan=False, separators=(",", ":"), default=str), ())
+
+
+def _join(text: str, data: Sequence[NDArray[np.uint8]]) -> bytes:
+    """Each of `data` begins at a multiple of 8."""
+    head = text.encode()
+    parts: list[bytes | memoryview] = [struct.pack("<I", len(head)), head, bytes(-(4 + len(head)) % 8)]
     for one in data:
         parts += [one.data, bytes(-one.nbytes % 8)]
     return b"".join(parts)
 
 
-def frame(world: World, known: Mapping[Key, int]) -> bytes:
-    """The message "frame" for a page that was last sent this environment with `known` as its `since`."""
-    snapshot, fields, data, offset = world.snapshot, [], [], 0
-    for (part, name), stamp in world.since.items():
-        told: dict[str, Any] = {"name": name, "part": part}
-        if known.get((part, name)) == stamp:
-            told["same"] = True
-        else:
-            raw = world.raw[part, name]
-            told.update(getattr(snapshot, part)[name].schema, offset=offset, bytes=raw.nbytes)
+def frame(world: World, known: Mapping[Key, int], schema: int) -> bytes:
+    """The message "frame" for a page that was last sent this environment with `known` as its `since`, and
+    with this schema; 0 if it was sent none."""
+    snapshot, changed, data, offset = world.snapshot, [], [], 0
+    for index, (key, stamp) in enumerate(world.since.items()):
+        if known.get(key) != stamp:
+            raw = world.raw[key]
+            changed.append((index, offset, raw.nbytes))
             data.append(raw)
             offset += raw.nbytes + -raw.nbytes % 8
-        fields.append(told)
     message = {
         "type": "frame",
         "env": snapshot.env_id,
@@ -144,9 +155,13 @@ def frame(world: World, known: Mapping[Key, int]) -> bytes:
         "time": snapshot.time_ns / 1e9,
         "number": world.number,
         "error": snapshot.error,
-        "fields": fields,
+        "schema": world.schema,
+        "changed": changed,
     }
-    return pack(message, data)
+    text = json.dumps(message, separators=(",", ":"))
+    if world.schema != schema:
+        text = f'{text[:-1]},"fields":{world.fields}}}'
+    return _join(text, data)
 
 
 def read_watch(text: str, num_worlds: int) -> tuple[list[int], float]:

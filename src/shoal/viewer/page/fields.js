@@ -37,24 +37,28 @@ export function openMessage(buffer) {
   return { head, start: Math.ceil((4 + size) / 8) * 8 };
 }
 
-/** A frame out of a message; `last` is the one before it of the same environment. Null: it cannot be told. */
+/** A frame out of a message; `last` is the one before it of the same environment. Null: the page does not have the
+ * schema or the data that the message refers to. */
 export function readFrame(head, buffer, start, last) {
-  const frame = { ...head, world: new Map(), step: new Map(), bytes: 200 };
-  for (const one of head.fields) {
+  const { changed, ...rest } = head;
+  const fields = head.fields ?? (last?.schema === head.schema ? last.fields : null);
+  if (!fields) return null;
+  const frame = { ...rest, fields, world: new Map(), step: new Map(), bytes: 200 };
+  const places = new Map(changed.map(([index, ...place]) => [index, place]));
+  for (const [index, one] of fields.entries()) {
     const parts = frame[one.part];
-    if (one.same) {
+    if (!places.has(index)) {
       const before = last?.[one.part].get(one.name);
       if (!before) return null;
       parts.set(one.name, before);
       continue;
     }
     // A copy of its own: a view would keep the whole message alive for as long as this field is.
-    const from = start + one.offset;
-    const data = numbers(one.dtype, buffer.slice(from, from + one.bytes));
+    const [offset, bytes] = places.get(index);
+    const data = numbers(one.dtype, buffer.slice(start + offset, start + offset + bytes));
     parts.set(one.name, { ...one, data, bytes: data.byteLength });
     frame.bytes += data.byteLength;
   }
-  delete frame.fields;
   return frame;
 }
 
