@@ -117,7 +117,7 @@ class Slots {
 
     static nb::object nested(nb::handle shape, const Slot &slot) {
         if (PyLong_Check(shape.ptr()))
-            return slot.arrays[static_cast<size_t>(PyLong_AsSsize_t(shape.ptr()))];
+            return slot.arrays.at(static_cast<size_t>(PyLong_AsSsize_t(shape.ptr())));
         if (PyDict_Check(shape.ptr())) {
             nb::dict all;
             for (auto [key, part] : nb::borrow<nb::dict>(shape))

@@ -79,6 +79,7 @@ class Round:
 
     def _interrupt(self, *_: Any) -> None:
         if self.interruptible:  # the main thread is inside a call, or about to handle what came of it
+            self.interruptible = False  # once: the handler of the first must not be interrupted
             raise Interrupt
 
     def work(self, number: int, stop_at: float | None = None) -> None:

@@ -188,9 +188,6 @@ class Backend(Protocol):
     def post(self, call: Call) -> None:
         """Begins a call, which all environments do."""
 
-    def is_busy(self) -> bool:
-        """Whether a worker is at a call."""
-
     def wait(self, call: Call, timeout: float | None = None, *, patient: bool = False) -> list[Any]:
         """Until a call is done; what environments reported. `patient`: a death does not end the wait."""
 

@@ -117,7 +117,7 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
             fields=None if info is None else [field.name for field in info.observations],
             announce=backend.announce,
         )
-        self._results = self._lender.results
+        self._results = self._lender.slots.results if self._lender.is_plain else self._lender.results
         self._step_call = Call("step", 0, self._lender.rows(0), state=State.DONE)
         backend.bind(self._lender, self._infos, self._open_session)
 
@@ -190,7 +190,8 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def step(self, actions: Any = IN_PLACE) -> Results:
         """`step(actions)` steps every environment; `step()` with what was written into `self.actions`."""
-        self._require_synchronous("step", "send and recv")
+        if self.batch_size is not None:
+            self._require_synchronous("step", "send and recv")
         with self._stepping:
             call = self._begin_step(actions)
             return self._step_results(call, self._backend.wait(call))
@@ -216,7 +217,9 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
             call.into, call.row = self._lender.rows(slot), 0
         else:
             call.into, call.row = into, row
-        return self._post(call)
+        call.state, self._call = State.UNCLAIMED, call
+        self._backend.post(call)
+        return call
 
     def _step_results(self, call: Call, reports: list[Any]) -> Results:
         self._call = None
@@ -241,15 +244,8 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
     # -- one call at a time ---------------------------------------------------------------------------
 
     def _post(self, call: Call) -> Call:
-        call.state, self._call = State.UNCLAIMED, call  # first: Ctrl-C may come in between
-        try:
-            self._backend.post(call)
-        except BaseException as error:
-            # The next call waits for workers that got it. What cannot be pickled, nobody got.
-            is_under_way = not isinstance(error, Exception) or self._backend.is_busy()
-            if call.state is not State.DONE:
-                call.state = State.ABANDONED if is_under_way else State.DONE
-            raise
+        self._call = call  # first: Ctrl-C may come in between
+        self._backend.post(call)
         return call
 
     def _finish(self, kind: str, timeout: float | None) -> tuple[Call, list[Any]]:

@@ -179,7 +179,8 @@ class Actions:
         """Lays the actions down for the workers; gives those that must travel as a message."""
         array, everybody = self.shared, range(self._num_envs)
         if array is not None:
-            given = self._converted(actions)
+            is_exact = type(actions) is np.ndarray and actions.dtype == array.dtype
+            given = actions if is_exact and actions.shape == array.shape else self._converted(actions)
             if given is not None:
                 if self._checked:
                     self._check(given, everybody)
@@ -247,8 +248,6 @@ class Actions:
         """The actions as an array, integers in the space's own dtype; None if they do not fit one."""
         array = self.shared
         assert array is not None
-        if type(actions) is np.ndarray and actions.shape == array.shape and actions.dtype == array.dtype:
-            return actions
         try:
             given = np.asarray(actions)
         except ValueError:

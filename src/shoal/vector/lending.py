@@ -139,18 +139,20 @@ class Lender:
         self._space, self._count, self._buffers = space, count, buffers
         shape: Any = () if memory.shape is None else memory.shape
         self.slots = _core.Slots(memory, memory.fields, shape, max_slots, buffers == "leased")
+        self.is_plain = memory.shape is not None
+        """Whether arrays make up an observation, so that native code can put it together."""
         self.copies = 0
         self.take, self.rows = self.slots.take, self.slots.rows
 
     def results(self, slot: int, infos: dict[str, Any]) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Those of a step, whose rows are in a slot."""
-        if self._memory.shape is not None:
+        if self.is_plain:
             return self.slots.results(slot, infos)
         _, *flags, _ = self.slots.results(slot, infos)
         return (self.observation(slot), *flags, infos)
 
     def observation(self, slot: int) -> Any:
-        if self._memory.shape is not None:
+        if self.is_plain:
             return self.slots.observation(slot)
         return self.rows(slot).observation(self._space, self._count)
 

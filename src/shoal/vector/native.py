@@ -239,9 +239,6 @@ class NativeBackend:
             self._stepper.reset_into(call.mask, arrays)
             self._began = True
 
-    def is_busy(self) -> bool:
-        return False
-
     def wait(self, call: Call, timeout: float | None = None, *, patient: bool = False) -> list[Any]:
         call.state = State.DONE
         return []

@@ -23,7 +23,7 @@ from shoal.errors import ClosedError, ShoalError, WorkerDied
 from shoal.memory import Segment
 from shoal.native.refusals import refuse
 from shoal.process.mail import Failure
-from shoal.process.worker import ERROR
+from shoal.process.worker import ERROR, STEP
 from shoal.spaces import Bounds
 from shoal.state.snapshot import Field
 from shoal.vector import arguments
@@ -99,6 +99,7 @@ class ProcessBackend:
         self.workers = Workers(
             self._division, context, self._limits["step"] or self._limits["reset"], self.guard
         )
+        self._disabled = common.disabled
         self.infos_ns = self._vector_steps = self._waited_ns = self._moves = 0
         self._began = False
         self._flight: SendRecv | None = None
@@ -201,7 +202,7 @@ class ProcessBackend:
     def take_actions(self, call: Call, actions: Any) -> None:
         if self.workers.is_asking or self.workers.lost:
             self.require_ready("step")
-        if self._common.disabled and self._over.any():
+        if self._disabled and self._over.any():
             refuse("over")
         if self._info is not None and not self._began:
             refuse("not reset")
@@ -219,7 +220,7 @@ class ProcessBackend:
         return self.workers.parts()
 
     def prepare_reset(self, call: Call) -> None:
-        if self._common.disabled:
+        if self._disabled:
             chosen = slice(None) if call.mask is None else call.mask
             begun_anew = self.workers.begun_anew
             call.ends_episodes = not (self._over | self._will_reset | begun_anew)[chosen].all()
@@ -229,18 +230,26 @@ class ProcessBackend:
         self.workers.remember(call.seeds)
 
     def post(self, call: Call) -> None:
-        number = call.into.number
-        if call.kind == "step":
-            if not self.workers.post_step(number, call.row, call.actions, not self._restarts):
-                call.state = State.DONE
-                self.workers.raise_known()
-        elif call.kind == "reset":
-            self.workers.post_reset(number, call.row, call.seeds, call.options, call.mask)
-        else:
-            self.workers.post_call(*call.arguments)
-
-    def is_busy(self) -> bool:
-        return bool(self.workers.crew.busy())
+        workers, number, row = self.workers, call.into.number, call.row
+        try:
+            if call.kind != "step":
+                if call.kind == "reset":
+                    workers.post_reset(number, row, call.seeds, call.options, call.mask)
+                else:
+                    workers.post_call(*call.arguments)
+                return
+            if call.actions is None and workers.local is None:
+                is_posted = workers.crew.gates.post_all(STEP, number, row, not self._restarts)
+            else:
+                is_posted = workers.post_step(number, row, call.actions, not self._restarts)
+        except BaseException as error:
+            # The next call waits for workers that got it. What cannot be pickled, nobody got.
+            is_under_way = not isinstance(error, Exception) or workers.crew.busy()
+            call.state = State.ABANDONED if is_under_way else State.DONE
+            raise
+        if not is_posted:
+            call.state = State.DONE
+            workers.raise_known()
 
     def wait(self, call: Call, timeout: float | None = None, *, patient: bool = False) -> list[Any]:
         raises = not (self._restarts or patient or call.mends)
@@ -271,7 +280,7 @@ class ProcessBackend:
             self._vector_steps += 1
             self._moves += 1
             self._waited_ns += time.perf_counter_ns() - begin
-            if self._common.disabled:
+            if self._disabled:
                 self.workers.begun_anew[:] = False
             if outcome is NOTHING and not self._repair.owed:
                 return []

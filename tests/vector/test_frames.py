@@ -1,0 +1,45 @@
+"""How many Python functions one step calls: the cost of a vector environment that does nothing else."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+
+import shoal
+from shoal.bench.toys import Still
+from shoal.vector import ProcessVectorEnv
+
+
+def python_calls_of_a_step(envs):
+    """The Python functions that one step calls in this thread, after some steps before it."""
+    actions = np.zeros(envs.num_envs, np.int64)
+    envs.reset(seed=0)
+    for _ in range(5):
+        results = envs.step(actions)
+    found = []
+
+    def note(frame, event, argument):
+        if event == "call":
+            found.append(frame.f_code.co_name)
+
+    step = envs.step
+    sys.setprofile(note)
+    try:
+        results = step(actions)  # the old results are let go only now, as in a training loop
+    finally:
+        sys.setprofile(None)
+    del results
+    return found
+
+
+@pytest.mark.parametrize("buffers", ["leased", "live"])
+def test_a_native_step_calls_no_python_function(buffers):
+    with shoal.make_vec("CartPole-v1", 8, buffers=buffers) as envs:
+        assert python_calls_of_a_step(envs) == []
+
+
+def test_a_step_in_processes_calls_at_most_eight_python_functions():
+    with ProcessVectorEnv([Still] * 4, num_workers=2) as envs:
+        assert len(python_calls_of_a_step(envs)) <= 8
