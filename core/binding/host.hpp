@@ -5,6 +5,14 @@
 
 #include "flow.hpp"
 #include "host.h"
+#include "python.hpp"
+#include "stepper.hpp"
+
+#include <nanobind/nanobind.h>
+
+#include <cstring>
+
+namespace nb = nanobind;
 
 /* Keeps what it reads alive; the environments close it before they close. */
 class Host {
@@ -47,12 +55,7 @@ class Host {
             plan.count = [](void *self, shoal_statistics *sum) { static_cast<Host *>(self)->add_up(sum); };
             plan.context = this;
         }
-        const int error = shoal_host_start(&plan, &host_);
-        if (error != 0) {
-            errno = -error;
-            PyErr_SetFromErrno(PyExc_OSError);
-            throw nb::python_error();
-        }
+        checked(shoal_host_start(&plan, &host_));
     }
     ~Host() { close(); }
     Host(const Host &) = delete;

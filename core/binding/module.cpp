@@ -9,8 +9,12 @@
 #include "guard.hpp"
 #include "host.hpp"
 #include "platform.h"
+#include "plugin.hpp"
+#include "python.hpp"
+#include "ring.hpp"
 #include "row_writer.hpp"
 #include "segment.h"
+#include "state.hpp"
 #include "stepper.hpp"
 #include "steps.hpp"
 #include "weights.hpp"
@@ -19,26 +23,14 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 
-#include <algorithm>
-#include <cerrno>
 #include <climits>
 #include <cstring>
 #include <utility>
-#include <vector>
 
 namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace {
-
-int checked(int result) {
-    if (result < 0) {
-        errno = -result;
-        PyErr_SetFromErrno(PyExc_OSError);
-        throw nb::python_error();
-    }
-    return result;
-}
 
 /* Owns one mapping. Every array over the segment has this object as its base, so the memory goes with the
  * last view. */

@@ -11,6 +11,7 @@
 
 #include "engine.h"
 #include "gate.hpp"
+#include "python.hpp"
 #include "row_writer.hpp"
 
 #include <nanobind/nanobind.h>

@@ -17,6 +17,7 @@
 #include "guard.hpp"
 #include "platform.h"
 #include "plugin.hpp"
+#include "python.hpp"
 #include "seed.h"
 #include "state.hpp"
 

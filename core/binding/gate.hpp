@@ -5,6 +5,7 @@
 
 #include "gate.h"
 #include "guard.hpp"
+#include "python.hpp"
 #include "watch.h"
 
 #include <nanobind/nanobind.h>
@@ -383,44 +384,14 @@ class Gate {
     shoal_patience patience_;
 };
 
-/* Tells whether anybody refers to some arrays beyond those who did when it was settled: a slot whose memory
- * users see through them, or through views of them, is free when nobody does. */
-class Lease {
-  public:
-    explicit Lease(nb::list arrays) {
-        for (nb::handle array : arrays)
-            arrays_.push_back(nb::borrow(array));
-    }
-    void settle() {
-        counts_.clear();
-        for (const nb::object &array : arrays_)
-            counts_.push_back(Py_REFCNT(array.ptr()));
-    }
-    bool free() const {
-        for (size_t i = 0; i < counts_.size(); i++)
-            if (Py_REFCNT(arrays_[i].ptr()) > counts_[i])
-                return false;
-        return true;
-    }
-
-  private:
-    std::vector<nb::object> arrays_;
-    std::vector<Py_ssize_t> counts_;
-};
-
 inline void start_watch(int parent_fd, int socket_fd, int said_fd, int out_fd, nb::object tail,
                         nb::object gate) {
     static std::vector<nb::object> kept; /* for the life of the process, as the thread */
     kept.push_back(tail);
     kept.push_back(gate);
-    int result = shoal_watch_start(
-        parent_fd, socket_fd, said_fd, out_fd, static_cast<shoal_tail *>(memory_of(tail, sizeof(shoal_tail))),
-        &static_cast<shoal_gate *>(memory_of(gate, sizeof(shoal_gate)))->guard_life);
-    if (result < 0) {
-        errno = -result;
-        PyErr_SetFromErrno(PyExc_OSError);
-        throw nb::python_error();
-    }
+    checked(shoal_watch_start(parent_fd, socket_fd, said_fd, out_fd,
+                              static_cast<shoal_tail *>(memory_of(tail, sizeof(shoal_tail))),
+                              &static_cast<shoal_gate *>(memory_of(gate, sizeof(shoal_gate)))->guard_life));
 }
 
 inline nb::bytes read_tail(nb::object tail) {

@@ -4,10 +4,11 @@
 #define SHOAL_RING_HPP
 
 #include "durable.h"
-#include "gate.hpp"
 #include "gather.h"
 #include "given.hpp"
-#include "plugin.hpp"
+#include "pool.h"
+#include "python.hpp"
+#include "ring.h"
 #include "seed.h"
 
 #include <nanobind/nanobind.h>
@@ -395,20 +396,7 @@ class Ring {
             result = call(&own, whole->buf, static_cast<uint64_t>(whole->len));
             ::close(own.lock_fd);
         }
-        raise_system(result);
-    }
-
-    static void raise_system(int result, const char *action = nullptr) {
-        if (result >= 0)
-            return;
-        errno = -result;
-        if (action == nullptr) {
-            PyErr_SetFromErrno(PyExc_OSError);
-        } else {
-            const std::string text = std::string("cannot ") + action + ": " + strerror(-result);
-            PyErr_SetObject(PyExc_OSError, nb::make_tuple(-result, text).ptr());
-        }
-        throw nb::python_error();
+        checked(result);
     }
 
     void require_open() const {
@@ -422,7 +410,11 @@ class Ring {
         int result = shoal_ring_register(&ring_);
         if (result == -EAGAIN)
             raise_shoal("ShoalError", "the buffer has as many writers as it can have");
-        raise_system(result, "lock a writer's place in the buffer");
+        if (result < 0) {
+            const std::string text = "cannot lock a writer's place in the buffer: ";
+            PyErr_SetObject(PyExc_OSError, nb::make_tuple(-result, text + strerror(-result)).ptr());
+            throw nb::python_error();
+        }
     }
     nb::object array_type_ = nb::module_::import_("numpy").attr("ndarray");
     nb::object word_type_ = nb::module_::import_("numpy").attr("dtype")("uint64");
