@@ -13,6 +13,7 @@
 #include "gate.hpp"
 #include "python.hpp"
 #include "row_writer.hpp"
+#include "tickets.h"
 
 #include <nanobind/nanobind.h>
 
@@ -100,8 +101,6 @@ class Chunk {
                     hooks_.attr("reply")(reports);
             } else if (command == SHOAL_SENT) {
                 serve_sent(gate);
-                gate.finish(0, 0);
-                serve_sent(gate); /* a ticket that came before the parent saw us idle; partner: Gates.send */
             } else {
                 return command;
             }
@@ -341,31 +340,23 @@ class Chunk {
         return result;
     }
 
-    /* Asynchronous stepping: whatever has a new ticket, until nothing has. Rows go into slot 0. */
+    /* Asynchronous stepping: every environment that has a new ticket. Rows go into slot 0. */
     void serve_sent(Gate &gate) {
         Target &target = target_of(0, 0);
-        bool any;
-        do {
-            any = false;
-            for (uint64_t local = 0; local < count_; local++) {
-                const uint64_t env_id = first_ + local;
-                const uint32_t ticket = ticket_[env_id].load();
-                if (ticket == finished_[env_id].load(std::memory_order_relaxed))
-                    continue;
-                any = true;
-                nb::list reports;
-                timed_ = turn_++ % SAMPLE == 0;
-                spent_ns_ = 0;
-                step_or_report(target, 0, local, action(local), reports);
-                if (timed_)
-                    gate.add_env_ns(spent_ns_ * SAMPLE);
-                if (nb::len(reports) != 0)
-                    hooks_.attr("post")(reports);
-                publish_due(0, 0);
-                finished_[env_id].store(ticket); /* releases the row; partner: Gates.take_finished */
-                gate.ring();
-            }
-        } while (any);
+        shoal_serving serving = {ticket_, finished_, gate.worker(), first_, count_, 0, 0, 0, 0, 0};
+        while (shoal_serving_next(&serving)) {
+            const uint64_t local = serving.env_id - first_;
+            nb::list reports;
+            timed_ = turn_++ % SAMPLE == 0;
+            spent_ns_ = 0;
+            step_or_report(target, 0, local, action(local), reports);
+            if (timed_)
+                gate.add_env_ns(spent_ns_ * SAMPLE);
+            if (nb::len(reports) != 0)
+                hooks_.attr("post")(reports);
+            publish_due(0, 0);
+            shoal_serving_finish(&serving);
+        }
     }
 
     nb::list envs_, produced_;

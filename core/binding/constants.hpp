@@ -28,13 +28,12 @@ inline void add_constants(nb::module_ &m) {
     m.attr("MAX_WATCHED") = static_cast<int>(SHOAL_MAX_WATCHED);
 
     m.attr("GATE_STEP") = static_cast<int>(SHOAL_STEP);
-    m.attr("GATE_SENT") = static_cast<int>(SHOAL_SENT);
     m.attr("GATE_MESSAGE") = static_cast<int>(SHOAL_MESSAGE);
     m.attr("GATE_STOP") = static_cast<int>(SHOAL_STOP);
 
-    m.attr("GATES_IDLE") = static_cast<int>(Gates::IDLE);
-    m.attr("GATES_TIMEOUT") = static_cast<int>(Gates::TIMEOUT);
-    m.attr("GATES_DIED") = static_cast<int>(Gates::DIED);
+    m.attr("GATES_IDLE") = static_cast<int>(SHOAL_WAIT_IDLE);
+    m.attr("GATES_TIMEOUT") = static_cast<int>(SHOAL_WAIT_TIMEOUT);
+    m.attr("GATES_DIED") = static_cast<int>(SHOAL_WAIT_DIED);
 
     m.attr("REPORT_INFO") = static_cast<int>(Chunk::INFO);
     m.attr("REPORT_ERROR") = static_cast<int>(Chunk::ERROR);

@@ -264,8 +264,8 @@ NB_MODULE(_core, m) {
         .def("dead", &Gates::dead)
         .def("reply", &Gates::reply, "worker"_a)
         .def("times", &Gates::times, "worker"_a)
-        .def("send", &Gates::send, "tickets"_a, "out"_a, "env_ids"_a, "worker_of"_a, "command"_a)
-        .def("take_finished", &Gates::take_finished, "tickets"_a, "finished"_a, "out"_a, "start"_a, "most"_a,
+        .def("send", &Gates::send, "tickets"_a, "sent"_a, "env_ids"_a, "worker_of"_a)
+        .def("take_finished", &Gates::take_finished, "tickets"_a, "finished"_a, "sent"_a, "start"_a, "most"_a,
              "timeout_ns"_a)
         .def_prop_ro("replied", &Gates::replied);
 

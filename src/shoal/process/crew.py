@@ -36,7 +36,6 @@ from shoal.process.registry import Registry, pickle_registry
 from shoal.process.start import RUNS, Running, start
 from shoal.process.worker import (
     MESSAGE,
-    SENT,
     SHOW_STACK,
     STEP,
     STOP,
@@ -180,7 +179,7 @@ class Crew:
 
     def send(self, out: Any, env_ids: Any, worker_of: Any) -> None:
         """Asynchronous stepping: new tickets for some environments."""
-        self.gates.send(self.board["ticket"], out, env_ids, worker_of, SENT)
+        self.gates.send(self.board["ticket"], out, env_ids, worker_of)
 
     def take_finished(self, out: Any, start: int, most: int, timeout_s: float) -> tuple[int, list[int]]:
         """Asynchronous stepping: the status, and up to `most` environments that have finished."""
