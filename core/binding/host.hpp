@@ -3,6 +3,7 @@
 #ifndef SHOAL_HOST_HPP
 #define SHOAL_HOST_HPP
 
+#include "arrays.hpp"
 #include "flow.hpp"
 #include "host.h"
 #include "python.hpp"
@@ -17,8 +18,6 @@ namespace nb = nanobind;
 /* Keeps what it reads alive; the environments close it before they close. */
 class Host {
   public:
-    static constexpr size_t SUMS = 8; /* numbers in a row, so that each worker has a cache line of its own */
-
     /* Takes over both descriptors. `counted` is the Stepper or Flow, or an array of sums, [rows, SUMS]. */
     Host(int listen_fd, int facts_fd, uint64_t num_envs, nb::object watched, nb::object due,
          nb::object counted)

@@ -207,7 +207,7 @@ NB_MODULE(_core, m) {
         .def("__exit__", &Closing::leave);
 
     nb::class_<Stepper>(m, "Stepper", nb::type_slots(stepper_slots))
-        .def(nb::init<nb::object, nb::list, uint64_t, uint32_t, uint32_t, uint64_t, nb::tuple, nb::tuple,
+        .def(nb::init<nb::object, nb::list, uint64_t, uint32_t, uint32_t, uint64_t, nb::object, nb::tuple,
                       nb::object, uint32_t, nb::object>(),
              "plugin"_a, "values"_a, "num_envs"_a, "num_threads"_a, "autoreset"_a, "time_limit"_a, "arrays"_a,
              "actions"_a, "hooks"_a, "flags"_a, "guard"_a)
@@ -279,7 +279,7 @@ NB_MODULE(_core, m) {
         .def_prop_ro("mail_bytes", &Gate::mail_bytes);
 
     nb::class_<Chunk>(m, "Chunk")
-        .def(nb::init<nb::list, uint64_t, uint32_t, nb::tuple, nb::list, nb::object>(), "envs"_a, "first"_a,
+        .def(nb::init<nb::list, uint64_t, uint32_t, nb::object, nb::list, nb::object>(), "envs"_a, "first"_a,
              "autoreset"_a, "arrays"_a, "produced"_a, "hooks"_a)
         .def("add_slot", &Chunk::add_slot, "slot"_a, "memory"_a.none(), "blank"_a.none(), "reward"_a,
              "terminated"_a, "truncated"_a, "ahead"_a)

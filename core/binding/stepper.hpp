@@ -12,6 +12,7 @@
 #ifndef SHOAL_STEPPER_HPP
 #define SHOAL_STEPPER_HPP
 
+#include "arrays.hpp"
 #include "checkpoint.h"
 #include "engine.h"
 #include "guard.hpp"
@@ -68,7 +69,7 @@ class Stepper {
     enum Flags { LEASED = 0, LIVE = 1, COPY = 2, CHECK_ACTIONS = 4, CHECK_NAN = 8, INFOS = 16 };
 
     Stepper(nb::object plugin, nb::list values, uint64_t num_envs, uint32_t num_threads, uint32_t autoreset,
-            uint64_t time_limit, nb::tuple arrays, nb::tuple actions, nb::object hooks, uint32_t flags,
+            uint64_t time_limit, nb::object arrays, nb::tuple actions, nb::object hooks, uint32_t flags,
             nb::object guard);
     ~Stepper() { shoal_engine_destroy(engine_); }
     Stepper(const Stepper &) = delete;
@@ -166,7 +167,7 @@ class Stepper {
 };
 
 inline Stepper::Stepper(nb::object plugin, nb::list values, uint64_t num_envs, uint32_t num_threads,
-                        uint32_t autoreset, uint64_t time_limit, nb::tuple arrays, nb::tuple actions,
+                        uint32_t autoreset, uint64_t time_limit, nb::object arrays, nb::tuple actions,
                         nb::object hooks, uint32_t flags, nb::object guard)
     : plugin_(plugin), hooks_(hooks), guard_object_(guard), guard_(nb::cast<Guard &>(guard)),
       values_(nb::cast<Plugin &>(plugin).get()->entry, values), num_envs_(num_envs), flags_(flags) {
@@ -177,21 +178,14 @@ inline Stepper::Stepper(nb::object plugin, nb::list values, uint64_t num_envs, u
     fields_ = d.observations.count;
     whole_ = num_envs % d.spec.lanes == 0;
     disabled_ = autoreset == SHOAL_DISABLED;
-    std::vector<void *> address;
-    for (nb::handle array : arrays) {
-        kept_.push_back(nb::borrow(array));
-        address.push_back(address_of(array));
-    }
-    arrays_ = {address.at(0),
-               static_cast<shoal_rng *>(address.at(1)),
-               static_cast<uint8_t *>(address.at(2)),
-               static_cast<uint32_t *>(address.at(3)),
-               static_cast<double *>(address.at(4)),
-               static_cast<uint32_t *>(address.at(5)),
-               static_cast<double *>(address.at(6)),
-               static_cast<uint32_t *>(address.at(7)),
-               static_cast<uint32_t *>(address.at(8))};
-    over_ = static_cast<uint8_t *>(address.at(9));
+    const uint64_t padded = (num_envs + d.spec.lanes - 1) / d.spec.lanes * d.spec.lanes;
+    NamedArrays named(STEPPER_ARRAYS, arrays, padded, padded * d.spec.agents, d.spec.instance_bytes, kept_);
+    arrays_ = {named.take<void>("instances"),     named.take<shoal_rng>("rng"),
+               named.take<uint8_t>("reset"),      named.take<uint32_t>("elapsed"),
+               named.take<double>("total"),       named.take<uint32_t>("length"),
+               named.take<double>("last_return"), named.take<uint32_t>("last_length"),
+               named.take<uint32_t>("episode")};
+    over_ = named.take<uint8_t>("over");
     for (nb::handle array : actions) {
         Buffer buffer;
         if (!buffer.try_take(array))

@@ -20,6 +20,27 @@ GATE_STOP: int
 GATES_IDLE: int
 GATES_TIMEOUT: int
 GATES_DIED: int
+AUTORESET_NEXT_STEP: int
+AUTORESET_SAME_STEP: int
+AUTORESET_DISABLED: int
+STEPPER_LEASED: int
+STEPPER_LIVE: int
+STEPPER_COPY: int
+STEPPER_CHECK_ACTIONS: int
+STEPPER_CHECK_NAN: int
+STEPPER_INFOS: int
+STEPPER_ARRAYS: tuple[tuple[str, str, str, int], ...]
+"""name, dtype, what it has an entry for (row, environment, worker), numbers per entry (0: the instance)"""
+CHUNK_ARRAYS: tuple[tuple[str, str, str, int], ...]
+FIELD_BOX: int
+FIELD_DISCRETE: int
+FIELD_MULTI_DISCRETE: int
+FIELD_MULTI_BINARY: int
+RING_TAIL_BYTES: int
+RING_WRITERS: int
+RING_WRITER_BYTES: int
+RECORD_WORD_BYTES: int
+RECORD_CHECK_BYTES: int
 REPORT_INFO: int
 REPORT_ERROR: int
 REPORT_OBSERVATION: int
@@ -86,7 +107,7 @@ class Stepper:
         num_threads: int,
         autoreset: int,
         time_limit: int,
-        arrays: tuple[Any, ...],
+        arrays: Any,
         actions: tuple[Any, ...],
         hooks: Any,
         flags: int,
@@ -180,7 +201,7 @@ class Chunk:
         envs: list[Any],
         first: int,
         autoreset: int,
-        arrays: tuple[Any, ...],
+        arrays: Any,
         produced: list[Any],
         hooks: Any,
     ) -> None: ...

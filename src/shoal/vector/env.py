@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from shoal import _core
 from shoal.errors import ShoalError, telling
 from shoal.memory import Layout, Segment
-from shoal.memory.layout import FieldSpec
+from shoal.memory.layout import FieldSpec, array_fields
 from shoal.native.look import Looker
 from shoal.native.plugin import PluginInfo, rng_words
 from shoal.native.told import told
@@ -37,10 +37,8 @@ from shoal.vector.slots import Infos, Lent, SlotMaker, native_rollout
 
 __all__ = ["VectorEnv"]
 
-_AUTORESET = {AutoresetMode.NEXT_STEP: 0, AutoresetMode.SAME_STEP: 1, AutoresetMode.DISABLED: 2}
-_BUFFERS = {"leased": 0, "live": 1, "copy": 2}
-_CHECKS = {"actions": 4, "nan": 8}
-_INFOS = 16
+_BUFFERS = {"leased": _core.STEPPER_LEASED, "live": _core.STEPPER_LIVE, "copy": _core.STEPPER_COPY}
+_CHECKS = {"actions": _core.STEPPER_CHECK_ACTIONS, "nan": _core.STEPPER_CHECK_NAN}
 _MAX_ENVS = 2**31
 
 
@@ -113,7 +111,6 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         first_slot = self._slots()
         self.observation_space = arguments.batched(self.single_observation_space, self.num_envs)
         self.action_space = arguments.batched(self.single_action_space, self.num_envs)
-        arrays = tuple(self._state[name] for name in _STATE)
         infos = Infos(
             info.observations,
             self._state["last_return"],
@@ -135,16 +132,16 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         )
         flags = _BUFFERS[buffers] | sum(_CHECKS[name] for name in checks)
         if episode_stats or self._same_step:
-            flags |= _INFOS
+            flags |= _core.STEPPER_INFOS
         self._action_rows = [self._state.rows(f"action/{i}", self.num_envs) for i in range(len(info.actions))]
         self._stepper = _core.Stepper(
             info.plugin,
             info.values,
             worlds,
             threads if batch_size is None else 1,
-            _AUTORESET[self.autoreset_mode],
+            arguments.AUTORESET_CODES[self.autoreset_mode],
             limit,
-            arrays,
+            self._state,
             tuple(self._state[f"action/{i}"] for i in range(len(info.actions))),
             self._hooks,
             flags,
@@ -181,16 +178,7 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         info, rows = self._info, self._padded
         worlds = rows // info.agents
         fields: dict[str, FieldSpec] = {
-            "instances": (np.uint8, (worlds, max(1, info.instance_bytes))),
-            "rng": (np.uint64, (worlds, 5)),
-            "reset": (np.uint8, (worlds,)),
-            "elapsed": (np.uint32, (worlds,)),
-            "total": (np.float64, (rows,)),
-            "length": (np.uint32, (rows,)),
-            "last_return": (np.float64, (rows,)),
-            "last_length": (np.uint32, (rows,)),
-            "episode": (np.uint32, (worlds,)),
-            "over": (np.uint8, (worlds,)),
+            **array_fields(_core.STEPPER_ARRAYS, max(1, info.instance_bytes), row=rows, environment=worlds),
             **watch_fields(1),
         }
         for number, field in enumerate(info.actions):
@@ -459,17 +447,3 @@ class _Watching:
     def close(self) -> None:
         if self.publisher is not None:
             self.publisher.close()
-
-
-_STATE = (
-    "instances",
-    "rng",
-    "reset",
-    "elapsed",
-    "total",
-    "length",
-    "last_return",
-    "last_length",
-    "episode",
-    "over",
-)

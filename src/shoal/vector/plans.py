@@ -17,7 +17,6 @@ from shoal.vector import arguments
 
 __all__ = ["Division", "PluginEnvs", "make_plans"]
 
-_AUTORESET = {AutoresetMode.NEXT_STEP: 0, AutoresetMode.SAME_STEP: 1, AutoresetMode.DISABLED: 2}
 _MOST_ENVS = 2**24
 
 
@@ -93,7 +92,7 @@ def make_plans(
             first=first,
             count=end - first,
             num_envs=worlds,
-            autoreset=_AUTORESET[autoreset_mode],
+            autoreset=arguments.AUTORESET_CODES[autoreset_mode],
             makers=makers,
             plugin=plugin,
             bounds=bounds,
