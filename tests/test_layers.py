@@ -1,6 +1,7 @@
 """Imports only go down the layers drawn in ARCHITECTURE.md."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -72,3 +73,20 @@ def test_only_the_binding_knows_python():
     assert len(plain) > 10
     for path in plain:
         assert "nanobind" not in path.read_text() and "Python.h" not in path.read_text(), path.name
+
+
+def binding_includes(name: str) -> set[str]:
+    """The headers of core/binding that one of them includes, directly and through others."""
+    binding = Path(__file__).parent.parent / "core" / "binding"
+    found: set[str] = set()
+    waiting = [name]
+    while waiting:
+        named = set(re.findall(r'#include "(\w+\.hpp)"', (binding / waiting.pop()).read_text())) - found
+        found |= named
+        waiting += named
+    return found
+
+
+@pytest.mark.parametrize("name", ["given.hpp", "ring.hpp", "steps.hpp", "weights.hpp"])
+def test_replay_headers_include_nothing_of_workers_or_environments(name):
+    assert binding_includes(name) <= {"given.hpp", "python.hpp", "ring.hpp"}

@@ -16,12 +16,30 @@ SUMS: int
 DUE_BYTES: int
 MAX_WATCHED: int
 GATE_STEP: int
-GATE_SENT: int
 GATE_MESSAGE: int
 GATE_STOP: int
 GATES_IDLE: int
 GATES_TIMEOUT: int
 GATES_DIED: int
+AUTORESET_NEXT_STEP: int
+AUTORESET_SAME_STEP: int
+AUTORESET_DISABLED: int
+STEPPER_LIVE: int
+STEPPER_CHECK_ACTIONS: int
+STEPPER_CHECK_NAN: int
+STEPPER_INFOS: int
+STEPPER_ARRAYS: tuple[tuple[str, str, str, int], ...]
+"""name, dtype, what it has an entry for (row, environment, worker), numbers per entry (0: the instance)"""
+CHUNK_ARRAYS: tuple[tuple[str, str, str, int], ...]
+FIELD_BOX: int
+FIELD_DISCRETE: int
+FIELD_MULTI_DISCRETE: int
+FIELD_MULTI_BINARY: int
+RING_TAIL_BYTES: int
+RING_WRITERS: int
+RING_WRITER_BYTES: int
+RECORD_WORD_BYTES: int
+RECORD_CHECK_BYTES: int
 REPORT_INFO: int
 REPORT_ERROR: int
 REPORT_OBSERVATION: int
@@ -106,7 +124,7 @@ class Stepper:
         num_threads: int,
         autoreset: int,
         time_limit: int,
-        arrays: tuple[Any, ...],
+        arrays: Any,
         actions: tuple[Any, ...],
         hooks: Any,
         flags: int,
@@ -182,9 +200,9 @@ class Gates:
     def dead(self) -> list[int]: ...
     def reply(self, worker: int) -> tuple[int, int]: ...
     def times(self, worker: int) -> tuple[int, int]: ...
-    def send(self, tickets: Any, out: Any, env_ids: Any, worker_of: Any, command: int) -> None: ...
+    def send(self, tickets: Any, sent: Any, env_ids: Any, worker_of: Any) -> None: ...
     def take_finished(
-        self, tickets: Any, finished: Any, out: Any, start: int, most: int, timeout_ns: int
+        self, tickets: Any, finished: Any, sent: Any, start: int, most: int, timeout_ns: int
     ) -> tuple[int, list[int]]: ...
     @property
     def replied(self) -> bool: ...
@@ -206,7 +224,7 @@ class Chunk:
         envs: list[Any],
         first: int,
         autoreset: int,
-        arrays: tuple[Any, ...],
+        arrays: Any,
         produced: list[Any],
         hooks: Any,
     ) -> None: ...

@@ -15,7 +15,8 @@ take the bell and not ring it) these are waited for, and another takes its place
 `raises` the step is nobody's then, the death of one that had done its part counts too, and one that is known
 before a step keeps it from being posted.
 
-No sleep ends by itself here. The slices of core/gate.h are a belt, and nothing may depend on it.
+The parent is shoal_gates_wait of core/gates.c, a worker is shoal_worker_wait and shoal_worker_finish. No
+sleep ends by itself here: a real one lasts at most a slice (core/gate.h), and nothing may depend on that.
 Memory is sequentially consistent: what real machines reorder is for tests/core/test_gate_order.c.
 """
 

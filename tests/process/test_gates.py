@@ -1,4 +1,4 @@
-"""Gates from Python: both sides of core/gate.hpp, a parent and a forked worker."""
+"""Gates from Python: both sides of core/binding/gate.hpp, a parent and a forked worker."""
 
 from __future__ import annotations
 

@@ -94,3 +94,22 @@ def test_a_checkpoint_with_any_byte_changed_is_refused_and_changes_nothing():
             assert envs.save_env(0) == saved
             envs.restore_env(1, saved)
             assert envs.save_env(1) == saved
+
+
+EARLIER = bytes.fromhex(
+    "53484f414c454e565c5d8b62b0f219e820000000000000000100000000000000200000000000000025d2087bd0c1101b"
+    "9703c75b7935856c0fbbfb9c2f86be2d2d188c1feb8d7b30000000000000000000000000000000000000000000001440"
+    "05000000b93bafb5a652aabfbbe19f4a7fa5edbf82508ea50bb0a53ffc394fb6fdbbf73f"
+)
+"""Environment 1 of 3 CartPoles, reset(seed=7), five steps with action 0: saved before core/checkpoint.c."""
+
+
+def test_a_checkpoint_of_an_earlier_release_restores():
+    with shoal.make_vec("CartPole-v1", 3) as envs:
+        envs.reset(seed=7)
+        for _ in range(5):
+            envs.step(np.zeros(3, np.int64))
+        assert envs.save_env(1) == EARLIER
+        envs.restore_env(2, EARLIER)
+        observations = envs.step(np.zeros(3, np.int64))[0]
+        assert observations[1].tobytes() == observations[2].tobytes()

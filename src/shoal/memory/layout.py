@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike
 
 from shoal.errors import UNREADABLE, LayoutError
 
-__all__ = ["ALIGNMENT", "Field", "FieldSpec", "Layout"]
+__all__ = ["ALIGNMENT", "Field", "FieldSpec", "Layout", "array_fields"]
 
 ALIGNMENT = 64
 """Every field starts on a cache line of its own, so two writers never share one."""
@@ -196,3 +196,13 @@ class Layout(Mapping[str, Field]):
         if not lines and self != other:
             lines.append(f"expected the order {list(self)}, found {list(other)}")
         return "; ".join(lines)
+
+
+def array_fields(
+    table: Iterable[tuple[str, str, str, int]], instance_bytes: int = 0, **entries: int
+) -> dict[str, FieldSpec]:
+    """The fields of a table such as `_core.STEPPER_ARRAYS`: so many entries per row, environment, worker."""
+    return {
+        name: (dtype, (entries[per],) if items == 1 else (entries[per], items or instance_bytes))
+        for name, dtype, per, items in table
+    }

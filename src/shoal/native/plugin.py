@@ -18,8 +18,6 @@ from shoal.errors import PluginError
 
 __all__ = ["FieldInfo", "PluginInfo", "bundled", "load", "rng_words", "seed_generators"]
 
-_BOX, _DISCRETE, _MULTI_DISCRETE, _MULTI_BINARY = range(4)
-
 
 @dataclass(frozen=True, slots=True)
 class FieldInfo:
@@ -153,11 +151,11 @@ def _field(facts: dict[str, Any]) -> FieldInfo:
     dtype = np.dtype(bool) if facts["dtype"] == "b1" else np.dtype(facts["dtype"])
     low, high = _bounds(facts["lows"], dtype, shape), _bounds(facts["highs"], dtype, shape)
     space: Space[Any]
-    if kind == _DISCRETE:
+    if kind == _core.FIELD_DISCRETE:
         space = Discrete(int(high) - int(low) + 1, start=int(low), dtype=dtype.type)
-    elif kind == _MULTI_DISCRETE:
+    elif kind == _core.FIELD_MULTI_DISCRETE:
         space = MultiDiscrete(high - low + 1, dtype=dtype.type, start=low)
-    elif kind == _MULTI_BINARY:
+    elif kind == _core.FIELD_MULTI_BINARY:
         space = MultiBinary(shape if len(shape) != 1 else shape[0])
     else:
         space = Box(low, high, shape, dtype.type)

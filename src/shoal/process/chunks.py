@@ -76,9 +76,10 @@ class EnvChunk:
         self._seeds: list[int | None] = list(plan.seeds)
         self._repairs = [0] * len(self._envs)
         board = worker.board
-        arrays = (
-            "reset", "total", "length", "last_return", "last_length", "ticket", "finished", "episode", "over"
-        )  # fmt: skip
+        arrays = {
+            name: board[name][plan.worker] if per == "worker" else board[name]
+            for name, _, per, _ in _core.CHUNK_ARRAYS
+        }
         self._produced: list[Any] = [None] * len(self._envs)
         """The observation each environment gave last; what was lent to users is theirs to change."""
         self._copied: list[Any] = [None] * len(self._envs)
@@ -86,7 +87,7 @@ class EnvChunk:
             self._envs,
             plan.first,
             plan.autoreset,
-            (*(board[name] for name in arrays), board["sums"][plan.worker], board["due"][plan.worker]),
+            arrays,
             self._produced,
             self,
         )
@@ -295,7 +296,7 @@ class EnvChunk:
                 error = again
             else:
                 fault: dict[str, Any] = {"fault": Failure.of(error, number).summary}
-                if self._plan.autoreset == 1:
+                if self._plan.autoreset == _core.AUTORESET_SAME_STEP:
                     fault = {"final_obs": copy.deepcopy(observation), "final_info": dict(fault), **fault}
                 reports.append((number, INFO, self.frozen({**info, **fault})))
                 return observation

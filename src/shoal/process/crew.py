@@ -28,7 +28,7 @@ import numpy as np
 from shoal import _core
 from shoal.errors import WorkerDied, WorkerError, WorkerTimeout, telling
 from shoal.memory import Layout, Segment
-from shoal.memory.layout import FieldSpec
+from shoal.memory.layout import FieldSpec, array_fields
 from shoal.memory.limits import oom_counters, oom_kills
 from shoal.process.launcher import open_pidfd
 from shoal.process.mail import BOX_BYTES, HungUp, Mail, dumps, receive, transmit
@@ -36,7 +36,6 @@ from shoal.process.registry import Registry, pickle_registry
 from shoal.process.start import RUNS, Running, start
 from shoal.process.worker import (
     MESSAGE,
-    SENT,
     SHOW_STACK,
     STEP,
     STOP,
@@ -180,7 +179,7 @@ class Crew:
 
     def send(self, out: Any, env_ids: Any, worker_of: Any) -> None:
         """Asynchronous stepping: new tickets for some environments."""
-        self.gates.send(self.board["ticket"], out, env_ids, worker_of, SENT)
+        self.gates.send(self.board["ticket"], out, env_ids, worker_of)
 
     def take_finished(self, out: Any, start: int, most: int, timeout_s: float) -> tuple[int, list[int]]:
         """Asynchronous stepping: the status, and up to `most` environments that have finished."""
@@ -430,16 +429,7 @@ def _board_layout(plans: Sequence[Plan], rows: int, instance_bytes: int) -> Layo
             "request": (np.uint8, (workers, BOX_BYTES)),
             "reply": (np.uint8, (workers, BOX_BYTES)),
             "tail": (np.uint8, (workers, _core.TAIL_BYTES)),
-            "sums": (np.float64, (workers + 1, _core.SUMS)),
-            "reset": (np.uint8, (rows,)),
-            "total": (np.float64, (rows,)),
-            "length": (np.uint32, (rows,)),
-            "last_return": (np.float64, (rows,)),
-            "last_length": (np.uint32, (rows,)),
-            "ticket": (np.uint32, (rows,)),
-            "finished": (np.uint32, (rows,)),
-            "episode": (np.uint32, (rows,)),
-            "over": (np.uint8, (rows,)),
+            **array_fields(_core.CHUNK_ARRAYS, row=rows, environment=rows, worker=workers + 1),
             **watch_fields(workers + 1),
         }
     )

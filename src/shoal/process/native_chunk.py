@@ -8,7 +8,7 @@ import numpy as np
 
 from shoal import _core
 from shoal.memory import Layout, Segment
-from shoal.memory.layout import FieldSpec
+from shoal.memory.layout import array_fields
 from shoal.native.look import Looker
 from shoal.native.plugin import load, seed_generators
 from shoal.native.refusals import refuse
@@ -30,25 +30,22 @@ class NativeChunk:
         rows = worlds * info.agents
         self._begin = plan.first * info.agents
         self._end = self._begin + rows
-        # In the board, where the parent sees it; a replacement finds what its predecessor left.
-        instances = worker.board["instances"][plan.worker]
-        instances[:] = 0
-        fields: dict[str, FieldSpec] = {
-            "rng": (np.uint64, (worlds, 5)),
-            "reset": (np.uint8, (worlds,)),
-            "elapsed": (np.uint32, (worlds,)),
-            "total": (np.float64, (rows,)),
-            "length": (np.uint32, (rows,)),
+        board = worker.board
+        part, envs = slice(self._begin, self._end), slice(plan.first, plan.first + worlds)
+        # In the board, where the parent sees them; a replacement finds what its predecessor left.
+        shared = {
+            "instances": board["instances"][plan.worker],
+            "last_return": board["last_return"][part],
+            "last_length": board["last_length"][part],
+            "episode": board["episode"][envs],
+            "over": board["over"][envs],
         }
+        shared["instances"][:] = shared["over"][:] = 0
+        fields = array_fields(_core.STEPPER_ARRAYS, row=rows, environment=worlds)
+        own = {name: field for name, field in fields.items() if name not in shared}
         actions = {f"action/{i}": (f.dtype, (rows, *f.shape)) for i, f in enumerate(info.actions)}
-        state = Segment(Layout({**fields, **actions}))
-        board, part = worker.board, slice(self._begin, self._end)
-        self._state = state
-        last = board["last_return"][part], board["last_length"][part]
-        episode = board["episode"][plan.first : plan.first + worlds]
-        over = board["over"][plan.first : plan.first + worlds]
-        over[:] = 0
-        arrays = (instances, *(state[name] for name in fields), *last, episode, over)
+        self._state = state = Segment(Layout({**own, **actions}))
+        arrays = shared | {name: state[name] for name in own}
         self._actions = [state[name] for name in actions]
         self._shared_actions: list[Any] = []
         self._stepper = _core.Stepper(
@@ -56,7 +53,7 @@ class NativeChunk:
             tuple(self._actions), self, 0, _core.Guard(), None,
         )  # fmt: skip
         self._stepper.set_watch(board["due"][plan.worker], board["sums"][plan.worker])
-        self._looker = Looker(info, instances, plan.first)
+        self._looker = Looker(info, shared["instances"], plan.first)
         self._publisher = Publisher(board, plan.first, plan.count)
         self._slots: dict[int, tuple[list[Any], int]] = {}
         self._seeded = False

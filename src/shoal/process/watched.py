@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from shoal import _core
 from shoal.memory import Segment
 from shoal.spaces import Memory
 from shoal.state.exports import from_python, named_arrays
@@ -16,8 +17,6 @@ from shoal.state.publish import Publisher
 from shoal.state.snapshot import Field, Snapshot
 
 __all__ = ["WatchedChunk"]
-
-_SAME_STEP = 1
 
 
 class WatchedChunk:
@@ -71,7 +70,7 @@ class WatchedChunk:
 
     def _tick(self, env_id: int, step: dict[str, Field]) -> int:
         over = any(bool(step[name].data) for name in ("terminated", "truncated") if name in step)
-        if over and self._plan.autoreset != _SAME_STEP:  # of the episode that has just ended
+        if over and self._plan.autoreset != _core.AUTORESET_SAME_STEP:  # of the episode that has just ended
             return int(self._last_length[env_id])
         return int(self._length[env_id])
 

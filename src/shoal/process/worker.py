@@ -25,7 +25,6 @@ __all__ = [
     "INFO",
     "MESSAGE",
     "OBSERVATION",
-    "SENT",
     "SHOW_STACK",
     "STEP",
     "STOP",
@@ -35,8 +34,8 @@ __all__ = [
     "run",
 ]
 
-STEP, SENT, MESSAGE, STOP = _core.GATE_STEP, _core.GATE_SENT, _core.GATE_MESSAGE, _core.GATE_STOP
-"""Commands of the gate: a step, asynchronous steps, a message in the box, the end."""
+STEP, MESSAGE, STOP = _core.GATE_STEP, _core.GATE_MESSAGE, _core.GATE_STOP
+"""Commands of the gate: a step, a message in the box, the end."""
 
 INFO, ERROR, OBSERVATION = _core.REPORT_INFO, _core.REPORT_ERROR, _core.REPORT_OBSERVATION
 """Kinds of report on an environment: (environment, kind, what)."""

@@ -42,9 +42,7 @@ Durability: TypeAlias = Literal["process", "sync"]
 
 _PROTOCOL = 1
 """How rows are claimed, written and checked: core/ring.h, core/durable.h."""
-_WRITERS = 1024
 _LINE = 64
-_WORD = 8
 _HUGE = 8 << 20
 """From here on 2 MB pages are worth the making: draws miss fewer entries of the TLB."""
 
@@ -95,8 +93,8 @@ class Records:
         ).encode()
         parts: dict[str, FieldSpec] = {
             "schema": (np.uint8, (len(schema),)),
-            "tail": (np.uint64, (8,)),
-            "writers": (np.uint64, (_WRITERS, 8)),
+            "tail": (np.uint64, (_core.RING_TAIL_BYTES // 8,)),
+            "writers": (np.uint64, (_core.RING_WRITERS, _core.RING_WRITER_BYTES // 8)),
             "rows": (np.uint8, (capacity, stride)),
         }
         if links:
@@ -315,14 +313,14 @@ def _columns(fields: Mapping[str, FieldSpec], checks: bool) -> tuple[list[Column
     if not checked:
         raise LayoutError('a row needs at least one field, such as {"obs": (np.float32, (4,))}; found none')
     placed: dict[str, Column] = {}
-    end = _WORD
+    end = _core.RECORD_WORD_BYTES
     for field in sorted(checked.values(), key=lambda field: field.size_bytes):
         alignment = min(8, field.dtype.itemsize & -field.dtype.itemsize)
         end = -(-end // alignment) * alignment
         dtype = np.dtype(field.dtype.str)  # one of several names of the same type
         placed[field.name] = Column(field.name, dtype, field.shape, end)
         end += field.size_bytes
-    end += _WORD if checks else 0
+    end += _core.RECORD_CHECK_BYTES if checks else 0
     stride = -(-end // _LINE) * _LINE
     if stride > _LINE and 4 * end < 3 * stride and not checks:
         stride = -(-end // 16) * 16

@@ -12,7 +12,10 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
+from shoal import _core
+
 __all__ = [
+    "AUTORESET_CODES",
     "autoreset_mode",
     "batched",
     "checks",
@@ -26,6 +29,9 @@ __all__ = [
     "seconds",
     "seeds",
 ]
+
+AUTORESET_CODES = {mode: getattr(_core, f"AUTORESET_{mode.name}") for mode in AutoresetMode}
+"""What the core calls Gymnasium's modes."""
 
 
 def seeds(seed: int | Sequence[int | None] | None, number: int) -> list[int | None]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from shoal import _core
 from shoal.errors import ShoalError, telling
 from shoal.memory import Layout, Segment
-from shoal.memory.layout import FieldSpec
+from shoal.memory.layout import FieldSpec, array_fields
 from shoal.native.look import Looker
 from shoal.native.plugin import FieldInfo, PluginInfo, seed_generators
 from shoal.native.refusals import refuse
@@ -31,16 +31,12 @@ from shoal.vector.backend import IN_PLACE, Call, Common, Facts, State
 from shoal.vector.hooks import Hooks
 from shoal.vector.infos import Infos
 from shoal.vector.lending import Lender
-from shoal.vector.plans import AUTORESET
 
 __all__ = ["NativeBackend"]
 
-_LIVE, _CHECKS, _INFOS = 1, {"actions": 4, "nan": 8}, 16
+_CHECKS = {"actions": _core.STEPPER_CHECK_ACTIONS, "nan": _core.STEPPER_CHECK_NAN}
 _MAX_ENVS = 2**31
 _VIEWS_KEPT = 4096  # rows of a rollout; a view takes 100 bytes
-_STATE = (
-    "instances", "rng", "reset", "elapsed", "total", "length", "last_return", "last_length", "episode", "over"
-)  # fmt: skip
 
 
 class NativeBackend:
@@ -108,16 +104,7 @@ class NativeBackend:
         info, rows = self._info, self._padded
         worlds = rows // info.agents
         fields: dict[str, FieldSpec] = {
-            "instances": (np.uint8, (worlds, max(1, info.instance_bytes))),
-            "rng": (np.uint64, (worlds, 5)),
-            "reset": (np.uint8, (worlds,)),
-            "elapsed": (np.uint32, (worlds,)),
-            "total": (np.float64, (rows,)),
-            "length": (np.uint32, (rows,)),
-            "last_return": (np.float64, (rows,)),
-            "last_length": (np.uint32, (rows,)),
-            "episode": (np.uint32, (worlds,)),
-            "over": (np.uint8, (worlds,)),
+            **array_fields(_core.STEPPER_ARRAYS, max(1, info.instance_bytes), row=rows, environment=worlds),
             **watch_fields(1),
         }
         for number, field in enumerate(info.actions):
@@ -146,18 +133,20 @@ class NativeBackend:
         self._lender = lender
         self._hooks = Hooks(info.actions, lender, infos, info.observation_space, self._watching)
         self._actions = [self._state.rows(f"action/{i}", rows) for i in range(len(info.actions))]
-        flags = sum(_CHECKS[name] for name in common.checks) + _LIVE * (common.buffers == "live")
+        flags = sum(_CHECKS[name] for name in common.checks)
+        flags += _core.STEPPER_LIVE if common.buffers == "live" else 0
+        flags += _core.STEPPER_INFOS if infos is not None else 0
         self._stepper = _core.Stepper(
             info.plugin,
             info.values,
             self._worlds,
             self._threads if common.batch_size is None else 1,
-            AUTORESET[common.autoreset_mode],
+            arguments.AUTORESET_CODES[common.autoreset_mode],
             self._time_limit,
-            tuple(self._state[name] for name in _STATE),
+            self._state,
             tuple(self._state[f"action/{i}"] for i in range(len(info.actions))),
             self._hooks,
-            flags + _INFOS * (infos is not None),
+            flags,
             self.guard,
             lender.slots,
         )

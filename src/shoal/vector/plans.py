@@ -15,9 +15,8 @@ from shoal.process.crew import Plan, checked_makers
 from shoal.spaces import Bounds
 from shoal.vector import arguments
 
-__all__ = ["AUTORESET", "Division", "PluginEnvs", "make_plans"]
+__all__ = ["Division", "PluginEnvs", "make_plans"]
 
-AUTORESET = {AutoresetMode.NEXT_STEP: 0, AutoresetMode.SAME_STEP: 1, AutoresetMode.DISABLED: 2}
 _MOST_ENVS = 2**24
 
 
@@ -93,7 +92,7 @@ def make_plans(
             first=first,
             count=end - first,
             num_envs=worlds,
-            autoreset=AUTORESET[autoreset_mode],
+            autoreset=arguments.AUTORESET_CODES[autoreset_mode],
             makers=makers,
             plugin=plugin,
             bounds=bounds,

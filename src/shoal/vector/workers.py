@@ -35,7 +35,6 @@ from shoal.vector.plugin_actions import PluginActions
 
 __all__ = ["NOTHING", "TRIES", "Outcome", "Workers"]
 
-_NEXT_STEP = 0  # as enum shoal_autoreset
 _SLOW_S = 60.0
 _DESCRIPTORS_AT_ONCE = 64  # the kernel takes some 250 with one message
 _QUICK_NS = 1_000_000
@@ -511,7 +510,7 @@ class Workers:
         into.terminated[rows] = False
         into.truncated[rows] = True
         envs = slice(plan.first, plan.first + plan.count)
-        self.crew.board["reset"][envs] = self._autoreset == _NEXT_STEP
+        self.crew.board["reset"][envs] = self._autoreset == _core.AUTORESET_NEXT_STEP
         self.begun_anew[envs] = True
         return self.fault_infos(w, error)
 

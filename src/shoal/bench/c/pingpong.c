@@ -83,7 +83,7 @@ static uint32_t get(line *from, uint32_t seen, int spins) {
 
 static int spins_of(const pingpong *p) { return p->kind == SPIN ? SPINS : 0; }
 
-/* -- the gate: as Gates.wait and Gate.wait of the binding do it --------------------------------------- */
+/* -- the gate: as core/gates.c uses it --------------------------------------- */
 
 #ifdef SHOAL_GATE
 static bool is_gate(const pingpong *p) { return p->kind <= GATE_YIELDS; }

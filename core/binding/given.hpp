@@ -3,7 +3,7 @@
 #ifndef SHOAL_GIVEN_HPP
 #define SHOAL_GIVEN_HPP
 
-#include "plugin.hpp"
+#include "python.hpp"
 
 #include <nanobind/nanobind.h>
 

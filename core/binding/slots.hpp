@@ -11,7 +11,7 @@
 #define SHOAL_SLOTS_HPP
 
 #include "engine.h"
-#include "plugin.hpp"
+#include "python.hpp"
 
 #include <nanobind/nanobind.h>
 
@@ -58,9 +58,10 @@ struct Slot {
 
 class Slots {
   public:
-    /* `make()` returns the memory of another slot, as a Python object and as arrays, of which the first `fields`
-     * are observations. `shape` says how those are nested: the number of an array, or a dict or tuple of shapes. Slot 0 is never lent: where
-     * `is_leased` is false, and where `max_slots` others are held, results go there. */
+    /* `make()` returns the memory of another slot, as a Python object and as arrays, of which the first
+     * `fields` are observations. `shape` says how those are nested: the number of an array, or a dict or
+     * tuple of shapes. Slot 0 is never lent: where `is_leased` is false, and where `max_slots` others are
+     * held, results go there. */
     Slots(nb::object make, size_t fields, nb::object shape, size_t max_slots, bool is_leased)
         : make_(make), shape_(shape), fields_(fields), max_slots_(max_slots), is_leased_(is_leased) {
         add();

@@ -9,9 +9,12 @@
 #ifndef SHOAL_CHUNK_HPP
 #define SHOAL_CHUNK_HPP
 
+#include "arrays.hpp"
 #include "engine.h"
 #include "gate.hpp"
+#include "python.hpp"
 #include "row_writer.hpp"
+#include "tickets.h"
 
 #include <nanobind/nanobind.h>
 
@@ -26,35 +29,25 @@ class Chunk {
     enum Report { INFO = 0, ERROR = 1, OBSERVATION = 2 };
     enum { SAMPLE = 16 }; /* one step in so many has its environments timed */
 
-    /* `arrays`: per environment of the vector: reset, return so far, length so far, last return, last length,
-     * ticket, finished, episodes begun, over (SHOAL_DISABLED: ended and not reset); then this chunk's own
-     * sums: steps, episodes, returns, lengths; and its line of what is due. `first` is this chunk's first
-     * environment. `produced`: of each environment the observation it gave last, None before it gave one. */
-    Chunk(nb::list envs, uint64_t first, uint32_t autoreset, nb::tuple arrays, nb::list produced,
+    /* `arrays`: by name, CHUNK_ARRAYS. `first` is this chunk's first environment. `produced`: of each
+     * environment the observation it gave last, None before it gave one. */
+    Chunk(nb::list envs, uint64_t first, uint32_t autoreset, nb::object arrays, nb::list produced,
           nb::object hooks)
         : envs_(envs), produced_(produced), hooks_(hooks), first_(first), count_(nb::len(envs)),
           autoreset_(autoreset), step_(nb::cast("step")) {
-        const size_t rows = first_ + count_;
-        const size_t bytes[] = {rows,     rows * 8, rows * 4, rows * 8, rows * 4, rows * 4,
-                                rows * 4, rows * 4, rows,     32,       4};
-        void *base[11];
-        if (nb::len(arrays) != 11)
-            throw nb::value_error("eleven arrays");
-        for (size_t i = 0; i < 11; i++) {
-            kept_.push_back(nb::borrow(arrays[i]));
-            base[i] = memory_of(arrays[i], bytes[i]);
-        }
-        reset_ = static_cast<uint8_t *>(base[0]);
-        total_ = static_cast<double *>(base[1]);
-        length_ = static_cast<uint32_t *>(base[2]);
-        last_return_ = static_cast<double *>(base[3]);
-        last_length_ = static_cast<uint32_t *>(base[4]);
-        ticket_ = static_cast<shoal_word *>(base[5]);
-        finished_ = static_cast<shoal_word *>(base[6]);
-        episode_ = static_cast<uint32_t *>(base[7]);
-        over_ = static_cast<uint8_t *>(base[8]);
-        sums_ = static_cast<double *>(base[9]);
-        due_ = static_cast<shoal_word *>(base[10]);
+        const uint64_t rows = first_ + count_;
+        NamedArrays named(CHUNK_ARRAYS, arrays, rows, rows, 0, kept_);
+        reset_ = named.take<uint8_t>("reset");
+        total_ = named.take<double>("total");
+        length_ = named.take<uint32_t>("length");
+        last_return_ = named.take<double>("last_return");
+        last_length_ = named.take<uint32_t>("last_length");
+        ticket_ = named.take<shoal_word>("ticket");
+        finished_ = named.take<shoal_word>("finished");
+        episode_ = named.take<uint32_t>("episode");
+        over_ = named.take<uint8_t>("over");
+        sums_ = named.take<double>("sums"); /* steps, episodes, their returns, their lengths */
+        due_ = named.take<shoal_word>("due");
         generic_ = nb::module_::import_("numpy").attr("generic");
     }
 
@@ -99,8 +92,6 @@ class Chunk {
                     hooks_.attr("reply")(reports);
             } else if (command == SHOAL_SENT) {
                 serve_sent(gate);
-                gate.finish(0, 0);
-                serve_sent(gate); /* a ticket that came before the parent saw us idle; partner: Gates.send */
             } else {
                 return command;
             }
@@ -340,31 +331,23 @@ class Chunk {
         return result;
     }
 
-    /* Asynchronous stepping: whatever has a new ticket, until nothing has. Rows go into slot 0. */
+    /* Asynchronous stepping: every environment that has a new ticket. Rows go into slot 0. */
     void serve_sent(Gate &gate) {
         Target &target = target_of(0, 0);
-        bool any;
-        do {
-            any = false;
-            for (uint64_t local = 0; local < count_; local++) {
-                const uint64_t env_id = first_ + local;
-                const uint32_t ticket = ticket_[env_id].load();
-                if (ticket == finished_[env_id].load(std::memory_order_relaxed))
-                    continue;
-                any = true;
-                nb::list reports;
-                timed_ = turn_++ % SAMPLE == 0;
-                spent_ns_ = 0;
-                step_or_report(target, 0, local, action(local), reports);
-                if (timed_)
-                    gate.add_env_ns(spent_ns_ * SAMPLE);
-                if (nb::len(reports) != 0)
-                    hooks_.attr("post")(reports);
-                publish_due(0, 0);
-                finished_[env_id].store(ticket); /* releases the row; partner: Gates.take_finished */
-                gate.ring();
-            }
-        } while (any);
+        shoal_serving serving = {ticket_, finished_, gate.worker(), first_, count_, 0, 0, 0, 0, 0};
+        while (shoal_serving_next(&serving)) {
+            const uint64_t local = serving.env_id - first_;
+            nb::list reports;
+            timed_ = turn_++ % SAMPLE == 0;
+            spent_ns_ = 0;
+            step_or_report(target, 0, local, action(local), reports);
+            if (timed_)
+                gate.add_env_ns(spent_ns_ * SAMPLE);
+            if (nb::len(reports) != 0)
+                hooks_.attr("post")(reports);
+            publish_due(0, 0);
+            shoal_serving_finish(&serving);
+        }
     }
 
     nb::list envs_, produced_;

@@ -4,9 +4,12 @@
 #ifndef SHOAL_CONSTANTS_HPP
 #define SHOAL_CONSTANTS_HPP
 
+#include "arrays.hpp"
 #include "chunk.hpp"
 #include "gate.hpp"
 #include "host.hpp"
+#include "ring.hpp"
+#include "stepper.hpp"
 #include "watch.h"
 
 #include <nanobind/nanobind.h>
@@ -23,22 +26,43 @@ inline void add_constants(nb::module_ &m) {
     m.attr("LIFE_ROOM_AT") = offsetof(shoal_life, room);
     m.attr("BELL_BYTES") = sizeof(shoal_bell);
     m.attr("TAIL_BYTES") = sizeof(shoal_tail);
-    m.attr("SUMS") = Host::SUMS;
+    m.attr("SUMS") = static_cast<int>(SUMS);
     m.attr("DUE_BYTES") = static_cast<int>(SHOAL_DUE_BYTES);
     m.attr("MAX_WATCHED") = static_cast<int>(SHOAL_MAX_WATCHED);
 
     m.attr("GATE_STEP") = static_cast<int>(SHOAL_STEP);
-    m.attr("GATE_SENT") = static_cast<int>(SHOAL_SENT);
     m.attr("GATE_MESSAGE") = static_cast<int>(SHOAL_MESSAGE);
     m.attr("GATE_STOP") = static_cast<int>(SHOAL_STOP);
 
-    m.attr("GATES_IDLE") = static_cast<int>(Gates::IDLE);
-    m.attr("GATES_TIMEOUT") = static_cast<int>(Gates::TIMEOUT);
-    m.attr("GATES_DIED") = static_cast<int>(Gates::DIED);
+    m.attr("GATES_IDLE") = static_cast<int>(SHOAL_WAIT_IDLE);
+    m.attr("GATES_TIMEOUT") = static_cast<int>(SHOAL_WAIT_TIMEOUT);
+    m.attr("GATES_DIED") = static_cast<int>(SHOAL_WAIT_DIED);
 
     m.attr("REPORT_INFO") = static_cast<int>(Chunk::INFO);
     m.attr("REPORT_ERROR") = static_cast<int>(Chunk::ERROR);
     m.attr("REPORT_OBSERVATION") = static_cast<int>(Chunk::OBSERVATION);
+
+    m.attr("AUTORESET_NEXT_STEP") = static_cast<int>(SHOAL_NEXT_STEP);
+    m.attr("AUTORESET_SAME_STEP") = static_cast<int>(SHOAL_SAME_STEP);
+    m.attr("AUTORESET_DISABLED") = static_cast<int>(SHOAL_DISABLED);
+
+    m.attr("STEPPER_LIVE") = static_cast<int>(Stepper::LIVE);
+    m.attr("STEPPER_CHECK_ACTIONS") = static_cast<int>(Stepper::CHECK_ACTIONS);
+    m.attr("STEPPER_CHECK_NAN") = static_cast<int>(Stepper::CHECK_NAN);
+    m.attr("STEPPER_INFOS") = static_cast<int>(Stepper::INFOS);
+    m.attr("STEPPER_ARRAYS") = describe_arrays(STEPPER_ARRAYS);
+    m.attr("CHUNK_ARRAYS") = describe_arrays(CHUNK_ARRAYS);
+
+    m.attr("FIELD_BOX") = static_cast<int>(SHOAL_BOX);
+    m.attr("FIELD_DISCRETE") = static_cast<int>(SHOAL_DISCRETE);
+    m.attr("FIELD_MULTI_DISCRETE") = static_cast<int>(SHOAL_MULTI_DISCRETE);
+    m.attr("FIELD_MULTI_BINARY") = static_cast<int>(SHOAL_MULTI_BINARY);
+
+    m.attr("RING_TAIL_BYTES") = static_cast<int>(Ring::TAIL_BYTES);
+    m.attr("RING_WRITERS") = static_cast<int>(SHOAL_RING_WRITERS);
+    m.attr("RING_WRITER_BYTES") = sizeof(shoal_ring_writer);
+    m.attr("RECORD_WORD_BYTES") = sizeof(shoal_word64);
+    m.attr("RECORD_CHECK_BYTES") = static_cast<int>(Ring::CHECK_BYTES);
 
     m.attr("NOTE_BYTES") = sizeof(shoal_note);
     m.attr("NOTE_FACTS") = static_cast<int>(SHOAL_FACTS);

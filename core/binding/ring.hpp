@@ -4,10 +4,11 @@
 #define SHOAL_RING_HPP
 
 #include "durable.h"
-#include "gate.hpp"
 #include "gather.h"
 #include "given.hpp"
-#include "plugin.hpp"
+#include "pool.h"
+#include "python.hpp"
+#include "ring.h"
 #include "seed.h"
 
 #include <nanobind/nanobind.h>
@@ -30,13 +31,16 @@ namespace nb = nanobind;
 
 class Ring {
   public:
+    enum { TAIL_BYTES = 64, CHECK_BYTES = 8 }; /* of the array of the tail; of a check at a record's end */
+
     /* `arrays`: tail, writers, rows. `columns`: (name, dtype, format, shape, offset, bytes) of every
      * field. `lock_fd`: an open file description of its own, which it closes. `checks`: a file's: records end
      * with a check. */
     Ring(nb::tuple arrays, uint64_t capacity, uint64_t stride, nb::list columns, int lock_fd, bool checks) {
         for (nb::handle array : arrays)
             kept_.push_back(nb::borrow(array));
-        ring_.tail = static_cast<shoal_word64 *>(memory_of(kept_.at(0), 64)); /* | tail | mark | numbered | */
+        ring_.tail =
+            static_cast<shoal_word64 *>(memory_of(kept_.at(0), TAIL_BYTES)); /* | tail | mark | numbered | */
         ring_.numbered = ring_.tail + 3;
         ring_.writers = static_cast<shoal_ring_writer *>(
             memory_of(kept_.at(1), SHOAL_RING_WRITERS * sizeof(shoal_ring_writer)));
@@ -60,7 +64,7 @@ class Ring {
             fields_.push_back(field);
             columns_.push_back({nb::cast<uint64_t>(column[4]), nb::cast<uint64_t>(column[5])});
             if (columns_.back().offset < sizeof(shoal_word64) ||
-                columns_.back().offset + columns_.back().bytes > stride - (checks ? 8 : 0))
+                columns_.back().offset + columns_.back().bytes > stride - (checks ? CHECK_BYTES : 0))
                 throw nb::value_error("a column lies outside the record");
         }
         ring_.lock_fd = lock_fd;
@@ -395,20 +399,7 @@ class Ring {
             result = call(&own, whole->buf, static_cast<uint64_t>(whole->len));
             ::close(own.lock_fd);
         }
-        raise_system(result);
-    }
-
-    static void raise_system(int result, const char *action = nullptr) {
-        if (result >= 0)
-            return;
-        errno = -result;
-        if (action == nullptr) {
-            PyErr_SetFromErrno(PyExc_OSError);
-        } else {
-            const std::string text = std::string("cannot ") + action + ": " + strerror(-result);
-            PyErr_SetObject(PyExc_OSError, nb::make_tuple(-result, text).ptr());
-        }
-        throw nb::python_error();
+        checked(result);
     }
 
     void require_open() const {
@@ -422,7 +413,11 @@ class Ring {
         int result = shoal_ring_register(&ring_);
         if (result == -EAGAIN)
             raise_shoal("ShoalError", "the buffer has as many writers as it can have");
-        raise_system(result, "lock a writer's place in the buffer");
+        if (result < 0) {
+            const std::string text = "cannot lock a writer's place in the buffer: ";
+            PyErr_SetObject(PyExc_OSError, nb::make_tuple(-result, text + strerror(-result)).ptr());
+            throw nb::python_error();
+        }
     }
     nb::object array_type_ = nb::module_::import_("numpy").attr("ndarray");
     nb::object word_type_ = nb::module_::import_("numpy").attr("dtype")("uint64");

@@ -3,11 +3,17 @@
 #ifndef SHOAL_STEPS_HPP
 #define SHOAL_STEPS_HPP
 
+#include "given.hpp"
+#include "python.hpp"
 #include "ring.hpp"
+
+#include <nanobind/nanobind.h>
 
 #include <cfloat>
 #include <cmath>
 #include <vector>
+
+namespace nb = nanobind;
 
 /* The plain case alone: arrays that fit exactly, no fault, nothing that a mode asks to be looked at. Python
  * does the rest (replay/trajectories.py), with the same rows and links. */

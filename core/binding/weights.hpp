@@ -3,7 +3,11 @@
 #ifndef SHOAL_WEIGHTS_HPP
 #define SHOAL_WEIGHTS_HPP
 
+#include "python.hpp"
 #include "ring.hpp"
+#include "tree.h"
+
+#include <nanobind/nanobind.h>
 
 #include <algorithm>
 #include <cmath>
@@ -12,6 +16,8 @@
 #include <memory>
 #include <new>
 #include <vector>
+
+namespace nb = nanobind;
 
 /* Weights over a ring's rows, of one process's own: what prioritized draws are made from. */
 class Weights {

@@ -9,16 +9,17 @@
 #ifndef SHOAL_STEPPER_HPP
 #define SHOAL_STEPPER_HPP
 
-#include "durable.h"
+#include "arrays.hpp"
+#include "checkpoint.h"
 #include "engine.h"
 #include "guard.hpp"
 #include "platform.h"
 #include "plugin.hpp"
+#include "python.hpp"
 #include "seed.h"
 #include "slots.hpp"
 #include "state.hpp"
 
-#include <shoal/ext/checkpoint.h>
 #include <shoal/ext/render.h>
 
 #include <nanobind/nanobind.h>
@@ -37,7 +38,7 @@ class Stepper {
     enum Flags { LIVE = 1, CHECK_ACTIONS = 4, CHECK_NAN = 8, INFOS = 16 };
 
     Stepper(nb::object plugin, nb::list values, uint64_t num_envs, uint32_t num_threads, uint32_t autoreset,
-            uint64_t time_limit, nb::tuple arrays, nb::tuple actions, nb::object hooks, uint32_t flags,
+            uint64_t time_limit, nb::object arrays, nb::tuple actions, nb::object hooks, uint32_t flags,
             nb::object guard, nb::object slots);
     ~Stepper() { shoal_engine_destroy(engine_); }
     Stepper(const Stepper &) = delete;
@@ -81,16 +82,6 @@ class Stepper {
     bool has_nan(void *const *observations, const double *rewards, uint64_t rows) const;
 
   private:
-    /* The checkpoint of an environment: this, then the plug-in's part. */
-    struct Saved {
-        char magic[8];  /* "SHOALENV" */
-        uint64_t check; /* of all that follows, and the plug-in's name */
-        uint64_t instance_bytes, agents, part_bytes;
-        shoal_rng rng;
-        uint32_t reset, elapsed;
-    };
-
-    uint64_t check_of(const char *checkpoint, size_t bytes) const;
     void require_open() const;
     void require_begun() const;
     Slot &take_slot(bool &copied);
@@ -108,7 +99,7 @@ class Stepper {
     void check_actions(uint64_t rows);
     void run(const Slot &slot);
     uint64_t timed_step(const shoal_targets &targets);
-    const shoal_checkpoint_v1 *checkpoint() const;
+    shoal_checkpoints checkpoints() const;
 
     nb::object plugin_, hooks_, guard_object_;
     Guard &guard_;
@@ -141,7 +132,7 @@ class Stepper {
 };
 
 inline Stepper::Stepper(nb::object plugin, nb::list values, uint64_t num_envs, uint32_t num_threads,
-                        uint32_t autoreset, uint64_t time_limit, nb::tuple arrays, nb::tuple actions,
+                        uint32_t autoreset, uint64_t time_limit, nb::object arrays, nb::tuple actions,
                         nb::object hooks, uint32_t flags, nb::object guard, nb::object slots)
     : plugin_(plugin), hooks_(hooks), guard_object_(guard), guard_(nb::cast<Guard &>(guard)),
       values_(nb::cast<Plugin &>(plugin).get()->entry, values), slots_object_(slots),
@@ -153,21 +144,14 @@ inline Stepper::Stepper(nb::object plugin, nb::list values, uint64_t num_envs, u
     fields_ = d.observations.count;
     whole_ = num_envs % d.spec.lanes == 0;
     disabled_ = autoreset == SHOAL_DISABLED;
-    std::vector<void *> address;
-    for (nb::handle array : arrays) {
-        kept_.push_back(nb::borrow(array));
-        address.push_back(address_of(array));
-    }
-    arrays_ = {address.at(0),
-               static_cast<shoal_rng *>(address.at(1)),
-               static_cast<uint8_t *>(address.at(2)),
-               static_cast<uint32_t *>(address.at(3)),
-               static_cast<double *>(address.at(4)),
-               static_cast<uint32_t *>(address.at(5)),
-               static_cast<double *>(address.at(6)),
-               static_cast<uint32_t *>(address.at(7)),
-               static_cast<uint32_t *>(address.at(8))};
-    over_ = static_cast<uint8_t *>(address.at(9));
+    const uint64_t padded = (num_envs + d.spec.lanes - 1) / d.spec.lanes * d.spec.lanes;
+    NamedArrays named(STEPPER_ARRAYS, arrays, padded, padded * d.spec.agents, d.spec.instance_bytes, kept_);
+    arrays_ = {named.take<void>("instances"),     named.take<shoal_rng>("rng"),
+               named.take<uint8_t>("reset"),      named.take<uint32_t>("elapsed"),
+               named.take<double>("total"),       named.take<uint32_t>("length"),
+               named.take<double>("last_return"), named.take<uint32_t>("last_length"),
+               named.take<uint32_t>("episode")};
+    over_ = named.take<uint8_t>("over");
     for (nb::handle array : actions) {
         Buffer buffer;
         if (!buffer.try_take(array))
@@ -563,95 +547,45 @@ inline uint64_t Stepper::step_into(nb::object actions, nb::tuple arrays, nb::obj
     return finished_;
 }
 
-inline const shoal_checkpoint_v1 *Stepper::checkpoint() const {
-    auto *found = static_cast<const shoal_checkpoint_v1 *>(
-        nb::cast<const Plugin &>(plugin_).extension(SHOAL_EXT_CHECKPOINT));
-    if (found == nullptr)
+inline shoal_checkpoints Stepper::checkpoints() const {
+    const Plugin &plugin = nb::cast<const Plugin &>(plugin_);
+    auto *extension = static_cast<const shoal_checkpoint_v1 *>(plugin.extension(SHOAL_EXT_CHECKPOINT));
+    if (extension == nullptr)
         hooks_.attr("refuse")("no checkpoint");
-    return found;
+    return {plugin.get()->entry->name,
+            &description_.d.spec,
+            extension,
+            shoal_engine_envs(engine_),
+            &arrays_,
+            over_,
+            disabled_};
 }
 
 inline nb::bytes Stepper::save(uint64_t env) {
     require_open();
-    const shoal_checkpoint_v1 *extension = checkpoint();
-    shoal_envs *envs = shoal_engine_envs(engine_);
-    const shoal_spec &spec = description_.d.spec;
-    Saved saved = {{'S', 'H', 'O', 'A', 'L', 'E', 'N', 'V'},
-                   0,
-                   spec.instance_bytes,
-                   spec.agents,
-                   extension->size == nullptr ? spec.instance_bytes : extension->size(envs, env),
-                   arrays_.rng[env],
-                   arrays_.reset[env] || over_[env], /* ended: it is reset before it is stepped */
-                   arrays_.elapsed[env]};
-    const size_t rows = spec.agents;
-    std::string data(sizeof saved + rows * (sizeof(double) + sizeof(uint32_t)) + saved.part_bytes, '\0');
-    char *at = data.data();
-    auto put = [&at](const void *from, size_t bytes) { memcpy(at, from, bytes), at += bytes; };
-    put(&saved, sizeof saved);
-    put(arrays_.total + env * rows, rows * sizeof(double));
-    put(arrays_.length + env * rows, rows * sizeof(uint32_t));
-    if (extension->save != nullptr)
-        extension->save(envs, env, at);
-    else
-        put(static_cast<char *>(envs->instances) + env * spec.instance_bytes, spec.instance_bytes);
-    saved.check = check_of(data.data(), data.size());
-    memcpy(data.data(), &saved, sizeof saved);
+    const shoal_checkpoints of = checkpoints();
+    std::string data(shoal_checkpoint_bytes(&of, env), '\0');
+    shoal_checkpoint_write(&of, env, data.data(), data.size());
     return nb::bytes(data.data(), data.size());
-}
-
-inline uint64_t Stepper::check_of(const char *checkpoint, size_t bytes) const {
-    const size_t head = offsetof(Saved, instance_bytes);
-    const char *name = nb::cast<const Plugin &>(plugin_).get()->entry->name;
-    return shoal_hash(checkpoint + head, bytes - head) ^ shoal_hash(name, strlen(name));
 }
 
 /* Raises unless these are bytes of `save`. A plug-in may still refuse its own part. */
 inline void Stepper::require_checkpoint(uint64_t, nb::bytes data) const {
-    const shoal_checkpoint_v1 *extension = checkpoint();
-    const shoal_spec &spec = description_.d.spec;
-    const size_t fixed = sizeof(Saved) + spec.agents * (sizeof(double) + sizeof(uint32_t));
-    Saved saved;
-    if (data.size() < fixed)
-        hooks_.attr("refuse")("bad checkpoint");
-    memcpy(&saved, data.c_str(), sizeof saved);
-    if (memcmp(saved.magic, "SHOALENV", 8) != 0 || saved.instance_bytes != spec.instance_bytes ||
-        saved.check != check_of(data.c_str(), data.size()) || saved.agents != spec.agents ||
-        saved.part_bytes != data.size() - fixed || saved.reset > 1 || saved.rng.has_half > 1 ||
-        saved.rng.inc_low % 2 == 0 ||
-        (extension->restore == nullptr && saved.part_bytes != spec.instance_bytes))
+    require_open();
+    const shoal_checkpoints of = checkpoints();
+    if (!shoal_checkpoint_verify(&of, data.c_str(), data.size()))
         hooks_.attr("refuse")("bad checkpoint");
 }
 
 inline void Stepper::restore(uint64_t env, nb::bytes data) {
-    require_open();
     require_checkpoint(env, data);
-    const shoal_checkpoint_v1 *extension = checkpoint();
-    shoal_envs *envs = shoal_engine_envs(engine_);
-    const shoal_spec &spec = description_.d.spec;
-    const size_t rows = spec.agents, fixed = sizeof(Saved) + rows * (sizeof(double) + sizeof(uint32_t));
-    Saved saved;
-    memcpy(&saved, data.c_str(), sizeof saved);
-    const char *at = data.c_str() + sizeof saved;
-    const char *part = data.c_str() + fixed;
-    if (extension->restore != nullptr) {
-        const char *why = extension->restore(envs, env, part, saved.part_bytes);
-        if (why != nullptr)
-            raise_shoal("PluginError", why);
-        moves_++;
-    } else {
-        moves_++;
-        memcpy(static_cast<char *>(envs->instances) + env * spec.instance_bytes, part, spec.instance_bytes);
-    }
-    memcpy(arrays_.total + env * rows, at, rows * sizeof(double));
-    memcpy(arrays_.length + env * rows, at + rows * sizeof(double), rows * sizeof(uint32_t));
-    arrays_.rng[env] = saved.rng;
-    arrays_.reset[env] = disabled_ ? 0 : static_cast<uint8_t>(saved.reset);
-    if (disabled_) {
-        over_[env] = static_cast<uint8_t>(saved.reset);
+    const shoal_checkpoints of = checkpoints();
+    const char *why = shoal_checkpoint_read(&of, env, data.c_str(), data.size());
+    if (why != nullptr)
+        raise_shoal("PluginError", why);
+    moves_++;
+    if (disabled_)
         find_ended();
-    }
-    arrays_.elapsed[env] = saved.elapsed;
     began_ = true;
 }
 

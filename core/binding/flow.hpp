@@ -4,7 +4,17 @@
 #define SHOAL_FLOW_HPP
 
 #include "flow.h"
+#include "guard.hpp"
+#include "python.hpp"
 #include "stepper.hpp"
+
+#include <nanobind/nanobind.h>
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+namespace nb = nanobind;
 
 /* Steps the environments of a Stepper asynchronously; that one is not stepped while this exists. */
 class Flow {
@@ -52,15 +62,10 @@ class Flow {
 inline Flow::Flow(nb::object stepper, uint32_t threads, uint64_t unit, uint64_t batch, bool check_nan,
                   nb::object hooks, nb::object slots)
     : owner_(stepper), hooks_(hooks), slots_object_(slots), slots_(nb::cast<Slots &>(slots)),
-      stepper_(nb::cast<Stepper &>(stepper)), unit_(unit), batch_(batch),
-      check_nan_(check_nan), busy_(stepper_.num_envs() / stepper_.description().spec.lanes) {
-    int error = shoal_flow_create(stepper_.engine(), &stepper_.description(), threads, busy_.size(), unit,
-                                  batch, &flow_);
-    if (error != 0) {
-        errno = -error;
-        PyErr_SetFromErrno(PyExc_OSError);
-        throw nb::python_error();
-    }
+      stepper_(nb::cast<Stepper &>(stepper)), unit_(unit), batch_(batch), check_nan_(check_nan),
+      busy_(stepper_.num_envs() / stepper_.description().spec.lanes) {
+    checked(shoal_flow_create(stepper_.engine(), &stepper_.description(), threads, busy_.size(), unit, batch,
+                              &flow_));
     shoal_flow_actions(flow_, stepper_.own_actions());
 }
 

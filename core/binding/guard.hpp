@@ -5,24 +5,16 @@
 #define SHOAL_GUARD_HPP
 
 #include "guard.h"
-#include "plugin.hpp"
+#include "python.hpp"
 
 #include <nanobind/nanobind.h>
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <string>
 
 namespace nb = nanobind;
 
 enum { SLICE_NS = 50000000 }; /* no wait is longer without a look at signals and at close() */
-
-/* Raises what a signal handler of Python raised, such as KeyboardInterrupt. */
-inline void check_signals() {
-    if (PyErr_CheckSignals() != 0)
-        throw nb::python_error();
-}
 
 /* Every public call of a vector environment is inside its guard: one call at a time, whichever the backend.
  * All but is_closing is called with the GIL. */

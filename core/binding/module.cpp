@@ -9,8 +9,12 @@
 #include "guard.hpp"
 #include "host.hpp"
 #include "platform.h"
+#include "plugin.hpp"
+#include "python.hpp"
+#include "ring.hpp"
 #include "row_writer.hpp"
 #include "segment.h"
+#include "state.hpp"
 #include "stepper.hpp"
 #include "steps.hpp"
 #include "weights.hpp"
@@ -19,26 +23,14 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 
-#include <algorithm>
-#include <cerrno>
 #include <climits>
 #include <cstring>
 #include <utility>
-#include <vector>
 
 namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace {
-
-int checked(int result) {
-    if (result < 0) {
-        errno = -result;
-        PyErr_SetFromErrno(PyExc_OSError);
-        throw nb::python_error();
-    }
-    return result;
-}
 
 /* Owns one mapping. Every array over the segment has this object as its base, so the memory goes with the
  * last view. */
@@ -226,7 +218,7 @@ NB_MODULE(_core, m) {
         .def_prop_ro("count", &Slots::count);
 
     nb::class_<Stepper>(m, "Stepper", nb::type_slots(stepper_slots))
-        .def(nb::init<nb::object, nb::list, uint64_t, uint32_t, uint32_t, uint64_t, nb::tuple, nb::tuple,
+        .def(nb::init<nb::object, nb::list, uint64_t, uint32_t, uint32_t, uint64_t, nb::object, nb::tuple,
                       nb::object, uint32_t, nb::object, nb::object>(),
              "plugin"_a, "values"_a, "num_envs"_a, "num_threads"_a, "autoreset"_a, "time_limit"_a, "arrays"_a,
              "actions"_a, "hooks"_a, "flags"_a, "guard"_a, "slots"_a.none())
@@ -281,8 +273,8 @@ NB_MODULE(_core, m) {
         .def("dead", &Gates::dead)
         .def("reply", &Gates::reply, "worker"_a)
         .def("times", &Gates::times, "worker"_a)
-        .def("send", &Gates::send, "tickets"_a, "out"_a, "env_ids"_a, "worker_of"_a, "command"_a)
-        .def("take_finished", &Gates::take_finished, "tickets"_a, "finished"_a, "out"_a, "start"_a, "most"_a,
+        .def("send", &Gates::send, "tickets"_a, "sent"_a, "env_ids"_a, "worker_of"_a)
+        .def("take_finished", &Gates::take_finished, "tickets"_a, "finished"_a, "sent"_a, "start"_a, "most"_a,
              "timeout_ns"_a)
         .def_prop_ro("replied", &Gates::replied);
 
@@ -296,7 +288,7 @@ NB_MODULE(_core, m) {
         .def_prop_ro("mail_bytes", &Gate::mail_bytes);
 
     nb::class_<Chunk>(m, "Chunk")
-        .def(nb::init<nb::list, uint64_t, uint32_t, nb::tuple, nb::list, nb::object>(), "envs"_a, "first"_a,
+        .def(nb::init<nb::list, uint64_t, uint32_t, nb::object, nb::list, nb::object>(), "envs"_a, "first"_a,
              "autoreset"_a, "arrays"_a, "produced"_a, "hooks"_a)
         .def("add_slot", &Chunk::add_slot, "slot"_a, "memory"_a.none(), "blank"_a.none(), "reward"_a,
              "terminated"_a, "truncated"_a, "ahead"_a)

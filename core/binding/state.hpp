@@ -3,13 +3,16 @@
 #ifndef SHOAL_STATE_HPP
 #define SHOAL_STATE_HPP
 
-#include "plugin.hpp"
+#include "python.hpp"
 #include "state.h"
 #include "window.h"
 
 #include <nanobind/nanobind.h>
 
+#include <exception>
+#include <memory>
 #include <string>
+#include <vector>
 
 namespace nb = nanobind;
 

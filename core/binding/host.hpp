@@ -3,14 +3,21 @@
 #ifndef SHOAL_HOST_HPP
 #define SHOAL_HOST_HPP
 
+#include "arrays.hpp"
 #include "flow.hpp"
 #include "host.h"
+#include "python.hpp"
+#include "stepper.hpp"
+
+#include <nanobind/nanobind.h>
+
+#include <cstring>
+
+namespace nb = nanobind;
 
 /* Keeps what it reads alive; the environments close it before they close. */
 class Host {
   public:
-    static constexpr size_t SUMS = 8; /* numbers in a row, so that each worker has a cache line of its own */
-
     /* Takes over both descriptors. `counted` is the Stepper or Flow, or an array of sums, [rows, SUMS]. */
     Host(int listen_fd, int facts_fd, uint64_t num_envs, nb::object watched, nb::object due,
          nb::object counted)
@@ -47,12 +54,7 @@ class Host {
             plan.count = [](void *self, shoal_statistics *sum) { static_cast<Host *>(self)->add_up(sum); };
             plan.context = this;
         }
-        const int error = shoal_host_start(&plan, &host_);
-        if (error != 0) {
-            errno = -error;
-            PyErr_SetFromErrno(PyExc_OSError);
-            throw nb::python_error();
-        }
+        checked(shoal_host_start(&plan, &host_));
     }
     ~Host() { close(); }
     Host(const Host &) = delete;
