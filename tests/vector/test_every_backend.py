@@ -1,4 +1,4 @@
-"""One suite for every backend: the same environment in C and in Python, in every mode, gives the same results.
+"""One suite for every backend: one environment, in C and in Python, gives the same results in every mode.
 
 A new backend is a new name in `latched.BACKENDS`.
 """

@@ -30,8 +30,8 @@ from shoal.process.mail import Failure
 from shoal.state.session import open_session
 from shoal.vector import arguments
 from shoal.vector.backend import IN_PLACE, Backend, Call, Common, State
+from shoal.vector.episodes import EpisodeInfos
 from shoal.vector.exchange import Rows, blocks
-from shoal.vector.infos import Infos
 from shoal.vector.lending import Lender, Lent, copied
 from shoal.vector.looking import Looking
 from shoal.vector.nans import require_no_nan
@@ -103,7 +103,7 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         self.action_space = arguments.batched(facts.action_space, self.num_envs)
         self._infos = None
         if common.episode_stats or (info is not None and common.same_step):
-            self._infos = Infos([] if info is None else info.observations, common.episode_stats)
+            self._infos = EpisodeInfos([] if info is None else info.observations, common.episode_stats)
         self._lender = Lender(
             self.lent,
             facts.observation_space,

@@ -28,8 +28,8 @@ from shoal.state.session import watch_fields
 from shoal.state.snapshot import Field
 from shoal.vector import arguments
 from shoal.vector.backend import IN_PLACE, Call, Common, Facts, State
+from shoal.vector.episodes import EpisodeInfos
 from shoal.vector.hooks import Hooks
-from shoal.vector.infos import Infos
 from shoal.vector.lending import Lender
 
 __all__ = ["NativeBackend"]
@@ -127,7 +127,7 @@ class NativeBackend:
             info,
         )
 
-    def bind(self, lender: Lender, infos: Infos | None, meanwhile: Callable[[], None]) -> None:
+    def bind(self, lender: Lender, infos: EpisodeInfos | None, meanwhile: Callable[[], None]) -> None:
         info, common = self._info, self._common
         rows = self._num_envs * info.agents
         self._lender = lender

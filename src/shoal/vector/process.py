@@ -29,8 +29,8 @@ from shoal.state.snapshot import Field
 from shoal.vector import arguments
 from shoal.vector.agreement import observation_spaces, require_same
 from shoal.vector.backend import IN_PLACE, Call, Common, Facts, State
+from shoal.vector.episodes import EpisodeInfos
 from shoal.vector.exchange import Actions, Rows, is_laid_out
-from shoal.vector.infos import Infos
 from shoal.vector.lending import Lender
 from shoal.vector.nans import require_no_nan
 from shoal.vector.plans import PluginEnvs, make_plans
@@ -134,7 +134,7 @@ class ProcessBackend:
     def announce(self) -> Callable[[Rows], None]:
         return self.workers.add_block
 
-    def bind(self, lender: Lender, infos: Infos | None, meanwhile: Callable[[], None]) -> None:
+    def bind(self, lender: Lender, infos: EpisodeInfos | None, meanwhile: Callable[[], None]) -> None:
         common, facts, native = self._common, self._facts, self._info is not None
         single, action = facts.observation_space, facts.action_space
         self._single, self._lender = single, lender

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from shoal.native.plugin import FieldInfo
 from shoal.native.told import Told
 
-__all__ = ["Infos"]
+__all__ = ["EpisodeInfos"]
 
 
-class Infos:
+class EpisodeInfos:
     """Builds the info dict of a step in which episodes ended."""
 
     def __init__(
