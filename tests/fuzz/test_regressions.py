@@ -131,7 +131,7 @@ def test_a_layout_that_is_none_is_a_type_error(tmp_path):
 
 def test_caller_steps_may_be_numpys_true_and_is_nothing_else():
     """A worker was told with it whether cores are crowded, and died of its type."""
-    with pytest.raises(TypeError, match="caller_steps must be True or False, got int: 3"):
+    with pytest.raises(TypeError, match="caller_steps must be one of True, False, .auto., got int: 3"):
         ProcessVectorEnv([Small] * 2, caller_steps=3)
     envs = ProcessVectorEnv([Small] * 2, num_workers=1, caller_steps=np.True_, context="fork", session=None)
     try:

@@ -149,10 +149,11 @@ def count(name: str, value: Any, most: int) -> int:
     return int(value)
 
 
-def flag(name: str, value: Any) -> bool:
-    """True or False, NumPy's too."""
+def flag(name: str, value: Any, *others: str) -> bool:
+    """True or False, NumPy's too; `others` are what else the argument may be."""
     if not isinstance(value, (bool, np.bool_)):
-        raise TypeError(f"{name} must be True or False, got {type(value).__name__}: {value!r}")
+        choices = ", ".join(["True", "False", *map(repr, others)])
+        raise TypeError(f"{name} must be one of {choices}, got {type(value).__name__}: {value!r}")
     return bool(value)
 
 

@@ -53,6 +53,8 @@ class ProcessVectorEnv(VectorEnv):
         num_workers: Processes; environments go to them in contiguous chunks. None: one per core.
         caller_steps: The caller steps a chunk itself while the workers step theirs. For light environments
             you trust: they run in your process, so timeouts do not apply, and Ctrl-C can interrupt them.
+            "auto": makes one environment here first, and measures some steps; the caller takes a chunk
+            only if it would step in less than 200 us.
         observation_space: Of one environment, if known ahead.
         action_space: Likewise.
         max_length: Bound for Sequence spaces, so that they live in shared memory.
@@ -83,7 +85,7 @@ class ProcessVectorEnv(VectorEnv):
         episode_stats: bool = False,
         session: str | None = AUTO,
         num_workers: int | None = None,
-        caller_steps: bool = False,
+        caller_steps: bool | Literal["auto"] = False,
         observation_space: Space[Any] | None = None,
         action_space: Space[Any] | None = None,
         max_length: int | None = None,

@@ -48,7 +48,7 @@ def make_vec(
     backend: Literal["native", "process"] | None = None,
     num_threads: int | None = None,
     num_workers: int | None = None,
-    caller_steps: bool = False,
+    caller_steps: bool | Literal["auto"] = False,
     context: str | None = None,
     on_fault: Literal["raise", "restart"] = "raise",
     step_timeout_s: float | None = None,
@@ -93,7 +93,8 @@ def make_vec(
         backend: "native" steps C environments in this process, "process" any environment in worker processes.
         num_threads: Native: at most this many threads; None: one per core. Fewer where more do not pay.
         num_workers: Processes: how many; None: one per core.
-        caller_steps: Processes: the caller steps a share itself (`ProcessVectorEnv` says more on these).
+        caller_steps: Processes: the caller steps a share itself; "auto": if environments are light
+            (`ProcessVectorEnv` says more on these).
         context: Processes: how they are started.
         on_fault: Processes: "raise" or "restart".
         step_timeout_s: Processes: who takes longer is killed.

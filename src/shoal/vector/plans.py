@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
@@ -14,6 +14,7 @@ from shoal.native.plugin import PluginInfo
 from shoal.process.crew import Plan, checked_makers
 from shoal.spaces import Bounds
 from shoal.vector import arguments
+from shoal.vector.probe import is_light
 
 __all__ = ["Division", "PluginEnvs", "make_plans"]
 
@@ -51,12 +52,13 @@ def make_plans(
     autoreset_mode: AutoresetMode,
     num_workers: int | None,
     max_concurrency: int | None,
-    caller_steps: bool,
+    caller_steps: bool | Literal["auto"],
     context: str | None,
     daemon: bool,
     bounds: Bounds,
     observation_mode: Any,
     restarts: bool,
+    is_batched: bool = False,
 ) -> Division:
     """Divides the environments among workers, checking all that concerns it."""
     native = isinstance(env_fns, PluginEnvs)
@@ -65,7 +67,13 @@ def make_plans(
     worlds = arguments.count("the number of environments", len(env_fns), _MOST_ENVS)
     if context not in (None, "fork", "forkserver", "spawn"):
         raise ValueError(f"context must be None, 'fork', 'forkserver' or 'spawn', got {context!r}")
-    caller_steps = arguments.flag("caller_steps", caller_steps)
+    if caller_steps != "auto":
+        caller_steps = arguments.flag("caller_steps", caller_steps, "auto")
+    elif isinstance(env_fns, PluginEnvs) or is_batched:
+        caller_steps = False
+    else:
+        parts = min(worlds, _worker_count(num_workers, max_concurrency, True) + 1)
+        caller_steps = parts > 1 and is_light(env_fns[0], worlds, parts)
     if native and caller_steps:
         raise ValueError(
             'caller_steps is for Python environments; backend="native" steps C ones in this process'

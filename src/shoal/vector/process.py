@@ -13,7 +13,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from gymnasium.spaces import Space
 from numpy.typing import NDArray
@@ -62,7 +62,7 @@ class ProcessBackend:
         observation_mode: Any = "same",
         max_concurrency: int | None = None,
         num_workers: int | None = None,
-        caller_steps: bool = False,
+        caller_steps: bool | Literal["auto"] = False,
         observation_space: Space[Any] | None = None,
         action_space: Space[Any] | None = None,
         max_length: int | None = None,
@@ -92,6 +92,7 @@ class ProcessBackend:
             self._bounds,
             observation_mode,
             self._restarts,
+            common.batch_size is not None,
         )
         self._info = self._division.info
         self._num_envs = self._division.num_envs

@@ -1,0 +1,48 @@
+"""caller_steps="auto": measures how long one environment steps, and decides who is to step it."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["is_light", "measure_step_s"]
+
+LIGHT_CHUNK_S = 200e-6
+"""Handing a faster chunk to a worker and back would cost a noticeable part of its step."""
+_STEPS, _BUDGET_S = 50, 0.003
+
+
+def is_light(make: Callable[[], Any], num_envs: int, num_parts: int) -> bool:
+    """Whether a chunk of such environments steps so fast that the caller should step one itself."""
+    return math.ceil(num_envs / num_parts) * measure_step_s(make) < LIGHT_CHUNK_S
+
+
+def measure_step_s(make: Callable[[], Any]) -> float:
+    """The median time of a step of a new environment, which is closed then; infinite if it raises.
+
+    It takes a few steps, and some milliseconds: more only if a single step does.
+    """
+    try:
+        env = make()
+    except Exception:  # a worker will meet the same, and report it
+        return math.inf
+    times: list[float] = []
+    try:
+        env.reset()
+        while len(times) < _STEPS and sum(times) < _BUDGET_S:
+            action = env.action_space.sample()
+            begin = time.perf_counter()
+            _, _, terminated, truncated, _ = env.step(action)
+            times.append(time.perf_counter() - begin)
+            if terminated or truncated:
+                env.reset()
+        return statistics.median(times)
+    except Exception:
+        return math.inf
+    finally:
+        with contextlib.suppress(Exception):
+            env.close()
