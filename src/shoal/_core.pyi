@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from typing import Any
 
 from typing_extensions import Buffer
@@ -24,6 +25,9 @@ GATES_DIED: int
 REPORT_INFO: int
 REPORT_ERROR: int
 REPORT_OBSERVATION: int
+INFO_ROW_BYTES: int
+INFO_TABLE_BYTES: int
+INFO_KINDS: tuple[int, int, int, int, int, int]
 NOTE_BYTES: int
 NOTE_FACTS: int
 NOTE_COUNTERS: int
@@ -175,6 +179,31 @@ class Gate:
     @property
     def mail_bytes(self) -> int: ...
 
+class InfoWriter:
+    def __init__(
+        self,
+        words: Any,
+        rows: Any,
+        table: Any,
+        first: int,
+        count: int,
+        describe: Callable[[dict[str, Any]], tuple[Any, bytes] | None],
+    ) -> None: ...
+
+class InfoReader:
+    def __init__(
+        self,
+        words: Any,
+        rows: Any,
+        tables: Any,
+        firsts: list[int],
+        num_envs: int,
+        load: Callable[[bytes], Any],
+    ) -> None: ...
+    def any(self) -> bool: ...
+    def read(self, env: int) -> dict[str, Any] | None: ...
+    def batch(self, env_ids: list[int] | None) -> dict[str, Any] | None: ...
+
 class Chunk:
     def __init__(
         self,
@@ -183,6 +212,7 @@ class Chunk:
         autoreset: int,
         arrays: tuple[Any, ...],
         produced: list[Any],
+        infos: InfoWriter,
         hooks: Any,
     ) -> None: ...
     def add_slot(

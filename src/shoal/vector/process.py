@@ -341,7 +341,7 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
             return self._reset_results(*self._finish("reset", timeout))
 
     def _reset_results(self, reports: list[Any], slot: Any) -> tuple[Any, dict[str, Any]]:
-        infos, errors = sort_reports(reports, slot.values, self._add_info)
+        infos, errors = sort_reports(reports, slot.values, self._add_info, self._workers.infos)
         observation = slot.observation(self.single_observation_space)
         raise_errors(errors, (observation, infos))
         return self._lender.lent(slot, observation), infos
@@ -410,7 +410,9 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
             self._abandoned = kind
 
     def _step_results(self, reports: list[Any], slot: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        infos, errors = self._sorted(reports, slot) if reports else ({}, [])
+        rows = self._workers.infos
+        has_infos = reports or (rows is not None and rows.any())
+        infos, errors = self._sorted(reports, slot) if has_infos else ({}, [])
         flags = slot.flags()
         if self._fresh_flags:
             flags = copied(flags)
@@ -501,7 +503,7 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def _sorted(self, reports: list[Any], rows: Rows) -> tuple[dict[str, Any], list[Failure]]:
         begin = time.perf_counter_ns()
-        infos, errors = sort_reports(reports, rows.values, self._add_info)
+        infos, errors = sort_reports(reports, rows.values, self._add_info, self._workers.infos)
         self._infos_ns += time.perf_counter_ns() - begin
         return infos, errors
 
