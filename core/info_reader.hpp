@@ -22,12 +22,15 @@ class InfoReader {
           known_(nb::len(firsts) * InfoTable::SCHEMAS) {
         nb::module_ numpy = nb::module_::import_("numpy");
         array_type_ = numpy.attr("ndarray");
-        zeros_ = numpy.attr("zeros");
-        empty_ = numpy.attr("empty");
-        bool_ = numpy.attr("bool_");
-        booleans_[0] = bool_(false);
-        booleans_[1] = bool_(true);
-        object_ = nb::borrow(reinterpret_cast<PyObject *>(&PyBaseObject_Type));
+        bool_ = numpy.attr("dtype")("?");
+        object_ = numpy.attr("dtype")("O");
+        booleans_[0] = bool_.attr("type")(false);
+        booleans_[1] = bool_.attr("type")(true);
+        const char *home = nb::hasattr(numpy, "_core") ? "numpy._core.multiarray" : "numpy.core.multiarray";
+        nb::object api = nb::module_::import_(home).attr("_ARRAY_API");
+        api_ = static_cast<void **>(PyCapsule_GetPointer(api.ptr(), nullptr));
+        if (api_ == nullptr)
+            throw nb::python_error();
         size_t chunk = 0;
         for (nb::handle first : firsts)
             std::fill(chunk_of_.begin() + nb::cast<Py_ssize_t>(first), chunk_of_.end(), chunk++);
@@ -71,7 +74,8 @@ class InfoReader {
 
     /* One key of the result. */
     struct Column {
-        nb::object key, mask, shape; /* `shape`: of the array */
+        nb::object key, mask;
+        std::vector<Py_ssize_t> shape; /* of the array */
         const InfoEntry *entry;
         bool is_object;
         std::vector<Py_ssize_t> offsets; /* in rows of each schema; -1: it has no such key */
@@ -170,13 +174,15 @@ class InfoReader {
     }
 
     static Column column_of(const InfoEntry &entry, const Step &step) {
-        nb::list lengths;
-        lengths.append(step.rows.size());
-        for (Py_ssize_t length : entry.shape)
-            lengths.append(length);
-        std::vector<Py_ssize_t> offsets(step.schemas.size(), -1);
-        nb::object mask = nb::str("_") + entry.key;
-        return {entry.key, mask, nb::tuple(lengths), &entry, entry.is_object(), std::move(offsets), {}};
+        Column column;
+        column.key = entry.key;
+        column.mask = nb::str("_") + entry.key;
+        column.shape.push_back(static_cast<Py_ssize_t>(step.rows.size()));
+        column.shape.insert(column.shape.end(), entry.shape.begin(), entry.shape.end());
+        column.entry = &entry;
+        column.is_object = entry.is_object();
+        column.offsets.assign(step.schemas.size(), -1);
+        return column;
     }
 
     static bool agree(const InfoEntry &one, const InfoEntry &other) {
@@ -189,16 +195,15 @@ class InfoReader {
 
     nb::dict build(const std::vector<Column> &columns, const Step &step) const {
         nb::dict infos;
-        const nb::object count = nb::int_(step.rows.size());
         for (const Column &column : columns) {
-            nb::object mask = call(zeros_, count, bool_), values;
+            nb::object mask = make(EMPTY, 1, column.shape, bool_), values;
             auto *present = reinterpret_cast<uint8_t *>(data_of(mask));
             for (size_t i = 0; i < step.rows.size(); i++)
                 present[i] = offset_of(column, step, i) >= 0;
             if (column.entry->kind == InfoEntry::DICT)
                 values = build(column.columns, step);
             else if (column.is_object)
-                values = build_objects(column, step, count);
+                values = build_objects(column, step);
             else
                 values = build_array(column, step);
             infos[column.key] = values;
@@ -208,7 +213,7 @@ class InfoReader {
     }
 
     nb::object build_array(const Column &column, const Step &step) const {
-        nb::object array = call(zeros_, column.shape, column.entry->dtype);
+        nb::object array = make(ZEROS, column.shape.size(), column.shape, column.entry->dtype);
         char *data = data_of(array);
         const size_t size = column.entry->size;
         for (size_t i = 0; i < step.rows.size(); i++) {
@@ -221,8 +226,8 @@ class InfoReader {
         return array;
     }
 
-    nb::object build_objects(const Column &column, const Step &step, const nb::object &count) const {
-        nb::object array = call(empty_, count, object_); /* of None */
+    nb::object build_objects(const Column &column, const Step &step) const {
+        nb::object array = make(EMPTY, 1, column.shape, object_); /* of None */
         for (size_t i = 0; i < step.rows.size(); i++) {
             const Py_ssize_t offset = offset_of(column, step, i);
             if (offset >= 0)
@@ -237,17 +242,22 @@ class InfoReader {
 
     char *data_of(const nb::object &array) const { return ArrayHead::of(array, array_type_)->data; }
 
-    static nb::object call(const nb::object &function, const nb::object &one, const nb::object &two) {
-        PyObject *arguments[] = {one.ptr(), two.ptr()};
-        PyObject *result = PyObject_Vectorcall(function.ptr(), arguments, 2, nullptr);
-        if (result == nullptr)
+    /* A new array, by NumPy's C API: PyArray_Zeros or PyArray_Empty, which take the reference to the dtype.
+     * np.zeros would take three times as long. */
+    nb::object make(size_t function, size_t ndim, const std::vector<Py_ssize_t> &shape,
+                    const nb::object &dtype) const {
+        using Make = PyObject *(*)(int, const Py_ssize_t *, PyObject *, int);
+        PyObject *array = reinterpret_cast<Make>(api_[function])(static_cast<int>(ndim), shape.data(),
+                                                                 dtype.inc_ref().ptr(), 0);
+        if (array == nullptr)
             throw nb::python_error();
-        return nb::steal(result);
+        return nb::steal(array);
     }
 
-    enum { MOST_PLANS = 32 };
+    enum { MOST_PLANS = 32, ZEROS = 183, EMPTY = 184 /* their places in NumPy's table */ };
     std::vector<nb::object> kept_alive_;
-    nb::object load_, array_type_, zeros_, empty_, bool_, object_, booleans_[2];
+    nb::object load_, array_type_, bool_, object_, booleans_[2];
+    void **api_;
     std::vector<size_t> chunk_of_;
     const uint64_t *words_;
     const char *rows_;

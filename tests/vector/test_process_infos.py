@@ -297,7 +297,9 @@ def test_infos_of_environments_that_finished_before_their_worker_died_stand():
         envs.send([5], [1])
         info = envs.recv([1])[4]
         assert info["_fault"].tolist() == [True] and "count" not in info and info["begun"].tolist() == [1]
-        assert_whole(envs.recv([0])[4], [(0, 1)])
+        info = envs.recv([0])[4]
+        assert_whole(info, [(0, 1)])
+        assert "begun" not in info and "fault" not in info
         envs.send([0], [0])
         info = envs.recv([0])[4]  # it was begun anew with its worker
         assert info["_fault"].tolist() == [True] and info["begun"].tolist() == [1] and "count" not in info

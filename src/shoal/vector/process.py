@@ -410,9 +410,7 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
             self._abandoned = kind
 
     def _step_results(self, reports: list[Any], slot: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        rows = self._workers.infos
-        has_infos = reports or (rows is not None and rows.any())
-        infos, errors = self._sorted(reports, slot) if has_infos else ({}, [])
+        infos, errors = self._sorted(reports, slot) if reports else (self._plain_infos(slot), [])
         flags = slot.flags()
         if self._fresh_flags:
             flags = copied(flags)
@@ -506,6 +504,16 @@ class ProcessVectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         infos, errors = sort_reports(reports, rows.values, self._add_info, self._workers.infos)
         self._infos_ns += time.perf_counter_ns() - begin
         return infos, errors
+
+    def _plain_infos(self, rows: Rows) -> dict[str, Any]:
+        """The infos of a step without reports: almost always out of shared memory alone."""
+        infos = self._workers.infos
+        if infos is None or not infos.any():
+            return {}
+        begin = time.perf_counter_ns()
+        found = infos.batch(None)
+        self._infos_ns += time.perf_counter_ns() - begin
+        return self._sorted([], rows)[0] if found is None else found
 
     def _add_episodes(self, slot: Any, results: tuple[Any, ...]) -> None:
         """Adds what there is to say of episodes that ended."""
