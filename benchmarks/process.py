@@ -130,18 +130,28 @@ def pixels(run: Run) -> None:
 
 def infos(run: Run) -> None:
     compare(run, "Telling", 'Infos of {"a": 1.0, "b": 2} each step', None)
+    loads = {"no infos": ["Still"], **{kind: ["Telling", kind] for kind in ("two", "four", "mixed")}}
+    for num_envs in run.pick(SIZES[:1], SIZES, (4, *SIZES)):
+        with run.rivals() as rivals:
+            for kind, load in loads.items():
+                run.add(rivals, "shoal", "Shoal", load, num_envs, {}, name=f"Shoal, {kind}")
+                run.add(rivals, "gymnasium", SYNC, load, num_envs, name=f"{SYNC}, {kind}")
+            title = f"What infos of numbers add to a step, default arguments, num_envs={num_envs}"
+            rates = run.timed(rivals, run.bursts, run.burst_s(), title)
+        standings.print_plain(f"{title} ({run.others})", rates, "Shoal, no infos")
+        run.bars += standings.info_bars(num_envs, rates)
     print("\n  Where the time goes, us per vector step, from envs.stats")
     for num_envs in run.sizes:
-        for kind in ("Still", "Telling"):
-            split = time_split(kind, num_envs, run.pick(20, 500, 2000))
+        for kind, load in loads.items():
+            split = time_split(load, num_envs, run.pick(20, 500, 2000))
             run.facts[f"split, {kind}, {num_envs}"] = split
             words = ", ".join(f"{name} {us:.1f}" for name, us in split.items())
             print(f"  {kind:8} n={num_envs:<3} {words}")
 
 
-def time_split(kind: str, num_envs: int, steps: int) -> dict[str, float]:
+def time_split(load: list[str], num_envs: int, steps: int) -> dict[str, float]:
     """Of a vector step with two workers: all of it, what envs.stats says of it, and the rest."""
-    with shoal.vector.ProcessVectorEnv([maker(kind)] * num_envs, num_workers=2) as envs:
+    with shoal.vector.ProcessVectorEnv([maker(*load)] * num_envs, num_workers=2) as envs:
         envs.reset(seed=0)
         actions = random_actions(num_envs)[0]
 

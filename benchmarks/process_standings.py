@@ -106,6 +106,15 @@ def pixel_bars(num_envs: int, rates: Rates) -> list[Bar]:
     return found + _puffer_bars(where, rates)
 
 
+def info_bars(num_envs: int, rates: Rates) -> list[Bar]:
+    ours, without, where = "Shoal, four", "Shoal, no infos", f"four float infos, n={num_envs}"
+    slower = over(rates, without, ours)
+    return [
+        Bar(f"{where}: time of a step / without infos", 1.5, slower, at_least=False),
+        Bar(f"{where}: Shoal / {SYNC}", 1.5, over(rates, ours, f"{SYNC}, four")),
+    ]
+
+
 def work_bars(num_envs: int, results: dict[float, Rates]) -> list[Bar]:
     begin = 20 if num_envs == 8 else 10
     ratios = [over(rates, TWO, SYNC) for us, rates in results.items() if us >= begin]

@@ -12,6 +12,7 @@
 #include "arrays.hpp"
 #include "engine.h"
 #include "gate.hpp"
+#include "infos.hpp"
 #include "python.hpp"
 #include "row_writer.hpp"
 #include "tickets.h"
@@ -30,11 +31,12 @@ class Chunk {
     enum { SAMPLE = 16 }; /* one step in so many has its environments timed */
 
     /* `arrays`: by name, CHUNK_ARRAYS. `first` is this chunk's first environment. `produced`: of each
-     * environment the observation it gave last, None before it gave one. */
+     * environment the observation it gave last, None before it gave one. `infos`: an InfoWriter. */
     Chunk(nb::list envs, uint64_t first, uint32_t autoreset, nb::object arrays, nb::list produced,
-          nb::object hooks)
+          nb::object infos, nb::object hooks)
         : envs_(envs), produced_(produced), hooks_(hooks), first_(first), count_(nb::len(envs)),
-          autoreset_(autoreset), step_(nb::cast("step")) {
+          autoreset_(autoreset), step_(nb::cast("step")), infos_object_(infos),
+          infos_(nb::cast<InfoWriter &>(infos)) {
         const uint64_t rows = first_ + count_;
         NamedArrays named(CHUNK_ARRAYS, arrays, rows, rows, 0, kept_);
         reset_ = named.take<uint8_t>("reset");
@@ -120,6 +122,7 @@ class Chunk {
     /* Writes what an environment produced last into its row once more; zeros if it never produced anything.
      */
     void write_again(uint32_t slot, uint64_t row, uint64_t local, nb::list reports) {
+        infos_.clear(local);
         put_again(target_of(slot, row), row, local, reports);
     }
 
@@ -201,8 +204,9 @@ class Chunk {
         if (!PyDict_Check(info.ptr()))
             hooks_.attr("bad_info")(info);
         if (PyDict_Size(info.ptr()) == 0)
-            return;
-        reports.append(nb::make_tuple(first_ + local, static_cast<int>(INFO), frozen(info)));
+            infos_.clear(local);
+        else if (!infos_.write(local, info))
+            reports.append(nb::make_tuple(first_ + local, static_cast<int>(INFO), frozen(info)));
     }
 
     /* The info as it is now: another environment of this chunk may hold and change the same objects. */
@@ -245,6 +249,7 @@ class Chunk {
      * anew, and then gives the first observation and info. */
     void fail(Target &target, uint64_t row, uint64_t local, nb::object error, nb::list &reports) {
         const uint64_t at = row_of(row, local);
+        infos_.clear(local);
         target.reward[at] = 0;
         target.terminated[at] = 0;
         target.truncated[at] = 1;
@@ -354,7 +359,8 @@ class Chunk {
     nb::object hooks_, rows_, copy_rows_, generic_;
     uint64_t first_, count_;
     uint32_t autoreset_;
-    nb::object step_;
+    nb::object step_, infos_object_;
+    InfoWriter &infos_;
     std::vector<nb::object> kept_;
     uint8_t *reset_, *over_;
     double *total_, *last_return_, *sums_;

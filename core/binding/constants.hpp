@@ -64,6 +64,13 @@ inline void add_constants(nb::module_ &m) {
     m.attr("RECORD_WORD_BYTES") = sizeof(shoal_word64);
     m.attr("RECORD_CHECK_BYTES") = static_cast<int>(Ring::CHECK_BYTES);
 
+    m.attr("INFO_ROW_BYTES") = static_cast<int>(InfoTable::ROW_BYTES);
+    m.attr("INFO_TABLE_BYTES") = sizeof(InfoTable);
+    m.attr("INFO_KINDS") =
+        nb::make_tuple(static_cast<int>(InfoEntry::BOOL), static_cast<int>(InfoEntry::INT),
+                       static_cast<int>(InfoEntry::FLOAT), static_cast<int>(InfoEntry::SCALAR),
+                       static_cast<int>(InfoEntry::ARRAY), static_cast<int>(InfoEntry::DICT));
+
     m.attr("NOTE_BYTES") = sizeof(shoal_note);
     m.attr("NOTE_FACTS") = static_cast<int>(SHOAL_FACTS);
     m.attr("NOTE_COUNTERS") = static_cast<int>(SHOAL_COUNTERS);

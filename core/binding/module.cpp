@@ -8,6 +8,7 @@
 #include "gate.hpp"
 #include "guard.hpp"
 #include "host.hpp"
+#include "info_reader.hpp"
 #include "platform.h"
 #include "plugin.hpp"
 #include "python.hpp"
@@ -287,9 +288,19 @@ NB_MODULE(_core, m) {
         .def_prop_ro("row", &Gate::row)
         .def_prop_ro("mail_bytes", &Gate::mail_bytes);
 
+    nb::class_<InfoWriter>(m, "InfoWriter")
+        .def(nb::init<nb::object, nb::object, nb::object, uint64_t, uint64_t, nb::object>(), "words"_a,
+             "rows"_a, "table"_a, "first"_a, "count"_a, "describe"_a);
+    nb::class_<InfoReader>(m, "InfoReader")
+        .def(nb::init<nb::object, nb::object, nb::object, nb::list, uint64_t, nb::object>(), "words"_a,
+             "rows"_a, "tables"_a, "firsts"_a, "num_envs"_a, "load"_a)
+        .def("any", &InfoReader::any)
+        .def("read", &InfoReader::read, "env"_a)
+        .def("batch", &InfoReader::batch, "env_ids"_a.none());
+
     nb::class_<Chunk>(m, "Chunk")
-        .def(nb::init<nb::list, uint64_t, uint32_t, nb::object, nb::list, nb::object>(), "envs"_a, "first"_a,
-             "autoreset"_a, "arrays"_a, "produced"_a, "hooks"_a)
+        .def(nb::init<nb::list, uint64_t, uint32_t, nb::object, nb::list, nb::object, nb::object>(), "envs"_a,
+             "first"_a, "autoreset"_a, "arrays"_a, "produced"_a, "infos"_a, "hooks"_a)
         .def("add_slot", &Chunk::add_slot, "slot"_a, "memory"_a.none(), "blank"_a.none(), "reward"_a,
              "terminated"_a, "truncated"_a, "ahead"_a)
         .def("drop_slot", &Chunk::drop_slot, "slot"_a)

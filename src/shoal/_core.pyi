@@ -43,6 +43,9 @@ RECORD_CHECK_BYTES: int
 REPORT_INFO: int
 REPORT_ERROR: int
 REPORT_OBSERVATION: int
+INFO_ROW_BYTES: int
+INFO_TABLE_BYTES: int
+INFO_KINDS: tuple[int, int, int, int, int, int]
 NOTE_BYTES: int
 NOTE_FACTS: int
 NOTE_COUNTERS: int
@@ -218,6 +221,31 @@ class Gate:
     @property
     def mail_bytes(self) -> int: ...
 
+class InfoWriter:
+    def __init__(
+        self,
+        words: Any,
+        rows: Any,
+        table: Any,
+        first: int,
+        count: int,
+        describe: Callable[[dict[str, Any]], tuple[Any, bytes] | None],
+    ) -> None: ...
+
+class InfoReader:
+    def __init__(
+        self,
+        words: Any,
+        rows: Any,
+        tables: Any,
+        firsts: list[int],
+        num_envs: int,
+        load: Callable[[bytes], Any],
+    ) -> None: ...
+    def any(self) -> bool: ...
+    def read(self, env: int) -> dict[str, Any] | None: ...
+    def batch(self, env_ids: list[int] | None) -> dict[str, Any] | None: ...
+
 class Chunk:
     def __init__(
         self,
@@ -226,6 +254,7 @@ class Chunk:
         autoreset: int,
         arrays: Any,
         produced: list[Any],
+        infos: InfoWriter,
         hooks: Any,
     ) -> None: ...
     def add_slot(

@@ -108,6 +108,28 @@ class Talkative(gymnasium.Env):
         return seen, float(self.np_random.normal()), bool(ended), bool(cut), self._info()
 
 
+class Scripted(gymnasium.Env):
+    """Plays a script of (info, whether the episode ends), one line for each reset and each step."""
+
+    observation_space = Box(-1e6, 1e6, (1,), np.float64)
+    action_space = Discrete(2)
+
+    def __init__(self, script):
+        self.script, self.line = script, -1
+
+    def _next(self):
+        self.line += 1
+        info, ends = self.script[self.line % len(self.script)]
+        return np.array([self.line], np.float64), info, ends
+
+    def reset(self, *, seed=None, options=None):
+        return self._next()[:2]
+
+    def step(self, action):
+        seen, info, ends = self._next()
+        return seen, 0.0, ends, False, info
+
+
 class Sampler(gymnasium.Env):
     """Draws observations from one space; the actions it was given, of another, are in its infos."""
 
@@ -155,17 +177,17 @@ def logged():
 
 
 def assert_same(found, expected):
-    """Equal in type, dtype, shape and value, however nested."""
+    """Equal in type, dtype, shape, value and order of keys, however nested."""
     if isinstance(expected, np.ndarray):
         assert isinstance(found, np.ndarray)
         assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
         if expected.dtype != object:
-            assert np.array_equal(found, expected)
+            np.testing.assert_array_equal(found, expected)
         else:
             for one, other in zip(found, expected, strict=True):
                 assert_same(one, other)
     elif isinstance(expected, dict):
-        assert isinstance(found, dict) and set(found) == set(expected)
+        assert isinstance(found, dict) and list(found) == list(expected)
         for key in expected:
             assert_same(found[key], expected[key])
     elif isinstance(expected, (tuple, list)):
@@ -200,6 +222,7 @@ def test_the_comparison_tells_apart_what_differs():
         (np.zeros(2), np.zeros((2, 1))),
         (np.array([None, 1], object), np.array([None, 2], object)),
         ({"a": 1}, {"a": 1, "_a": np.ones(2, bool)}),
+        ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
         ((1, "a"), (1, "b")),
         ((1,), [1]),
         (1, True),

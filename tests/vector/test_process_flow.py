@@ -39,10 +39,10 @@ def histories(makers, mode, table, seed):
 
 
 def of(info, i):
-    """The info of one environment, out of a batch."""
+    """The info of one environment, out of a batch. The keys are sorted: their order depends on the batch."""
     return {
         key: of(value, i) if isinstance(value, dict) else value[i]
-        for key, value in info.items()
+        for key, value in sorted(info.items())
         if not key.startswith("_") and info[f"_{key}"][i]
     }
 

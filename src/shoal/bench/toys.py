@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -92,10 +92,20 @@ class Varied(Busy):
 
 
 class Telling(Still):
-    """Returns an info of two numbers each step."""
+    """Returns an info of numbers each step: two, four floats (as in MuJoCo), or a mix with an array."""
+
+    INFOS: ClassVar[dict[str, dict[str, Any]]] = {
+        "two": {"a": 1.0, "b": 2},
+        "four": {"x": 1.0, "y": 2.0, "forward": 0.5, "control": -0.5},
+        "mixed": {"x": 1.0, "y": 2.0, "count": 3, "position": np.arange(3.0)},
+    }
+
+    def __init__(self, kind: str = "two") -> None:
+        super().__init__()
+        self.info = self.INFOS[kind]
 
     def step(self, action: Any) -> Result:
-        return self.observation, 0.0, False, False, {"a": 1.0, "b": 2}
+        return self.observation, 0.0, False, False, self.info.copy()
 
 
 def maker(name: str, *arguments: Any) -> Callable[[], gymnasium.Env[Any, Any]]:

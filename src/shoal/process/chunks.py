@@ -17,6 +17,7 @@ from gymnasium.spaces.utils import is_space_dtype_shape_equiv
 
 from shoal import _core
 from shoal.memory import Segment
+from shoal.process.infos import make_info_writer
 from shoal.process.mail import Failure, dumps
 from shoal.process.registry import keep_registry
 from shoal.process.watched import WatchedChunk
@@ -89,6 +90,7 @@ class EnvChunk:
             plan.autoreset,
             arrays,
             self._produced,
+            make_info_writer(board, plan),
             self,
         )
         self.serve: Any = self._core.serve
@@ -273,7 +275,7 @@ class EnvChunk:
 
     def renewed(self, local: int, observation: Any, info: Any) -> tuple[Any, dict[str, Any]]:
         """SAME_STEP: the first observation and info of the next episode, and in it the end of the last."""
-        final = {"final_info": copy.deepcopy(info), "final_obs": copy.deepcopy(observation)}
+        final = {"final_obs": copy.deepcopy(observation), "final_info": copy.deepcopy(info)}
         result = self.reset(local)
         if not isinstance(result, tuple) or len(result) != 2:
             self.bad_result("reset", result, 2)

@@ -30,6 +30,7 @@ from shoal.errors import WorkerDied, WorkerError, WorkerTimeout, telling
 from shoal.memory import Layout, Segment
 from shoal.memory.layout import FieldSpec, array_fields
 from shoal.memory.limits import oom_counters, oom_kills
+from shoal.process.infos import info_fields
 from shoal.process.launcher import open_pidfd
 from shoal.process.mail import BOX_BYTES, HungUp, Mail, dumps, receive, transmit
 from shoal.process.registry import Registry, pickle_registry
@@ -421,6 +422,8 @@ def _board_layout(plans: Sequence[Plan], rows: int, instance_bytes: int) -> Layo
     if instance_bytes:  # a row for each worker, which begins on a cache line
         most = max(-(-plan.count // plan.lanes) * plan.lanes for plan in plans)
         fields["instances"] = (np.uint8, (workers, -(-most * instance_bytes // 64) * 64))
+    else:
+        fields.update(info_fields(workers + 1, rows))
     return Layout(
         {
             **fields,

@@ -25,6 +25,7 @@ from shoal.state.session import checked_session
 from shoal.state.snapshot import Field
 from shoal.vector import arguments
 from shoal.vector.exchange import Rows
+from shoal.vector.infos import InfoRows
 from shoal.vector.lending import Lender
 
 __all__ = ["IN_PLACE", "Backend", "Call", "Common", "Facts", "State"]
@@ -146,6 +147,8 @@ class Backend(Protocol):
     """Whether it looks for NaN itself (check="nan")."""
     infos_ns: int
     """How long infos took to batch."""
+    info_rows: InfoRows | None
+    """The infos that environments write into shared memory."""
 
     def start(self) -> Facts:
         """Makes the environments."""

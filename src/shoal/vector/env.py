@@ -117,6 +117,7 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
             fields=None if info is None else [field.name for field in info.observations],
             announce=backend.announce,
         )
+        self._info_rows = backend.info_rows
         self._results = self._lender.slots.results if self._lender.is_plain else self._lender.results
         self._step_call = Call("step", 0, self._lender.rows(0), state=State.DONE)
         backend.bind(self._lender, self._infos, self._open_session)
@@ -181,7 +182,7 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def _reset_results(self, call: Call, reports: list[Any]) -> tuple[Any, dict[str, Any]]:
         self._began = True
-        infos, errors = sort_reports(reports, call.into.values, self._add_info)
+        infos, errors = sort_reports(reports, call.into.values, self._add_info, self._info_rows)
         observation = self._lender.observation(call.slot)
         raise_errors(errors, (observation, infos))
         return self._lender.lend(call.slot, observation), infos
@@ -223,7 +224,10 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def _step_results(self, call: Call, reports: list[Any]) -> Results:
         self._call = None
-        infos, errors = self._sort(reports, call.into) if reports else ({}, [])
+        infos: dict[str, Any] = {}
+        errors: list[Failure] = []
+        if reports or (self._info_rows is not None and self._info_rows.any()):
+            infos, errors = self._sort(reports, call.into)
         results = self._results(call.slot, infos)
         if self._has_fresh_flags:
             results = (results[0], *copied(results[1:4]), infos)
@@ -237,7 +241,7 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def _sort(self, reports: list[Any], rows: Rows) -> tuple[dict[str, Any], list[Failure]]:
         begin = time.perf_counter_ns()
-        infos, errors = sort_reports(reports, rows.values, self._add_info)
+        infos, errors = sort_reports(reports, rows.values, self._add_info, self._info_rows)
         self._backend.infos_ns += time.perf_counter_ns() - begin
         return infos, errors
 
@@ -474,7 +478,10 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         record(recorded, t, actions if shared is None else shared)
         reports = self._backend.wait(call)
         self._call = None
-        infos, errors = self._sort(reports, block) if reports else ({}, [])
+        infos: dict[str, Any] = {}
+        errors: list[Failure] = []
+        if reports or (self._info_rows is not None and self._info_rows.any()):
+            infos, errors = self._sort(reports, block)
         raise_errors(errors, None)
         if self._check_nan:
             assert block.memory is not None

@@ -45,6 +45,7 @@ class NativeBackend:
     name = "native"
     checks_nan = True
     infos_ns = 0
+    info_rows: Any = None
     announce = None
     worker_pids: Any = ()
 

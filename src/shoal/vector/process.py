@@ -100,6 +100,7 @@ class ProcessBackend:
         self.workers = Workers(
             self._division, context, self._limits["step"] or self._limits["reset"], self.guard
         )
+        self.info_rows = self.workers.infos
         self._disabled = common.disabled
         self.infos_ns = self._vector_steps = self._waited_ns = self._moves = 0
         self._began = False

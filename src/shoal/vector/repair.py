@@ -69,7 +69,7 @@ class Repair:
             again(w)
             outcome = self._workers.wait(self._limit_s)
             if w not in outcome.faults:
-                reports: list[Any] = outcome.answers.get(w, [])
+                reports: list[Any] = outcome.answers.get(w, []) + self._workers.take_infos_of(w)
                 return reports + self._workers.fault_infos(w, error)
             self.lost.update(outcome.faults)
             error = outcome.faults[w]

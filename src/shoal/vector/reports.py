@@ -10,6 +10,7 @@ from gymnasium import logger
 from shoal.process.chunks import Frozen
 from shoal.process.mail import Failure
 from shoal.process.worker import ERROR, INFO
+from shoal.vector.infos import InfoRows, batch_infos
 from shoal.vector.lending import copied
 
 __all__ = ["raise_errors", "sort_reports"]
@@ -21,9 +22,14 @@ def sort_reports(
     reports: Iterable[tuple[int, int, Any]],
     values: list[Any],
     add_info: Callable[[dict[str, Any], dict[str, Any], int], dict[str, Any]],
+    rows: InfoRows | None = None,
+    env_ids: list[int] | None = None,
 ) -> tuple[dict[str, Any], list[Failure]]:
-    """The infos and the errors among reports; observations that came as messages go into `values`."""
-    infos: dict[str, Any] = {}
+    """The infos and the errors of a step; observations that came as messages go into `values`.
+
+    `rows` has the infos that are not among the reports; with `env_ids`, of these environments.
+    """
+    messages: list[tuple[int, dict[str, Any]]] = []
     errors: list[Failure] = []
     for env, kind, what in reports:
         if kind == ERROR:
@@ -31,10 +37,10 @@ def sort_reports(
             continue
         value = what.thaw() if type(what) is Frozen else what
         if kind == INFO:
-            infos = add_info(infos, value, env)
+            messages.append((env, value))
         else:
             values[env] = value
-    return infos, errors
+    return batch_infos(messages, rows, env_ids, add_info), errors
 
 
 def raise_errors(errors: list[Failure], results: Any) -> None:

@@ -198,6 +198,7 @@ class SendRecv:
         envs = range(part.start, part.stop)
         whole = [env for env in envs if self._out[env] and board["ticket"][env] == board["finished"][env]]
         kept = {env: self._row(env) for env in whole}
+        self._keep(self._workers.take_infos(whole))
         board["finished"][part] = board["ticket"][part]  # or the next worker would step for these
         reports = self._repair.after_step({w: error}, self._state, 0)
         for env in envs:
@@ -265,6 +266,7 @@ class SendRecv:
         """Gathers the results into a slot; infos by position in the batch, `env_id` among them; errors."""
         into.gather(self._state, taken)
         placed = [(position, kind, what) for position, own in enumerate(reports) for _, kind, what in own]
-        infos, errors = sort_reports(placed, [], self._infos._add_info)
+        rows = self._workers.infos
+        infos, errors = sort_reports(placed, [], self._infos._add_info, rows, list(taken))
         infos["env_id"] = np.array(taken, np.int64)
         return infos, errors

@@ -30,6 +30,7 @@ from shoal.process.worker import ERROR, INFO
 from shoal.state.exports import from_native
 from shoal.state.snapshot import Field
 from shoal.vector.exchange import Actions, Rows
+from shoal.vector.infos import InfoRows
 from shoal.vector.plans import Division
 from shoal.vector.plugin_actions import PluginActions
 
@@ -78,6 +79,7 @@ class Workers:
         self._local_plan = division.local
         self.local: EnvChunk | None = None
         self._autoreset = division.plans[0].autoreset
+        self.infos = InfoRows(self.crew.board, self.parts(), division.num_envs) if info is None else None
         self._native = division.info is not None
         self._bound: tuple[Any, ...] | None = None
         self._actions: Actions | PluginActions | None = None
@@ -462,6 +464,14 @@ class Workers:
         steps.append(partial(self.post_reset_of, slot, row, seeds, None, None, w))
         return self._run(w, steps, limit_s)
 
+    def take_infos(self, envs: list[int]) -> list[Any]:
+        """The infos in rows of environments of an idle worker, as reports."""
+        return [] if self.infos is None else self.infos.take(envs)
+
+    def take_infos_of(self, w: int) -> list[Any]:
+        part = self.parts()[w]
+        return self.take_infos(list(range(part.start, part.stop)))
+
     def begin_anew(
         self, w: int, slot: int, row: int, limit_s: float | None
     ) -> tuple[list[Any], WorkerDied | None]:
@@ -486,7 +496,7 @@ class Workers:
         for _, kind, what in answer or []:
             if kind == ERROR:
                 raise what.exception()
-        return answer or [], None
+        return [*(answer or []), *self.take_infos_of(w)], None
 
     def close(self, timeout_s: float) -> None:
         self.crew.stop(timeout_s)

@@ -1,0 +1,59 @@
+"""The infos of a step, as Gymnasium batches them: out of rows of shared memory, and out of messages."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from operator import itemgetter
+from typing import Any
+
+from shoal import _core
+from shoal.memory import Segment
+from shoal.process.worker import INFO
+
+__all__ = ["InfoRows", "batch_infos"]
+
+
+class InfoRows:
+    """The infos that environments have written into their rows of the board."""
+
+    def __init__(self, board: Segment, parts: list[slice], num_envs: int) -> None:
+        self._words = board["info_word"]
+        self._num_envs = num_envs
+        firsts = [part.start for part in parts]
+        arrays = self._words, board["info_row"], board["info_table"]
+        self._reader = _core.InfoReader(*arrays, firsts, num_envs, pickle.loads)
+        self.any = self._reader.any
+        """Whether there is any."""
+        self.batch = self._reader.batch
+        """The infos of these environments (None: of all), or None where they disagree about a type."""
+
+    def each(self, env_ids: list[int] | None) -> list[tuple[int, dict[str, Any]]]:
+        """Positions and infos of these environments (None: of all), one by one."""
+        envs = range(self._num_envs) if env_ids is None else env_ids
+        read = ((position, self._reader.read(env)) for position, env in enumerate(envs))
+        return [(position, info) for position, info in read if info is not None]
+
+    def take(self, envs: list[int]) -> list[tuple[int, int, dict[str, Any]]]:
+        """The infos of environments of an idle worker as reports; their rows are empty then."""
+        reports = [(envs[position], INFO, info) for position, info in self.each(envs)]
+        self._words[envs] = 0
+        return reports
+
+
+def batch_infos(
+    messages: list[tuple[int, dict[str, Any]]],
+    rows: InfoRows | None,
+    env_ids: list[int] | None,
+    add_info: Callable[[dict[str, Any], dict[str, Any], int], dict[str, Any]],
+) -> dict[str, Any]:
+    """One dict of all infos; `messages` are (position, info), the older first."""
+    if rows is not None:
+        infos = None if messages else rows.batch(env_ids)
+        if infos is not None:
+            return infos
+        messages = sorted([*messages, *rows.each(env_ids)], key=itemgetter(0))
+    infos = {}
+    for position, info in messages:
+        infos = add_info(infos, info, position)
+    return infos
