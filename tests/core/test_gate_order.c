@@ -1,11 +1,11 @@
-/* The order of loads and stores in core/gate.c, where one side says "I sleep" and looks once more while the
- * other says "done" and looks whether anybody sleeps: two threads meet at that moment hundreds of thousands
- * of times, and never do both miss the other. A worker's sleep and wake-up are notes here: this program has a
- * `syscall` of its own, which core/platform.c uses for futexes. */
+/* The order of loads and stores in core/gate.c and core/tickets.c, where one side says "I sleep" and looks
+ * once more while the other says "done" and looks whether anybody sleeps: two threads meet at that moment
+ * hundreds of thousands of times, and never do both miss the other. A worker's sleep and wake-up are notes
+ * here: this program has a `syscall` of its own, which core/platform.c uses for futexes. */
 // SPDX-License-Identifier: MIT
 #define _GNU_SOURCE
 #include "check.h"
-#include "gate.h"
+#include "tickets.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -37,6 +37,8 @@ typedef struct meeting {
 } meeting;
 
 static meeting *now_meeting;
+static shoal_word tickets[1];
+static SHOAL_ALIGN(64) shoal_word finished[1]; /* of asynchronous steps */
 static _Atomic uint32_t woken, slept;
 
 /* Waits for the other thread. */
@@ -69,7 +71,7 @@ static void meet_about(meeting *m, int me, uint32_t turn) {
     for (int i = 0; i < 2; i++)
         (void)(atomic_load(&m->gates[i].go) + atomic_load(&m->gates[i].done) +
                atomic_load(&m->gates[i].asleep));
-    (void)atomic_load(&m->bell.asleep);
+    (void)(atomic_load(&m->bell.asleep) + atomic_load(finished));
 }
 
 /* Keeps the two moments together: the thread that came first comes a little later the next time. */
@@ -168,6 +170,44 @@ static void a_parent_that_goes_to_sleep_sees_the_worker_finished_or_hears_the_be
     run_both(&m, finish_again_and_again, go_to_sleep_again_and_again);
 }
 
+/* -- an asynchronous step finishes while the parent goes to sleep ------------------------------------------
+ */
+
+static void *finish_tickets_again_and_again(void *argument) {
+    meeting *m = argument;
+    shoal_worker worker = {.bell = &m->bell, .bell_fd = m->ring_fd};
+    for (uint32_t turn = 1; goes_on(m, turn); turn++) {
+        shoal_serving serving = {.ticket = tickets, .finished = finished, .worker = &worker, .taken = turn};
+        meet_about(m, 1, 2 * turn - 1);
+        shoal_serving_finish(&serving);
+        meet(m, 1, 2 * turn);
+    }
+    return NULL;
+}
+
+static void wait_for_tickets_again_and_again(meeting *m) {
+    uint32_t seen = 0;
+    for (uint32_t turn = 1; goes_on(m, turn); turn++) {
+        begin_round(m, turn);
+        meet_about(m, 0, 2 * turn - 1);
+        shoal_bell_arm(&m->bell, SHOAL_BELL_ALL);
+        const int is_seen = atomic_load(finished) == turn; /* as shoal_tickets_wait looks */
+        meet(m, 0, 2 * turn);
+        uint64_t count = 0;
+        CHECK(read(m->bell_fd, &count, sizeof count) > 0 || is_seen);
+        shoal_bell_disarm(&m->bell);
+        seen += (uint32_t)is_seen;
+        adjust(m, 0, !is_seen);
+    }
+    printf("   %u times seen\n", seen);
+}
+
+static void a_parent_that_goes_to_sleep_sees_the_step_finished_or_hears_the_bell(void) {
+    static meeting m;
+    open_meeting(&m, BELL_ROUNDS, 1);
+    run_both(&m, finish_tickets_again_and_again, wait_for_tickets_again_and_again);
+}
+
 /* -- two workers finish together ---------------------------------------------------------------------------
  */
 
@@ -247,6 +287,7 @@ int main(void) {
     setvbuf(stdout, NULL, _IONBF, 0);
     alarm(300);
     RUN(a_parent_that_goes_to_sleep_sees_the_worker_finished_or_hears_the_bell);
+    RUN(a_parent_that_goes_to_sleep_sees_the_step_finished_or_hears_the_bell);
     RUN(of_two_workers_that_finish_together_one_rings);
     if (HAS_FUTEX)
         RUN(a_worker_that_goes_to_sleep_sees_the_command_or_is_woken);
