@@ -21,9 +21,7 @@ SLOW = ("processes_launched", "launcher", "processes_session", "processes_forked
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="the linker's --wrap and /proc are Linux's"),
     pytest.mark.skipif(shutil.which("nm") is None, reason="no binutils"),
-    pytest.mark.timeout(
-        600
-    ),  # the first test compiles the whole core, a minute on a busy machine
+    pytest.mark.timeout(600),  # the first test compiles the whole core, a minute on a busy machine
 ]
 
 # What the core calls that is not in the table, because it cannot fail, or nothing could be done about it.

@@ -73,11 +73,14 @@ def test_gymnasiums_modes_have_codes_of_their_own():
 def test_an_array_that_is_missing_or_too_small_is_refused_by_name_or_size():
     fields = array_fields(_core.CHUNK_ARRAYS, row=4, environment=4, worker=1)
     arrays = {name: np.zeros(shape, dtype) for name, (dtype, shape) in fields.items()}
-    _core.Chunk([None], 3, _core.AUTORESET_NEXT_STEP, arrays, [None], object())
+    table = np.zeros(_core.INFO_TABLE_BYTES, np.uint8)
+    rows = np.zeros((4, _core.INFO_ROW_BYTES), np.uint8)
+    infos = _core.InfoWriter(np.zeros(4, np.uint64), rows, table, 3, 1, lambda info: None)
+    _core.Chunk([None], 3, _core.AUTORESET_NEXT_STEP, arrays, [None], infos, object())
     for name in arrays:
         missing = {other: array for other, array in arrays.items() if other != name}
         with pytest.raises(KeyError, match=name):
-            _core.Chunk([None], 3, _core.AUTORESET_NEXT_STEP, missing, [None], object())
+            _core.Chunk([None], 3, _core.AUTORESET_NEXT_STEP, missing, [None], infos, object())
         small = {**arrays, name: arrays[name].reshape(-1)[:-1].copy()}
         with pytest.raises(ValueError, match="too small"):
-            _core.Chunk([None], 3, _core.AUTORESET_NEXT_STEP, small, [None], object())
+            _core.Chunk([None], 3, _core.AUTORESET_NEXT_STEP, small, [None], infos, object())

@@ -291,7 +291,7 @@ def test_infos_of_environments_that_finished_before_their_worker_died_stand():
         envs.async_reset(seed=0)
         envs.recv([0]), envs.recv([1])
         envs.send([0], [0])
-        board = envs._workers.crew.board
+        board = envs._backend.workers.crew.board
         while board["ticket"][0] != board["finished"][0]:
             pass
         envs.send([5], [1])

@@ -33,15 +33,6 @@ class EpisodeInfos:
     ) -> dict[str, Any]:
         done = terminated | truncated
         info: dict[str, Any] = {}
-        if self._episode_stats:
-            returns, lengths = self.last
-            info["episode"] = {
-                "r": np.where(done, returns, 0.0),
-                "l": np.where(done, lengths, 0).astype(np.int64),
-            }
-            info["_episode"] = done.copy()
-        if self.told is not None:
-            info["log"], info["_log"] = self.told(done), done.copy()
         if finals:
             whole = np.full(len(done), None, dtype=object)
             for row in np.flatnonzero(done):
@@ -52,4 +43,13 @@ class EpisodeInfos:
                     whole[row] = {name: part[row].copy() for name, part in zip(names, finals, strict=True)}
             info["final_obs"], info["_final_obs"] = whole, done.copy()
             info["final_info"], info["_final_info"] = {}, done.copy()
+        if self._episode_stats:
+            returns, lengths = self.last
+            info["episode"] = {
+                "r": np.where(done, returns, 0.0),
+                "l": np.where(done, lengths, 0).astype(np.int64),
+            }
+            info["_episode"] = done.copy()
+        if self.told is not None:
+            info["log"], info["_log"] = self.told(done), done.copy()
         return info
