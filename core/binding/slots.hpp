@@ -15,7 +15,9 @@
 
 #include <nanobind/nanobind.h>
 
+#include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 namespace nb = nanobind;
@@ -24,8 +26,8 @@ namespace nb = nanobind;
 struct Slot {
     std::vector<nb::object> arrays; /* observations, rewards, terminated, truncated, final observations */
     std::vector<void *> addresses;
-    std::vector<Py_ssize_t> counts; /* references to each array while nobody holds results */
-    nb::object rows;                /* the Python object over the same memory */
+    std::vector<std::pair<PyObject *, Py_ssize_t>> counts; /* references to each while nobody holds results */
+    nb::object rows;                                       /* the Python object over the same memory */
     size_t fields;
     bool is_out = false; /* results are on their way into it */
 
@@ -40,11 +42,11 @@ struct Slot {
 
     void count_references() {
         for (const nb::object &array : arrays)
-            counts.push_back(Py_REFCNT(array.ptr()));
+            counts.emplace_back(array.ptr(), Py_REFCNT(array.ptr()));
     }
     bool is_free() const {
-        for (size_t i = 0; i < arrays.size(); i++)
-            if (Py_REFCNT(arrays[i].ptr()) != counts[i])
+        for (const auto &[array, count] : counts)
+            if (Py_REFCNT(array) != count)
                 return false;
         return !is_out;
     }
@@ -63,7 +65,8 @@ class Slots {
      * tuple of shapes. Slot 0 is never lent: where `is_leased` is false, and where `max_slots` others are
      * held, results go there. */
     Slots(nb::object make, size_t fields, nb::object shape, size_t max_slots, bool is_leased)
-        : make_(make), shape_(shape), fields_(fields), max_slots_(max_slots), is_leased_(is_leased) {
+        : make_(make), shape_(shape), fields_(fields), max_slots_(max_slots), is_leased_(is_leased),
+          only_(PyLong_Check(shape.ptr()) ? nb::cast<size_t>(shape) : SIZE_MAX) {
         add();
     }
     Slots(const Slots &) = delete;
@@ -81,9 +84,13 @@ class Slots {
         return slots_.size() - 1;
     }
     Slot &at(size_t slot) { return *slots_.at(slot); }
+    /* For one who knows that there is such a slot. */
+    Slot &operator[](size_t slot) { return *slots_[slot]; }
     size_t count() const { return slots_.size() - 1; }
 
-    nb::object observation(const Slot &slot) const { return nested(shape_, slot); }
+    nb::object observation(const Slot &slot) const {
+        return only_ < slot.arrays.size() ? slot.arrays[only_] : nested(shape_, slot);
+    }
     nb::object observation_at(size_t slot) { return observation(at(slot)); }
     nb::tuple results(const Slot &slot, nb::handle info) const {
         const std::vector<nb::object> &arrays = slot.arrays;
@@ -134,6 +141,7 @@ class Slots {
     nb::object make_, shape_;
     size_t fields_, max_slots_;
     bool is_leased_;
+    size_t only_; /* the array that is the observation, where it is one */
     std::vector<std::unique_ptr<Slot>> slots_;
 };
 

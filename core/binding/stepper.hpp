@@ -199,7 +199,7 @@ inline void Stepper::require_begun() const {
 inline Slot &Stepper::take_slot(bool &copied) {
     const size_t slot = slots_->take();
     copied = slot == 0 && (flags_ & LIVE) == 0;
-    return slots_->at(slot);
+    return (*slots_)[slot];
 }
 
 /* Whether all of these environments (NULL: all there are) had ended, which their last rows say. */
