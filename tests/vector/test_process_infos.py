@@ -133,6 +133,18 @@ def test_environments_that_disagree_about_types_and_keys_equal_gymnasiums():
     assert_same_infos(scripts, steps=12, num_workers=2)
 
 
+def test_a_key_whose_type_changes_from_step_to_step_equals_gymnasiums():
+    arrays = [np.arange(2.0), np.arange(2), np.arange(2, dtype=np.float32), np.arange(4.0), np.ones((2, 1))]
+    scalars = [True, 1, 1.5, np.float64(2.5), np.float32(3.5), np.int64(4), np.uint64(5), np.bool_(True)]
+    script = [({"a": value}, False) for value in [*scalars, *arrays, {"b": 1.5}, {"b": 2}, {}] * 3]
+    assert_same_infos([script], steps=len(script), num_workers=1)
+
+
+@pytest.mark.parametrize("values", [(True, np.bool_(False)), (np.bool_(False), True), (1.5, 2), (2, True)])
+def test_environments_that_disagree_about_the_type_of_one_key_equal_gymnasiums(values):
+    assert_same_infos([[({"a": value}, False)] for value in values], num_workers=2)
+
+
 def test_more_schemas_at_once_than_the_table_holds_equal_gymnasiums():
     scripts = [[({f"key {env}": float(env), "all": env}, False)] for env in range(24)]
     assert_same_infos(scripts, num_workers=1)
@@ -167,11 +179,13 @@ def test_a_strided_array_is_copied_as_it_is_seen():
     class Strided(Counter):
         def step(self, action):
             *rest, _ = super().step(action)
-            return *rest, {"a": np.arange(12.0).reshape(3, 4)[:, self.count % 2]}
+            columns = np.arange(12.0).reshape(3, 4)
+            return *rest, {"a": columns[:, 1] if self.count % 2 else columns[:, 0].copy()}
 
     with ProcessVectorEnv([Strided] * 2, num_workers=1) as envs:
         envs.reset()
-        assert [envs.step([0, 0])[4]["a"].tolist() for _ in range(2)] == [[[1, 5, 9]] * 2, [[0, 4, 8]] * 2]
+        seen = [envs.step([0, 0])[4]["a"].tolist() for _ in range(4)]
+        assert seen == [[[1, 5, 9]] * 2, [[0, 4, 8]] * 2] * 2
 
 
 class Wordy(Counter):
@@ -218,6 +232,14 @@ def test_infos_of_send_and_recv_are_by_position_and_of_the_last_step(messages):
         info = envs.recv([0, 2])[4]
         assert_whole(info, [(0, 4), (2, 4)])
         assert info["_text"].tolist() == [False, True] and info["text"].tolist() == [None, "one"]
+
+
+def test_rows_are_batched_for_any_number_of_environments():
+    with ProcessVectorEnv(wordies(3), num_workers=2) as envs:
+        envs.reset(seed=0)
+        envs.step([0] * 3)
+        for env_ids in ([2, 0], [1], [0, 1, 2]):
+            assert_whole(envs._workers.infos.batch(env_ids), [(env, 1) for env in env_ids])
 
 
 def test_infos_of_a_rollout_equal_those_of_a_step():
