@@ -239,7 +239,7 @@ def test_rows_are_batched_for_any_number_of_environments():
         envs.reset(seed=0)
         envs.step([0] * 3)
         for env_ids in ([2, 0], [1], [0, 1, 2]):
-            assert_whole(envs._workers.infos.batch(env_ids), [(env, 1) for env in env_ids])
+            assert_whole(envs._backend.workers.infos.batch(env_ids), [(env, 1) for env in env_ids])
 
 
 def test_infos_of_a_rollout_equal_those_of_a_step():
