@@ -97,7 +97,9 @@ class Rows:
         self.reward: NDArray[np.float64] = segment["reward"]
         self.terminated: NDArray[np.bool_] = segment["terminated"]
         self.truncated: NDArray[np.bool_] = segment["truncated"]
-        self._leaves = [segment[name] for name in segment if name.startswith("observation")]
+        leaves = [segment[name] for name in segment if name.startswith("observation")]
+        self.observations = [leaf.reshape(rows + ahead, -1) for leaf in leaves if leaf.size]
+        """Every field of the observations, a row per result."""
         self.values: list[Any] = []
         """Observations that came as messages, by environment."""
 
@@ -110,22 +112,15 @@ class Rows:
         empty: Any = create_empty_array(space, count, np.zeros)
         return concatenate(space, self.values, empty)
 
-    def observations(self) -> list[NDArray[Any]]:
-        """Every field of the observations, a row per result."""
-        return [leaf.reshape(self.rows + self.ahead, -1) for leaf in self._leaves if leaf.size]
-
     def gather(self, other: Rows, env_ids: Sequence[int]) -> None:
         """Takes over whole results of a slot: those of `env_ids`, in that order."""
         chosen = list(env_ids)
         self.values = [other.values[env] for env in chosen] if other.values else []
-        for mine, theirs in zip(self.observations(), other.observations(), strict=True):
-            np.take(theirs, chosen, axis=0, out=mine)
-        for mine, theirs in (
-            (self.reward, other.reward),
-            (self.terminated, other.terminated),
-            (self.truncated, other.truncated),
-        ):
-            np.take(theirs, chosen, axis=0, out=mine)
+        for mine, theirs in zip(self.observations, other.observations, strict=True):
+            theirs.take(chosen, 0, mine)
+        other.reward.take(chosen, 0, self.reward)
+        other.terminated.take(chosen, 0, self.terminated)
+        other.truncated.take(chosen, 0, self.truncated)
 
 
 def blocks(memory: Memory, length: int, num_envs: int) -> Any:
@@ -218,8 +213,8 @@ class Actions:
                     f"expected actions of dtype {array.dtype}, found {given.dtype}; nothing was sent. "
                     "Convert them yourself"
                 )
-            converted = given.astype(array.dtype)
-            if array.dtype.kind in "iu" and not np.array_equal(converted, given):
+            converted = given if given.dtype == array.dtype else given.astype(array.dtype)
+            if converted is not given and array.dtype.kind in "iu" and not np.array_equal(converted, given):
                 raise ValueError(f"an action does not fit dtype {array.dtype}; nothing was sent")
             if self._checked:
                 self._check(converted, env_ids)

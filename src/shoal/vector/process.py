@@ -187,7 +187,7 @@ class ProcessBackend:
 
     @property
     def direct(self) -> dict[str, Any]:
-        return {}
+        return {} if self._flight is None else {"send": self.send, "recv": self.recv}
 
     @property
     def actions(self) -> Any:
@@ -347,13 +347,15 @@ class ProcessBackend:
 
     def send(self, actions: Any, env_ids: Any) -> None:
         with _core.Operation(self.guard, "send"):
-            self.require_ready("send")
+            if self.workers.is_asking or self.workers.lost:
+                self.require_ready("send")
             assert self._flight is not None
             self._flight.send(actions, env_ids)
 
     def recv(self, env_ids: Any = None) -> Any:
         with _core.Operation(self.guard, "recv"):
-            self.require_ready("recv")
+            if self.workers.is_asking or self.workers.lost:
+                self.require_ready("recv")
             assert self._flight is not None
             taken, reports = self._flight.recv(env_ids, self._limits["step"])
             slot = self._batches.take()

@@ -89,7 +89,7 @@ class SendRecv:
         ids = ids.astype(np.int64)
         if ids.size and not (0 <= ids.min() and ids.max() < self._num_envs):
             raise IndexError(f"env_ids must be from 0 to {self._num_envs - 1}, got {ids.tolist()}")
-        if len(np.unique(ids)) != len(ids):
+        if len(set(ids.tolist())) != len(ids):
             raise ValueError(f"env_ids name an environment twice: {ids.tolist()}")
         return ids
 
@@ -101,7 +101,7 @@ class SendRecv:
             twice = ids[self._out[ids] != 0].tolist()
             raise ShoalError(f"environments {twice} were sent that are under way already; recv() them first")
         self._actions.take_some(actions, ids.tolist())
-        lost = [env for env in ids.tolist() if env in self._faulted]
+        lost = [env for env in ids.tolist() if env in self._faulted] if self._faulted else []
         for env in lost:  # its worker was replaced since: this comes back at once, and says so
             self._out[env] = 1
             row, self._reports[env] = self._faulted.pop(env)
@@ -241,13 +241,13 @@ class SendRecv:
 
     def _row(self, env: int) -> tuple[Any, ...]:
         state = self._state
-        parts = [leaf[env].copy() for leaf in state.observations()]
+        parts = [leaf[env].copy() for leaf in state.observations]
         value = state.values[env] if state.values else None
         return parts, value, state.reward[env], state.terminated[env], state.truncated[env]
 
     def _restore(self, env: int, row: tuple[Any, ...]) -> None:
         state = self._state
-        for leaf, part in zip(state.observations(), row[0], strict=True):
+        for leaf, part in zip(state.observations, row[0], strict=True):
             leaf[env] = part
         if state.values:
             state.values[env] = row[1]
@@ -265,8 +265,11 @@ class SendRecv:
     ) -> tuple[dict[str, Any], list[Failure]]:
         """Gathers the results into a slot; infos by position in the batch, `env_id` among them; errors."""
         into.gather(self._state, taken)
-        placed = [(position, kind, what) for position, own in enumerate(reports) for _, kind, what in own]
+        infos: dict[str, Any] = {}
+        errors: list[Failure] = []
         rows = self._workers.infos
-        infos, errors = sort_reports(placed, [], self._infos._add_info, rows, list(taken))
+        if any(reports) or (rows is not None and rows.any()):
+            placed = [(position, kind, what) for position, own in enumerate(reports) for _, kind, what in own]
+            infos, errors = sort_reports(placed, [], self._infos._add_info, rows, list(taken))
         infos["env_id"] = np.array(taken, np.int64)
         return infos, errors
