@@ -12,7 +12,7 @@
 
 class InfoReader {
   public:
-    /* `firsts`: the first environment of each chunk. `load` returns the description in some pickled bytes. */
+    /* `firsts`: the first environment of each chunk. `load` decodes JSON. */
     InfoReader(nb::object words, nb::object rows, nb::object tables, nb::list firsts, uint64_t num_envs,
                nb::object load)
         : kept_alive_{words, rows, tables}, load_(load), chunk_of_(num_envs),

@@ -31,7 +31,7 @@ struct InfoTable {
 
     struct Slot {
         uint64_t number, size;
-        char data[SCHEMA_BYTES]; /* the pickled description */
+        char data[SCHEMA_BYTES]; /* the description, as JSON */
     };
 
     uint64_t count; /* of all schemas that ever were in this table; they survive the worker */
@@ -205,7 +205,7 @@ class InfoSchema {
 /* A chunk's side. */
 class InfoWriter {
   public:
-    /* `describe` returns the description of an info and its pickled bytes, or None. */
+    /* `describe` returns the description of an info and the same as JSON, or None. */
     InfoWriter(nb::object words, nb::object rows, nb::object table, uint64_t first, uint64_t count,
                nb::object describe)
         : kept_alive_{words, rows, table}, describe_(describe), count_(count),

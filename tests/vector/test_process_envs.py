@@ -195,7 +195,8 @@ def assert_same(found, expected):
         for one, other in zip(found, expected, strict=True):
             assert_same(one, other)
     else:
-        assert type(found) is type(expected) and found == expected
+        both_nan = found != found and expected != expected
+        assert type(found) is type(expected) and (found == expected or both_nan)
 
 
 def assert_same_history(makers, mode, steps, seed, **kwargs):

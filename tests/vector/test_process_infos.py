@@ -19,6 +19,7 @@ NUMBERS = {
     "rare NumPy": {"a": np.float16(0.5), "b": np.longdouble(0.1), "c": np.int8(-3)},
     "arrays": {"a": np.arange(3.0), "b": np.ones((2, 0), np.int8), "c": np.array(7), "d": np.eye(2) > 0},
     "other byte order": {"a": np.arange(3, dtype=">i4")},
+    "odd keys": {"": 1.0, "\u00e9 \ud800": 2},
     "nested": {"a": {"b": 1.0, "c": {"d": np.float32(2)}, "e": {}}, "f": 3},
 }
 OTHERS = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pickle
+import json
 from typing import Any
 
 import numpy as np
@@ -36,9 +36,9 @@ def make_info_writer(board: Segment, plan: Any) -> _core.InfoWriter:
 
 
 def describe_info(info: dict[str, Any]) -> tuple[Description, bytes] | None:
-    """The schema of an info, and the same pickled; None if it holds anything but numbers."""
+    """The schema of an info, and the same as JSON; None if it holds anything but numbers."""
     description = _describe(info, _MOST_LEVELS)
-    return None if description is None else (description, pickle.dumps(description, protocol=5))
+    return None if description is None else (description, json.dumps(description).encode())
 
 
 def _describe(info: Any, levels: int) -> Description | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pickle
+import json
 from collections.abc import Callable
 from operator import itemgetter
 from typing import Any
@@ -22,7 +22,7 @@ class InfoRows:
         self._num_envs = num_envs
         firsts = [part.start for part in parts]
         arrays = self._words, board["info_row"], board["info_table"]
-        self._reader = _core.InfoReader(*arrays, firsts, num_envs, pickle.loads)
+        self._reader = _core.InfoReader(*arrays, firsts, num_envs, json.loads)
         self.any = self._reader.any
         """Whether there is any."""
         self.batch = self._reader.batch
