@@ -208,16 +208,13 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         with _core.Operation(self._guard, "step_wait"):
             return self._step_results(*self._finish("step", timeout))
 
-    def _begin_step(self, actions: Any, into: Rows | None = None, row: int = 0) -> Call:
+    def _begin_step(self, actions: Any) -> Call:
         if self._call is not None:
             self._catch_up("step")
         call = self._step_call
         self._backend.take_actions(call, actions)
-        if into is None:
-            call.slot = slot = self._lender.take()
-            call.into, call.row = self._lender.rows(slot), 0
-        else:
-            call.into, call.row = into, row
+        call.slot = slot = self._lender.take()
+        call.into, call.row = self._lender.rows(slot), 0
         call.state, self._call = State.UNCLAIMED, call
         self._backend.post(call)
         return call
@@ -473,10 +470,12 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def _step_into(self, block: Rows, recorded: Any, t: int, actions: Any) -> dict[str, Any]:
         row = t * self.num_envs
-        call = self._begin_step(actions, block, row)
+        self._catch_up("step")
+        call = Call("step", 0, block, row)
+        self._backend.take_actions(call, actions)
         shared = self._backend.actions if call.actions is None else None
-        record(recorded, t, actions if shared is None else shared)
-        reports = self._backend.wait(call)
+        record(recorded, t, actions if shared is None else shared)  # before anything is stepped: it may raise
+        reports = self._backend.wait(self._post(call))
         self._call = None
         infos: dict[str, Any] = {}
         errors: list[Failure] = []
