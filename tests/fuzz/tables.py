@@ -15,6 +15,8 @@ import numpy as np
 from shoal.native.build import include_directory
 from shoal.native.plugin import load
 from shoal.vector import VectorEnv
+from shoal.vector.backend import Common
+from shoal.vector.native import NativeBackend
 
 MOST_BYTES = 64 << 20
 """Of one segment: a table may ask for what the machine has, and others are on it."""
@@ -43,7 +45,8 @@ def run(directory: Path, data: bytes) -> None:
     library.shoal_script_apply()
     info = load(path, {})
     assert info.observation_space is not None and info.action_space is not None
-    envs = VectorEnv(info, 1 + len(data) % 5, num_threads=1 + len(data) % 2, session=None)
+    common = Common.checked()
+    envs = VectorEnv(NativeBackend(info, 1 + len(data) % 5, common, num_threads=1 + len(data) % 2), common)
     try:
         envs.reset(seed=0)
         for _ in range(3):
