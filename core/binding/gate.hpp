@@ -71,12 +71,15 @@ class Gates {
         return found;
     }
 
-    /* What an idle worker replied. Once only: the message is not there a second time. */
+    /* What an idle worker replied; `reply` forgets it. */
+    nb::tuple peek(uint32_t worker) const {
+        const shoal_gate &gate = all_.gates[checked_worker(worker)];
+        return nb::make_tuple(gate.replied, gate.reply_bytes);
+    }
     nb::tuple reply(uint32_t worker) {
-        shoal_gate &gate = all_.gates[checked_worker(worker)];
-        const uint32_t replied = gate.replied;
-        gate.replied = 0;
-        return nb::make_tuple(replied, gate.reply_bytes);
+        nb::tuple found = peek(worker);
+        all_.gates[worker].replied = 0;
+        return found;
     }
     /* Whether any worker replied with more than its rows, and that was not taken. */
     bool replied() const {

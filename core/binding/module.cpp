@@ -236,6 +236,7 @@ NB_MODULE(_core, m) {
         .def("close", &Stepper::close)
         .def_prop_ro("finished", &Stepper::finished)
         .def("moves", &Stepper::moves)
+        .def("set_pending", &Stepper::set_pending, "kind"_a.none())
         .def_prop_ro("statistics", &Stepper::statistics);
 
     nb::class_<Flow>(m, "Flow")
@@ -272,6 +273,7 @@ NB_MODULE(_core, m) {
         .def("wait", &Gates::wait, "timeout_ns"_a, "only"_a = -1, "any_death"_a = false)
         .def_prop_ro("all_live", &Gates::all_live)
         .def("dead", &Gates::dead)
+        .def("peek", &Gates::peek, "worker"_a)
         .def("reply", &Gates::reply, "worker"_a)
         .def("times", &Gates::times, "worker"_a)
         .def("send", &Gates::send, "tickets"_a, "sent"_a, "env_ids"_a, "worker_of"_a)

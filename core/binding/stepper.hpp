@@ -62,7 +62,15 @@ class Stepper {
     nb::list fields(uint64_t env) const;
     void close();
     uint64_t finished() const { return finished_; }
-    uint64_t moves() const { return moves_; }
+    uint64_t moves() const {
+        require_none_pending();
+        return moves_;
+    }
+    /* `step_async` or the like was called (its kind), and its results were not taken yet; None: they were. */
+    void set_pending(nb::object kind) {
+        pending_ = kind;
+        is_pending_ = !kind.is_none();
+    }
     nb::dict statistics() const;
 
     /* For a Flow over the same environments. */
@@ -84,6 +92,7 @@ class Stepper {
   private:
     void require_open() const;
     void require_begun() const;
+    void require_none_pending() const;
     Slot &take_slot(bool &copied);
     void reset_slot(nb::object mask, const Slot &slot);
     bool had_ended(const uint8_t *chosen) const;
@@ -114,7 +123,7 @@ class Stepper {
     std::vector<nb::object> dtypes_; /* of action fields */
     nb::object array_type_;          /* numpy.ndarray; none: arrays are not laid out as expected */
     std::vector<nb::object> action_names_;
-    nb::object slots_object_;
+    nb::object pending_, slots_object_;
     Slots *slots_;                /* NULL: in a worker, which is told where results go */
     const Slot *shown_ = nullptr; /* while something is published: the results just written */
     std::vector<std::vector<char>> kept_observations_; /* by field; only without shoal.observe/1 */
@@ -128,7 +137,7 @@ class Stepper {
     double before_[4] = {};
     double *sums_ = nullptr; /* where a worker's parent looks for the statistics */
     bool acted_ = false;     /* actions_ are those of the step that is being published */
-    bool disabled_, whole_, any_over_ = false, began_ = false;
+    bool disabled_, whole_, any_over_ = false, began_ = false, is_pending_ = false;
 };
 
 inline Stepper::Stepper(nb::object plugin, nb::list values, uint64_t num_envs, uint32_t num_threads,
@@ -190,8 +199,14 @@ inline void Stepper::require_open() const {
         hooks_.attr("refuse")("closed");
 }
 
+inline void Stepper::require_none_pending() const {
+    if (is_pending_)
+        hooks_.attr("refuse_pending")(pending_);
+}
+
 inline void Stepper::require_begun() const {
     require_open();
+    require_none_pending();
     if (!began_ || any_over_)
         hooks_.attr("refuse")(began_ ? "over" : "not reset");
 }

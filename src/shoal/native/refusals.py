@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from gymnasium.error import ResetNeeded
+from gymnasium.error import AlreadyPendingCallError, ResetNeeded
 
 from shoal.errors import ClosedError, ShoalError
 
-__all__ = ["refuse"]
+__all__ = ["refuse", "refuse_pending"]
 
 _REFUSALS: dict[str, tuple[type[Exception], str]] = {
     "closed": (
@@ -36,6 +36,13 @@ _REFUSALS: dict[str, tuple[type[Exception], str]] = {
         "not a checkpoint of this environment with these options; pass what save_env returned",
     ),
 }
+
+
+def refuse_pending(name: str, kind: str) -> NoReturn:
+    """`name` was called while the results of an asynchronous call were not taken."""
+    raise AlreadyPendingCallError(
+        f"Calling `{name}` while waiting for a pending call to `{kind}` to complete.", kind
+    )
 
 
 def refuse(reason: str) -> NoReturn:

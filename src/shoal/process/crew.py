@@ -113,6 +113,9 @@ class Crew:
         take the bell from others and not ring it: nobody is waited for, or follows them, before."""
         self.gone: dict[int, WorkerDied] = {}
         """Workers that were buried and not replaced, even if Ctrl-C came before anybody was told."""
+        self.unheard: set[int] = set()
+        """Workers that were killed since Ctrl-C came while a message of theirs was read: what their
+        environments finished is not whole."""
         _require_descriptors(self.size)
         self._oom_counters = oom_counters()
         self._kills = oom_kills(self._oom_counters)
@@ -141,6 +144,7 @@ class Crew:
         for w in chosen:  # all of them first: while one begins to run, the next is forked
             plan = self.plans[w]
             self.gone.pop(w, None)
+            self.unheard.discard(w)
             self.board["tail"][w] = 0  # before it runs: one that is forked begins at once
             self.gates.watch(w, -1, False)
             running = start(self._context, plan.daemon, f"ShoalWorker-{w}", partial(self._inherited, w))
@@ -187,17 +191,24 @@ class Crew:
         tickets, finished = self.board["ticket"], self.board["finished"]
         return self.gates.take_finished(tickets, finished, out, start, most, int(timeout_s * 1e9))
 
-    def posted(self, until: float | None) -> list[Any]:
-        """Messages that workers sent of themselves; of one that stops within, none once the time is over."""
-        found: list[Any] = []
+    def take_posted(self, keep: Callable[[list[Any]], None], until: float | None) -> None:
+        """Has messages that workers sent of themselves kept, each as it comes.
+
+        Of a worker that stops within one, none once the time is over.
+        """
         present = [running for running in self._running if running is not None]
         if not select.select([running.channel for running in present], [], [], 0)[0]:
-            return found  # almost always: one system call for all of them
+            return  # almost always: one system call for all of them
         for running in present:
-            with contextlib.suppress(HungUp, OSError):
+            try:
                 while select.select([running.channel], [], [], 0)[0]:
-                    found += receive(running.channel, partial(_is_there, running, until))[0]
-        return found
+                    keep(receive(running.channel, partial(_is_there, running, until))[0])
+            except (HungUp, OSError):
+                continue
+            except BaseException:  # Ctrl-C: a message may be lost
+                self.unheard.add(self._running.index(running))
+                running.send_signal(signal.SIGKILL)
+                raise
 
     def ask(self, worker: int, name: str, *arguments: Any, fds: Sequence[int] = ()) -> None:
         """Posts a message to an idle worker."""
@@ -245,13 +256,14 @@ class Crew:
         return self.gates.wait(timeout_ns, -1 if only is None else only, any_death)
 
     def answer(self, worker: int, until: float | None) -> Any:
-        """The message with which a worker finished; None if there was none.
+        """The message with which a worker finished; None if there was none. `gates.reply` forgets it.
 
         HungUp if it died sending it, or stopped and the time (of time.monotonic) is over.
         """
-        kind, count = self.gates.reply(worker)
+        kind, count = self.gates.peek(worker)
         running, mail = self._running[worker], self._mails[worker]
         if kind == 0 or running is None or mail is None:
+            self.gates.reply(worker)
             return None
         try:
             return mail.take(count, partial(_is_there, running, until))

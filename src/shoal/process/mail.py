@@ -92,11 +92,17 @@ def transmit(
 
 def receive(channel: socket.socket, alive: Callable[[], bool] = lambda: True) -> tuple[Any, list[int]]:
     """What `transmit` sent."""
-    head, fds, _, _ = socket.recv_fds(channel, _LENGTH_BYTES, _MOST_FDS)
-    if len(head) < _LENGTH_BYTES:
-        raise HungUp
-    data = bytearray(int.from_bytes(head, "little"))
-    _exchange(channel, memoryview(data), alive, sending=False)
+    try:
+        head, fds, _, _ = socket.recv_fds(channel, _LENGTH_BYTES, _MOST_FDS)
+        if len(head) < _LENGTH_BYTES:
+            raise HungUp
+        data = bytearray(int.from_bytes(head, "little"))
+        _exchange(channel, memoryview(data), alive, sending=False)
+    except (HungUp, OSError):
+        raise
+    except BaseException:  # Ctrl-C between the length and the rest
+        _hang_up(channel)
+        raise
     return pickle.loads(data), fds
 
 
@@ -114,9 +120,13 @@ def _exchange(channel: socket.socket, data: memoryview, alive: Callable[[], bool
     except HungUp:
         raise
     except BaseException:  # Ctrl-C: of half a message neither side could tell where the next begins
-        with contextlib.suppress(OSError):
-            channel.shutdown(socket.SHUT_RDWR)
+        _hang_up(channel)
         raise
+
+
+def _hang_up(channel: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        channel.shutdown(socket.SHUT_RDWR)
 
 
 def _moved(channel: socket.socket, data: memoryview, sending: bool) -> int:

@@ -185,6 +185,9 @@ class Backend(Protocol):
     def parts(self) -> list[slice]:
         """The environments of each chunk."""
 
+    def set_pending(self, kind: str | None) -> None:
+        """The user is to wait for a call of this kind; None: for none."""
+
     def prepare_reset(self, call: Call) -> None:
         """Before a reset is posted: brings back workers that died."""
 

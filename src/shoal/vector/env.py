@@ -20,12 +20,12 @@ from typing import Any, NoReturn
 import gymnasium.vector
 import numpy as np
 from gymnasium import logger
-from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
+from gymnasium.error import NoAsyncCallError
 from numpy.typing import NDArray
 
 from shoal import _core
 from shoal.errors import ShoalError, WorkerDied
-from shoal.native.refusals import refuse
+from shoal.native.refusals import refuse, refuse_pending
 from shoal.process.mail import Failure
 from shoal.state.session import open_session
 from shoal.vector import arguments
@@ -159,7 +159,7 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         """Begins a reset; `reset_wait` gives its results."""
         self._require_synchronous("reset_async", "async_reset")
         with _core.Operation(self._guard, "reset_async"):
-            self._begin_reset(seed, options).state = State.PENDING
+            self._claim(self._begin_reset(seed, options))
 
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
         """The results of `reset_async`; multiprocessing.TimeoutError after `timeout` seconds."""
@@ -201,7 +201,7 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         """Begins a step; `step_wait` gives its results."""
         self._require_synchronous("step_async", "send and recv")
         with _core.Operation(self._guard, "step_async"):
-            self._begin_step(actions).state = State.PENDING
+            self._claim(self._begin_step(actions))
 
     def step_wait(self, timeout: float | None = None) -> Results:
         """The results of `step_async`; multiprocessing.TimeoutError after `timeout` seconds."""
@@ -252,20 +252,24 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
     def _finish(self, kind: str, timeout: float | None) -> tuple[Call, list[Any]]:
         """Waits for the call that was posted; everybody's reports."""
         call = self._call
-        if call is None or call.kind != kind or call.state in (State.ABANDONED, State.DONE):
+        is_own = call is not None and call.into is self._lender.rows(call.slot)  # not that of a rollout
+        if call is None or not is_own or call.kind != kind or call.state in (State.ABANDONED, State.DONE):
             raise NoAsyncCallError(f"Calling `{kind}_wait` without any prior call to `{kind}_async`.", kind)
+        self._backend.set_pending(None)
         reports = self._backend.wait(call, timeout)
         self._call = None
         return call, reports
+
+    def _claim(self, call: Call) -> None:
+        """The user is to wait for this call."""
+        call.state = State.PENDING
+        self._backend.set_pending(call.kind)
 
     def _require_ready(self, name: str) -> None:
         call = self._call
         if call is not None:
             if call.state is State.PENDING:
-                raise AlreadyPendingCallError(
-                    f"Calling `{name}` while waiting for a pending call to `{call.kind}` to complete.",
-                    call.kind,
-                )
+                refuse_pending(name, call.kind)
             if call.state is State.UNCLAIMED:
                 call.state = State.ABANDONED
             elif call.state is State.DONE:
@@ -303,7 +307,7 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
     def call_async(self, name: str, /, *args: Any, **kwargs: Any) -> None:
         """Begins a call; `call_wait` gives its results."""
         with _core.Operation(self._guard, "call_async"):
-            self._begin_call("call_async", "call", [(name, args, kwargs)]).state = State.PENDING
+            self._claim(self._begin_call("call_async", "call", [(name, args, kwargs)]))
 
     def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
         """The results of `call_async`; multiprocessing.TimeoutError after `timeout` seconds."""
@@ -439,6 +443,8 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
             self._backend.require_rollout()
             self._catch_up("rollout")
             block = self._lender.block(length, self.single_action_space)
+            dropped = weakref.finalize(block, self._backend.drop_block, block.number)
+            dropped.atexit = False
             assert block.memory is not None and block.actions is not None
             rows = length * self.num_envs
             shape = length, self.num_envs
@@ -455,6 +461,7 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
                 moves=self._count_moves,
                 guard=self._guard,
             )
+            dropped.detach()
             weakref.finalize(rollout, self._backend.drop_block, block.number).atexit = False
             return rollout
 

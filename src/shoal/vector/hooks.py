@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import ShoalError
 from shoal.native.plugin import FieldInfo
-from shoal.native.refusals import refuse
+from shoal.native.refusals import refuse, refuse_pending
 from shoal.vector.lending import Lender
 from shoal.vector.nans import require_no_nan
 
@@ -96,6 +96,9 @@ class Hooks(ActionHooks):
 
     def refuse(self, reason: str) -> NoReturn:
         refuse(reason)
+
+    def refuse_pending(self, kind: str) -> NoReturn:
+        refuse_pending("step", kind)
 
     def copied(self, value: Any) -> Any:
         """The same results in memory of their own."""

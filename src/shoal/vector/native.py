@@ -212,10 +212,20 @@ class NativeBackend:
     def parts(self) -> list[slice]:
         return [slice(0, self._num_envs)]
 
+    def set_pending(self, kind: str | None) -> None:
+        self._stepper.set_pending(kind)
+
     def prepare_reset(self, call: Call) -> None: ...
 
     def post(self, call: Call) -> None:
         """Does all of it: threads are waited for inside."""
+        try:
+            self._run(call)
+        except BaseException:
+            call.state = State.DONE  # there is nothing to wait for
+            raise
+
+    def _run(self, call: Call) -> None:
         if call.kind == "call":
             raise AttributeError(
                 f"environments written in C have no attribute {call.arguments[1][0][0]!r}; they offer "

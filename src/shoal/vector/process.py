@@ -38,7 +38,7 @@ from shoal.vector.plugin_actions import PluginActions
 from shoal.vector.repair import Repair
 from shoal.vector.reports import raise_errors, sort_reports
 from shoal.vector.sendrecv import SendRecv
-from shoal.vector.workers import NOTHING, Outcome, Workers
+from shoal.vector.workers import NOTHING, Outcome, Workers, renew
 
 __all__ = ["ProcessBackend"]
 
@@ -199,7 +199,7 @@ class ProcessBackend:
         if self.workers.is_asking:
             self.workers.catch_up()
         if self.workers.lost and name != "reset":
-            raise next(iter(self.workers.lost.values()))
+            raise renew(next(iter(self.workers.lost.values())))
 
     def take_actions(self, call: Call, actions: Any) -> None:
         if self.workers.is_asking or self.workers.lost:
@@ -220,6 +220,8 @@ class ProcessBackend:
 
     def parts(self) -> list[slice]:
         return self.workers.parts()
+
+    def set_pending(self, kind: str | None) -> None: ...
 
     def prepare_reset(self, call: Call) -> None:
         if self._disabled:
@@ -357,9 +359,9 @@ class ProcessBackend:
             if self.workers.is_asking or self.workers.lost:
                 self.require_ready("recv")
             assert self._flight is not None
-            taken, reports = self._flight.recv(env_ids, self._limits["step"])
+            taken = self._flight.recv(env_ids, self._limits["step"])
             slot = self._batches.take()
-            infos, errors = self._flight.deliver(taken, reports, self._batches.rows(slot))
+            infos, errors = self._flight.deliver(taken, self._batches.rows(slot))
             results = self._batches.results(slot, infos)
             if errors:
                 raise_errors(errors, results)

@@ -9,7 +9,7 @@ from shoal.errors import WorkerDied
 from shoal.process.worker import OBSERVATION
 from shoal.vector.exchange import Rows
 from shoal.vector.lending import copied
-from shoal.vector.workers import TRIES, Workers
+from shoal.vector.workers import TRIES, Workers, renew
 
 __all__ = ["Repair"]
 
@@ -73,7 +73,7 @@ class Repair:
                 return reports + self._workers.fault_infos(w, error)
             self.lost.update(outcome.faults)
             error = outcome.faults[w]
-        raise error
+        raise renew(error)
 
     def after_abandoned(self, faults: dict[int, WorkerDied], into: Rows, row: int) -> None:
         """Replaces workers that died in what nobody waits for."""
@@ -130,4 +130,4 @@ class Repair:
     def _raise_unless(self, replaced: bool, faults: dict[int, WorkerDied]) -> None:
         self.lost.update(faults)  # each until it is replaced: that of one may fail before the next's turn
         if faults and not replaced:
-            raise next(iter(faults.values()))
+            raise renew(next(iter(faults.values())))

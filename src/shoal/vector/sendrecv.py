@@ -110,8 +110,8 @@ class SendRecv:
         self._sent_at[ids] = time.monotonic()
         self._workers.crew.send(self._out, ids, self._worker_of)
 
-    def recv(self, env_ids: Any, limit_s: float | None) -> tuple[list[int], list[Any]]:
-        """The environments that come back, in the order of their results, and their reports."""
+    def recv(self, env_ids: Any, limit_s: float | None) -> list[int]:
+        """The environments that come back, in the order of their results. They do so in `deliver`."""
         self._limit_s = limit_s
         self._look_after(limit_s)
         out, most = self._out.copy(), self.batch  # taken or not, they are under way until all are there
@@ -136,10 +136,8 @@ class SendRecv:
         taken = self._taken(out, most, limit_s)
         if env_ids is not None:
             taken = wanted.tolist()
-        self._out[taken] = 0
-        self._start = (max(taken) + 1) % self._num_envs
         self._hear(limit_s)
-        return taken, [self._reports.pop(env, []) for env in taken]
+        return taken
 
     def _taken(self, out: NDArray[np.uint8], most: int, limit_s: float | None) -> list[int]:
         taken: list[int] = []
@@ -149,7 +147,9 @@ class SendRecv:
             taken += more
             until = None if limit_s is None else begin + limit_s
             if status == TIMEOUT:
-                self._keep(self._workers.crew.posted(until))  # a worker may wait for room to say something
+                self._workers.crew.take_posted(
+                    self._keep, until
+                )  # a worker may wait for room to say something
             if status == DIED:
                 self._bury(self._workers.crew.gates.dead(), None)
             elif len(taken) < most and until is not None and time.monotonic() >= until:
@@ -159,17 +159,18 @@ class SendRecv:
     def _hear(self, limit_s: float | None) -> None:
         """Takes what workers said. One may be stopped within it: that one is looked for next time."""
         until = None if limit_s is None else time.monotonic() + limit_s
-        self._keep(self._workers.crew.posted(until))
+        self._workers.crew.take_posted(self._keep, until)
         if until is not None and time.monotonic() >= until:
             self._next_look = 0.0
 
     def _look_after(self, limit_s: float | None) -> None:
         """Buries who is dead, or was given too much time, though nobody waits for it just now."""
-        now = time.monotonic()
+        now, crew = time.monotonic(), self._workers.crew
+        if crew.unheard:
+            self._bury([w for w in crew.unheard if crew.present(w)], None)
         if now < self._next_look:
             return
         self._next_look = now + _SLICE_S
-        crew = self._workers.crew
         unfinished = self._unfinished(self._out)
         self._bury([w for w in unfinished if crew.present(w) and not crew.alive(w)], None)
         if limit_s is not None:
@@ -197,6 +198,8 @@ class SendRecv:
         part = self._workers.parts()[w]
         envs = range(part.start, part.stop)
         whole = [env for env in envs if self._out[env] and board["ticket"][env] == board["finished"][env]]
+        if w in self._workers.crew.unheard:
+            whole = []
         kept = {env: self._row(env) for env in whole}
         self._keep(self._workers.take_infos(whole))
         board["finished"][part] = board["ticket"][part]  # or the next worker would step for these
@@ -225,10 +228,10 @@ class SendRecv:
                 raise ShoalError(
                     f"worker {w} has {'not answered' if crew.alive(w) else 'died'}; recv() says more"
                 )
-            self._keep(crew.posted(None if limit_s is None else begin + limit_s))
+            crew.take_posted(self._keep, None if limit_s is None else begin + limit_s)
             guard.require_not_closing()
             time.sleep(min(0.001, waited + 2e-5))
-        self._keep(crew.posted(None))  # or its answer would be taken for this
+        crew.take_posted(self._keep, None)  # or its answer would be taken for this
 
     def abandon(self, limit_s: float | None) -> None:
         """After a death that was raised: waits for what the other workers are at, and forgets it."""
@@ -260,11 +263,10 @@ class SendRecv:
             else:
                 self._reports.setdefault(report[0], []).append(report)
 
-    def deliver(
-        self, taken: Sequence[int], reports: list[Any], into: Rows
-    ) -> tuple[dict[str, Any], list[Failure]]:
+    def deliver(self, taken: Sequence[int], into: Rows) -> tuple[dict[str, Any], list[Failure]]:
         """Gathers the results into a slot; infos by position in the batch, `env_id` among them; errors."""
         into.gather(self._state, taken)
+        reports = [self._reports.get(env, []) for env in taken]
         infos: dict[str, Any] = {}
         errors: list[Failure] = []
         rows = self._workers.infos
@@ -272,4 +274,8 @@ class SendRecv:
             placed = [(position, kind, what) for position, own in enumerate(reports) for _, kind, what in own]
             infos, errors = sort_reports(placed, [], self._infos._add_info, rows, list(taken))
         infos["env_id"] = np.array(taken, np.int64)
+        for env in taken:  # last: Ctrl-C before this leaves them for the next recv
+            self._reports.pop(env, None)
+            self._out[env] = 0
+        self._start = (max(taken) + 1) % self._num_envs
         return infos, errors

@@ -34,7 +34,7 @@ from shoal.vector.infos import InfoRows
 from shoal.vector.plans import Division
 from shoal.vector.plugin_actions import PluginActions
 
-__all__ = ["NOTHING", "TRIES", "Outcome", "Workers"]
+__all__ = ["NOTHING", "TRIES", "Outcome", "Workers", "renew"]
 
 _SLOW_S = 60.0
 _DESCRIPTORS_AT_ONCE = 64  # the kernel takes some 250 with one message
@@ -56,6 +56,11 @@ class Outcome:
 
 NOTHING = Outcome()
 """All has gone well, and nobody has anything to say."""
+
+
+def renew(error: WorkerDied) -> WorkerDied:
+    """The same error to raise. One that was raised keeps its frames, and through them the environments."""
+    return type(error)(*error.args, **vars(error))
 
 
 class _Local:
@@ -164,7 +169,11 @@ class Workers:
         self._blocks[number] = (Segment.from_fileno(reopen(segment.fileno(), True)), rows, ahead)
         if self._bound is None:
             return  # `bind` tells of it
-        self._tell_all("slot", number, rows, ahead, fds=[segment.fileno()])
+        try:
+            self._tell_all("slot", number, rows, ahead, fds=[segment.fileno()])
+        except BaseException:
+            self.drop_block(number)
+            raise
         if self.local is not None:
             self.local.add_slot(segment, number, rows, ahead)
 
@@ -202,7 +211,7 @@ class Workers:
             self.crew.bury(w)
         self.lost.update(self.crew.gone)
         self._guard.require_not_closing()  # which forgets deaths
-        raise next(iter(self.lost.values()))
+        raise renew(next(iter(self.lost.values())))
 
     @property
     def _local_first(self) -> int:
@@ -310,7 +319,7 @@ class Workers:
     def _checked(self, outcome: Outcome) -> Outcome:
         self.lost.update(outcome.faults)
         for error in outcome.faults.values():
-            raise error
+            raise renew(error)
         for answer in outcome.answers.values():
             if isinstance(answer, Failure):
                 raise answer.exception()
@@ -385,6 +394,7 @@ class Workers:
                     continue
                 if answer is not None:
                     outcome.answers[w] = answer
+                    crew.gates.reply(w)  # only now: Ctrl-C before this finds it there again
 
     def _warn_slow(self, waited: float) -> None:
         self._slow_warned = True
@@ -434,7 +444,7 @@ class Workers:
             if again is None:
                 return reports
             error = again
-        raise error
+        raise renew(error)
 
     def _replaced(
         self, w: int, slot: int, row: int, limit_s: float | None
