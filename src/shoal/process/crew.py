@@ -196,17 +196,21 @@ class Crew:
 
         Of a worker that stops within one, none once the time is over.
         """
-        present = [running for running in self._running if running is not None]
-        if not select.select([running.channel for running in present], [], [], 0)[0]:
+        present = {
+            w: running
+            for w, running in enumerate(self._running)
+            if running is not None and w not in self.unheard and running.channel.fileno() >= 0
+        }
+        if not select.select([running.channel for running in present.values()], [], [], 0)[0]:
             return  # almost always: one system call for all of them
-        for running in present:
+        for w, running in present.items():
             try:
                 while select.select([running.channel], [], [], 0)[0]:
                     keep(receive(running.channel, partial(_is_there, running, until))[0])
             except (HungUp, OSError):
                 continue
             except BaseException:  # Ctrl-C: a message may be lost
-                self.unheard.add(self._running.index(running))
+                self.unheard.add(w)
                 running.send_signal(signal.SIGKILL)
                 raise
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -101,6 +100,8 @@ class SendRecv:
             twice = ids[self._out[ids] != 0].tolist()
             raise ShoalError(f"environments {twice} were sent that are under way already; recv() them first")
         self._actions.take_some(actions, ids.tolist())
+        for env in ids.tolist() if self._reports else ():
+            self._reports.pop(env, None)  # of the step before
         lost = [env for env in ids.tolist() if env in self._faulted] if self._faulted else []
         for env in lost:  # its worker was replaced since: this comes back at once, and says so
             self._out[env] = 1
@@ -263,7 +264,7 @@ class SendRecv:
             else:
                 self._reports.setdefault(report[0], []).append(report)
 
-    def deliver(self, taken: Sequence[int], into: Rows) -> tuple[dict[str, Any], list[Failure]]:
+    def deliver(self, taken: list[int], into: Rows) -> tuple[dict[str, Any], list[Failure]]:
         """Gathers the results into a slot; infos by position in the batch, `env_id` among them; errors."""
         into.gather(self._state, taken)
         reports = [self._reports.get(env, []) for env in taken]
@@ -274,8 +275,6 @@ class SendRecv:
             placed = [(position, kind, what) for position, own in enumerate(reports) for _, kind, what in own]
             infos, errors = sort_reports(placed, [], self._infos._add_info, rows, list(taken))
         infos["env_id"] = np.array(taken, np.int64)
-        for env in taken:  # last: Ctrl-C before this leaves them for the next recv
-            self._reports.pop(env, None)
-            self._out[env] = 0
         self._start = (max(taken) + 1) % self._num_envs
+        self._out[taken] = 0  # last, and at once: Ctrl-C before this leaves them for the next recv
         return infos, errors
