@@ -236,6 +236,10 @@ class SendRecv:
 
     def abandon(self, limit_s: float | None) -> None:
         """After a death that was raised: waits for what the other workers are at, and forgets it."""
+        crew = self._workers.crew
+        for w, part in enumerate(self._workers.parts()):
+            if not crew.present(w):  # Ctrl-C may have come before its environments were seen to
+                crew.board["finished"][part] = crew.board["ticket"][part]
         while True:
             with contextlib.suppress(WorkerDied):  # whom it lost, the reset brings back
                 self._taken(self._out.copy(), self.under_way, limit_s)
