@@ -169,6 +169,10 @@ class SendRecv:
         now, crew = time.monotonic(), self._workers.crew
         if crew.unheard:
             self._bury([w for w in crew.unheard if crew.present(w)], None)
+        if crew.gone:  # Ctrl-C came after they were buried
+            for w in crew.unheard | set(self._unfinished(self._out)):
+                if w in crew.gone:
+                    self._replace(w, crew.gone[w])
         if now < self._next_look:
             return
         self._next_look = now + _SLICE_S
