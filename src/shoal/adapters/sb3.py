@@ -25,7 +25,6 @@ from stable_baselines3.common import vec_env
 from shoal.adapters.addressed import make_addressed
 from shoal.native.plugin import bundled, load
 from shoal.vector import ProcessVectorEnv, VectorEnv, arguments, make_vec
-from shoal.vector.plans import PluginEnvs
 
 __all__ = ["VecEnv", "make"]
 
@@ -176,7 +175,7 @@ class VecEnv(vec_env.VecEnv):
         self.envs: Any = envs
         self._actions: Any = None
         self._pending = False
-        self._in_c = isinstance(envs, VectorEnv) or isinstance(envs.env_fns, PluginEnvs)
+        self._in_c = envs.is_in_c
         super().__init__(envs.num_envs, envs.single_observation_space, envs.single_action_space)
 
     def __repr__(self) -> str:

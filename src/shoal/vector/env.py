@@ -94,6 +94,8 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         self.num_worlds, self.agents_per_env = facts.num_worlds, facts.agents
         self.num_envs = facts.num_worlds * facts.agents
         self.num_workers = facts.workers
+        self.is_in_c = info is not None
+        """Whether the environments are plug-ins written in C."""
         self.options = {} if info is None else dict(info.options)
         self.metadata = {**facts.metadata, "autoreset_mode": self.autoreset_mode}
         self.render_mode = facts.render_mode
