@@ -126,7 +126,7 @@ def test_every_call_raises_the_death_again_until_reset_brings_the_worker_back(ma
     ):
         with pytest.raises(WorkerDied) as again:
             call()
-        assert again.value is error
+        assert (str(again.value), vars(again.value)) == (str(error), vars(error))
     observation, _ = envs.reset(seed=0)
     assert observation[:, 1].tolist()[2:] == before[:, 1].tolist()[2:]  # the others are who they were
     assert observation[:, 1].tolist()[:2] != before[:, 1].tolist()[:2]

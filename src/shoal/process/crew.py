@@ -259,9 +259,10 @@ class Crew:
         timeout_ns = _FOREVER_NS if timeout_s is None else max(0, int(timeout_s * 1e9))
         return self.gates.wait(timeout_ns, -1 if only is None else only, any_death)
 
-    def answer(self, worker: int, until: float | None) -> Any:
-        """The message with which a worker finished; None if there was none. `gates.reply` forgets it.
+    def answer(self, worker: int, until: float | None, *, forget: bool = True) -> Any:
+        """The message with which a worker finished, once; None if there was none.
 
+        Without `forget`, `gates.reply` is to be called when the message is safe from Ctrl-C.
         HungUp if it died sending it, or stopped and the time (of time.monotonic) is over.
         """
         kind, count = self.gates.peek(worker)
@@ -270,7 +271,10 @@ class Crew:
             self.gates.reply(worker)
             return None
         try:
-            return mail.take(count, partial(_is_there, running, until))
+            message = mail.take(count, partial(_is_there, running, until))
+            if forget:
+                self.gates.reply(worker)
+            return message
         except HungUp:
             raise
         except BaseException:  # Ctrl-C: the rest of a long message would be taken for the next one

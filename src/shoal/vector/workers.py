@@ -387,7 +387,7 @@ class Workers:
             until = None if limit_s is None else begin + limit_s
             for w in range(crew.size) if only is None else [only]:
                 try:
-                    answer = crew.answer(w, until)
+                    answer = crew.answer(w, until, forget=False)
                 except HungUp:
                     late = until is not None and time.monotonic() >= until
                     outcome.faults[w] = crew.bury(w, limit_s if late else None)
