@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import mmap
 import subprocess
 import sys
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 
 from shoal.chaos import soak
 from shoal.chaos.chart import drawn
-from shoal.chaos.soak import Sample, judged
+from shoal.chaos.soak import Sample, count_mappings, judged
 
 FLAT = [Sample(float(n), 7, 300, 1, 0, 50.0 + n % 3 * 0.1, 47.0) for n in range(30)]
 
@@ -29,6 +31,20 @@ def test_what_grows_is_not(name):
     step = 0.5 if name.endswith("mb") else 0.1  # of a descriptor: one in ten cycles
     grown = [replace(one, **{name: int(getattr(one, name) + step * n)}) for n, one in enumerate(FLAT)]
     assert name in judged(grown)
+
+
+def test_only_mappings_of_files_and_shared_memory_are_counted(tmp_path):
+    file = tmp_path / "a file with spaces"
+    file.write_bytes(bytes(4096))
+    before = count_mappings(Path("/proc/self/maps").read_text())
+    with file.open("rb") as opened:
+        private = [mmap.mmap(-1, 4096, flags=mmap.MAP_PRIVATE) for _ in range(3)]
+        assert count_mappings(Path("/proc/self/maps").read_text()) == before
+        shared = mmap.mmap(-1, 4096)
+        mapped = mmap.mmap(opened.fileno(), 4096, access=mmap.ACCESS_READ)
+        assert count_mappings(Path("/proc/self/maps").read_text()) == before + 2
+    for one in (*private, shared, mapped):
+        one.close()
 
 
 def test_a_short_soak_is_too_little_to_judge():
