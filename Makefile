@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 NATIVE := CMakeLists.txt pyproject.toml $(wildcard core/*.[ch] core/binding/* include/shoal/*.h include/shoal/ext/*.h include/shoal/compat/puffer/*.[ch] include/shoal/compat/puffer/*/*.h envs/*.h envs/*/*.[ch])
-C_FILES := $(wildcard core/*.[ch] core/binding/* include/shoal/*.h include/shoal/ext/*.h include/shoal/compat/puffer/*.[ch] include/shoal/compat/puffer/*/*.h tests/puffer/ocean/*/*.[ch] envs/*.h envs/*/*.[ch] tests/core/*.[ch] tests/core/plugins/*.c tests/abi/*.[ch]* tests/native/plugins/*.c tests/check/plugins/*.c src/shoal/native/template.c src/shoal/bench/c/*.c examples/*.c tests/faults/*.c tests/fuzz/*.c)
+C_FILES := $(wildcard core/*.[ch] core/binding/* include/shoal/*.h include/shoal/ext/*.h include/shoal/compat/puffer/*.[ch] include/shoal/compat/puffer/*/*.h tests/puffer/ocean/*/*.[ch] envs/*.h envs/*/*.[ch] tests/core/*.[ch] tests/core/plugins/*.c tests/abi/*.[ch]* tests/native/plugins/*.c tests/check/plugins/*.c src/shoal/native/template.c lab/src/shoal_lab/bench/c/*.c examples/*.c tests/faults/*.c tests/fuzz/*.c)
 BUILD_NEEDS := "scikit-build-core>=0.11" "nanobind>=3,<4" "cmake>=3.18" ninja
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
 INSTALL := $(PIP) install --no-build-isolation --config-settings=cmake.define.SHOAL_WERROR=ON --editable
@@ -64,19 +64,19 @@ stress: $(VENV)/.ready
 	tests/fuzz/asan.sh $(BIN)/python -m tests.vector.stress --seconds $(SECONDS) --seed $(SEED)
 	SANITIZE=thread TESTS=tests/core/test_guard.c GUARD_SECONDS=$(SECONDS) tests/core/run.sh
 
-bench: $(VENV)/.installed
-	@$(BIN)/python benchmarks/spaces.py
-	@$(BIN)/python benchmarks/native.py $(ARGS)
+bench: $(VENV)/.lab
+	@$(BIN)/python lab/benchmarks/spaces.py
+	@$(BIN)/python lab/benchmarks/native.py $(ARGS)
 	@$(BIN)/shoal bench sweep --only threads
 
 # Every fault, in full: 10,000 workers, 100,000 ring writers and 1,000 trainers killed; hours on two cores. What was
 # run is kept in build/chaos and not run again, so it can be stopped and taken up: make chaos ARGS="--minutes 30"
-chaos: $(VENV)/.installed
+chaos: $(VENV)/.lab
 	@mkdir -p build/chaos
 	@nice -n 10 $(BIN)/shoal chaos --kills 10000 --seed 1 --record build/chaos/seed-1.jsonl $(ARGS)
 
 # An hour of make, step, kill, attach and close: make soak ARGS="--chart soak.svg"
-soak: $(VENV)/.installed
+soak: $(VENV)/.lab
 	@nice -n 10 $(BIN)/shoal chaos --soak 60 $(ARGS)
 
 # The documentation as a site of plain files, build/docs/index.html. A broken link fails it.
@@ -85,8 +85,8 @@ docs: $(VENV)/.installed
 	@$(BIN)/python docs/site/build.py build/docs
 
 # Does it still learn? PPO and DQN on CartPole for some seeds; each must reach a return within a number of steps.
-learn: $(VENV)/.installed
-	@$(BIN)/python benchmarks/learn.py $(ARGS)
+learn: $(VENV)/.lab
+	@$(BIN)/python lab/benchmarks/learn.py $(ARGS)
 
 # Gymnasium's own tests, from a checkout of it, against Shoal's functions and ProcessVectorEnv under every start
 # method: make test-gymnasium GYMNASIUM=../Gymnasium
@@ -149,9 +149,9 @@ test-cluster: .venv-adapters/cluster/.made $(VENV)/.wheel
 	    pytest-timeout hypothesis
 	@touch $@
 
-$(VENV)/.wheel: $(VENV)/.build-needs $(NATIVE) $(shell find src -name '*.py')
+$(VENV)/.wheel: $(VENV)/.build-needs $(NATIVE) lab/pyproject.toml $(shell find src lab/src -name '*.py')
 	@rm -rf build/wheel
-	@$(PIP) wheel --no-build-isolation --no-deps --wheel-dir build/wheel .
+	@$(PIP) wheel --no-build-isolation --no-deps --wheel-dir build/wheel . ./lab
 	@touch $@
 
 # The CPU build, for the tests that hand memory to torch; they are skipped without it.
@@ -182,8 +182,14 @@ $(VENV)/.installed: $(VENV)/.build-needs $(NATIVE)
 	@$(INSTALL) '.[cli]'
 	@touch $@
 
-# The same with the tools of developers. It does for .installed too, so one build serves both.
-$(VENV)/.ready: $(VENV)/.build-needs $(NATIVE)
+# The commands `shoal bench` and `shoal chaos`.
+$(VENV)/.lab: $(VENV)/.installed lab/pyproject.toml
+	@$(INSTALL) ./lab
+	@touch $@
+
+# The same with the tools of developers. It does for .installed and .lab too, so one build serves all.
+$(VENV)/.ready: $(VENV)/.build-needs $(NATIVE) lab/pyproject.toml
 	@echo "building shoal, installing test tools"
 	@$(INSTALL) '.[cli,dev]'
-	@touch $(VENV)/.installed $@
+	@$(INSTALL) ./lab
+	@touch $(VENV)/.installed $(VENV)/.lab $@

@@ -84,3 +84,23 @@ def test_a_bad_count_is_refused_by_name(number, capsys):
         main(["demo", "--num-envs", number])
     assert stopped.value.code == 2
     assert "--num-envs" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["bench", "chaos"])
+def test_a_command_of_shoal_lab_says_how_to_install_it_where_it_is_missing(command, capsys, monkeypatch):
+    monkeypatch.setattr(cli.metadata, "entry_points", lambda **_: ())
+    assert main([command, "--kills", "3"]) == 2
+    said = capsys.readouterr().err
+    assert f"`shoal {command}` comes with the package shoal-lab" in said and "pip install ./lab" in said
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--help"])
+    assert ended.value.code == 0
+    assert "shoal-lab" in capsys.readouterr().out
+
+
+def test_help_lists_the_commands_of_shoal_lab_without_loading_it(capsys, monkeypatch):
+    monkeypatch.setattr(cli.metadata, "entry_points", None)  # a call would raise TypeError
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    said = capsys.readouterr().out
+    assert "bench" in said and "chaos" in said

@@ -12,8 +12,8 @@ PACKAGE = Path(shoal.__file__).parent
 
 # Lowest first. A module may import from its own part and from parts on a lower line.
 LAYERS = [
-    {"_core", "errors"},
-    {"memory"},
+    {"_core", "argument_types", "errors"},
+    {"draw", "memory"},
     {"spaces"},
     {"state"},
     {"native"},
@@ -21,7 +21,7 @@ LAYERS = [
     {"vector", "replay"},
     {"learner", "dashboard"},
     {"cluster"},
-    {"adapters", "bench", "chaos", "check", "demo", "doctor", "reference", "torch", "viewer"},
+    {"adapters", "check", "demo", "doctor", "reference", "torch", "viewer"},
     {"__init__"},
     {"cli"},
     {"__main__"},
@@ -90,3 +90,11 @@ def binding_includes(name: str) -> set[str]:
 @pytest.mark.parametrize("name", ["given.hpp", "ring.hpp", "steps.hpp", "weights.hpp"])
 def test_replay_headers_include_nothing_of_workers_or_environments(name):
     assert binding_includes(name) <= {"given.hpp", "python.hpp", "ring.hpp"}
+
+
+def test_shoal_imports_nothing_of_shoal_lab():
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert not [name for name in names if name.split(".")[0] == "shoal_lab"], path

@@ -32,6 +32,12 @@ def test_the_version_is_said_in_one_place():
     assert shoal.__version__ == importlib.metadata.version("shoal") == said
 
 
+def test_shoal_lab_has_the_version_of_shoal_and_needs_that_very_one():
+    lab = (PYPROJECT.parent / "lab" / "pyproject.toml").read_text()
+    assert re.search(r'^version = "(.+)"$', lab, re.MULTILINE)[1] == shoal.__version__
+    assert f'"shoal=={shoal.__version__}"' in lab
+
+
 def test_importing_shoal_brings_little_beyond_numpy_and_gymnasium(tmp_path):
     """Each of these takes milliseconds to import, and few programs need one."""
     source = """

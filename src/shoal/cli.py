@@ -6,10 +6,11 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from importlib import metadata
 from pathlib import Path
 
 from shoal import __version__
-from shoal.chaos.command import add_arguments as add_chaos_arguments
+from shoal.argument_types import png, port, positive, seconds, whole
 from shoal.errors import ShoalError
 from shoal.memory import list_names
 from shoal.memory.limits import format_bytes
@@ -17,11 +18,18 @@ from shoal.memory.names import reap
 
 __all__ = ["main"]
 
+_LAB = {
+    "bench": "measure Shoal, its peers and the limits of this machine",
+    "chaos": "kill, stop and starve Shoal's processes and check what they promise",
+}
+"""Commands of shoal-lab, a distribution of its own."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs `shoal ARGV...`; returns the exit status."""
     parser = argparse.ArgumentParser(prog="shoal", description="The data plane of reinforcement learning.")
     parser.add_argument("--version", action="version", version=f"shoal {__version__}")
+    given = list(sys.argv[1:] if argv is None else argv)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
 
     _add_demo(commands)
@@ -66,21 +74,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     check.set_defaults(run=_check)
 
-    _add_bench(commands)
     _add_viewer(commands)
 
-    chaos = commands.add_parser(
-        "chaos",
-        help="kill, stop and starve Shoal's processes and check what they promise",
-        description="Kills, stops, hangs and starves the processes of a small workload, at random and at "
-        "named points, and checks after each fault that nothing was lost, torn, leaked or hung. Exit status "
-        "0: every promise held.",
-    )
-    add_chaos_arguments(chaos)
-    chaos.set_defaults(run=_chaos)
+    _add_lab(commands, given)
 
-    args = parser.parse_args(argv)
-    args.argv = list(sys.argv[1:] if argv is None else argv)
+    args, unknown = parser.parse_known_args(given)
+    if unknown and getattr(args, "run", None) is not _refuse_lab:  # whose options are not known
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    args.argv = given
     if args.command is None:
         parser.print_help(sys.stderr)
         return 2
@@ -104,26 +105,26 @@ def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         default="CartPole-v1",
         help="bundled, or any Gymnasium id with observations of shape (n,) (default: %(default)s)",
     )
-    demo.add_argument("--num-envs", type=_positive, default=64, metavar="N", help="(default: %(default)s)")
+    demo.add_argument("--num-envs", type=positive, default=64, metavar="N", help="(default: %(default)s)")
     demo.add_argument(
         "--num-workers",
-        type=_positive,
+        type=positive,
         metavar="N",
         help="step in N worker processes (default: environments in C on threads, others in one per core)",
     )
-    demo.add_argument("--seed", type=_whole, default=0, metavar="K", help="(default: %(default)s)")
+    demo.add_argument("--seed", type=whole, default=0, metavar="K", help="(default: %(default)s)")
     demo.add_argument(
         "--steps",
-        type=_positive,
+        type=positive,
         default=1_000_000,
         metavar="N",
         help="end after so many, solved or not (default: %(default)s)",
     )
-    demo.add_argument("--seconds", type=_seconds, help="end after so many, solved or not")
+    demo.add_argument("--seconds", type=seconds, help="end after so many, solved or not")
     demo.add_argument("--watch", action="store_true", help="show it in a web page (`shoal watch`)")
     demo.add_argument(
         "--cluster",
-        type=_positive,
+        type=positive,
         nargs="?",
         const=2,
         metavar="NODES",
@@ -133,48 +134,34 @@ def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     demo.set_defaults(run=_demo)
 
 
-def _add_bench(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    bench = commands.add_parser("bench", help="measure Shoal, its peers and the limits of this machine")
-    bench.add_argument(
-        "suites",
-        nargs="*",
-        metavar="SUITE",
-        help="native, process, replay, startup, memory (default: these, quickly); or sweep: how cost grows",
+def _add_lab(commands: argparse._SubParsersAction[argparse.ArgumentParser], given: Sequence[str]) -> None:
+    """Adds the commands of shoal-lab. The arguments of the one that was given come from its entry point."""
+    chosen = next((word for word in given if not word.startswith("-")), None)
+    for name, summary in _LAB.items():
+        if name != chosen:
+            commands.add_parser(name, help=summary)
+            continue
+        found = metadata.entry_points(group="shoal.commands", name=name)
+        if not found:
+            parser = commands.add_parser(name, help=summary, description=_lab_is_missing(name))
+            parser.set_defaults(run=_refuse_lab)
+            continue
+        command = next(iter(found)).load()
+        parser = commands.add_parser(name, help=summary, description=command.DESCRIPTION)
+        command.add_arguments(parser)
+        parser.set_defaults(run=command.run)
+
+
+def _lab_is_missing(name: str) -> str:
+    return (
+        f"`shoal {name}` comes with the package shoal-lab, which is not installed. Install it with "
+        "`pip install shoal-lab`, or with `pip install ./lab` in a checkout of Shoal."
     )
-    bench.add_argument(
-        "--against",
-        metavar="PEERS",
-        help="of gymnasium,envpool,pufferlib,sb3,tianshou,torchrl,cpprb (default: those that are installed)",
-    )
-    bench.add_argument(
-        "--python", action="append", default=[], metavar="NAME=PATH", help="a Python that has this peer"
-    )
-    bench.add_argument(
-        "--install",
-        action="store_true",
-        help="put peers into virtual environments of their own, in the cache",
-    )
-    bench.add_argument("--envs", type=_positive, nargs="+", metavar="N", help="numbers of environments")
-    bench.add_argument("--full", action="store_true", help="longer turns and more cases: some minutes")
-    bench.add_argument(
-        "--smoke",
-        action="store_true",
-        help="only check that the benchmarks run: every suite and every sweep with one call of each rival, "
-        "in some seconds; the numbers mean nothing",
-    )
-    bench.add_argument(
-        "--mine", metavar="MODULE:FACTORY", help="measure your environment in every backend, and advise"
-    )
-    bench.add_argument(
-        "--only", nargs="+", metavar="SWEEP", help="of sweep: envs, bytes, threads, workers, replay"
-    )
-    bench.add_argument(
-        "--seconds", type=_seconds, default=60.0, help="of sweep: time for each (default: %(default)g)"
-    )
-    bench.add_argument("--json", metavar="FILE", help="write all numbers there")
-    bench.add_argument("--plot", metavar="FILE", help="draw them there: .svg or .png")
-    bench.add_argument("--quiet", action="store_true", help="no progress")
-    bench.set_defaults(run=_bench)
+
+
+def _refuse_lab(args: argparse.Namespace) -> int:
+    print(f"shoal {args.command}: {_lab_is_missing(args.command)}", file=sys.stderr)
+    return 2
 
 
 def _add_viewer(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -184,15 +171,15 @@ def _add_viewer(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
     watch = commands.add_parser("watch", parents=[session], help="show a running session in a web page")
     watch.add_argument("--host", default="127.0.0.1", help="listen on another address (default: %(default)s)")
-    watch.add_argument("--port", type=_port, default=0, help="(default: any that is free)")
+    watch.add_argument("--port", type=port, default=0, help="(default: any that is free)")
     watch.add_argument("--no-browser", action="store_true", help="print the link, open nothing")
     watch.add_argument(
-        "--png", type=_png, metavar="FILE", help="no page: write a picture of one environment and end"
+        "--png", type=png, metavar="FILE", help="no page: write a picture of one environment and end"
     )
-    watch.add_argument("--env", type=_whole, default=0, metavar="K", help="of --png (default: %(default)s)")
+    watch.add_argument("--env", type=whole, default=0, metavar="K", help="of --png (default: %(default)s)")
     watch.add_argument(
         "--timeout",
-        type=_seconds,
+        type=seconds,
         default=5.0,
         metavar="SECONDS",
         help="how long --png waits for a step of it (default: %(default)g)",
@@ -205,48 +192,14 @@ def _add_viewer(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
     top = commands.add_parser("top", parents=[session], help="show a running session's counters, live")
     top.add_argument(
-        "--env", type=_whole, action="append", metavar="K", help="show its tick too; may be repeated"
+        "--env", type=whole, action="append", metavar="K", help="show its tick too; may be repeated"
     )
-    top.add_argument("--seconds", type=_seconds, help="how long (default: until the run ends)")
+    top.add_argument("--seconds", type=seconds, help="how long (default: until the run ends)")
     top.set_defaults(run=_top)
 
     metrics = commands.add_parser("metrics", help="print sessions for Prometheus")
     metrics.add_argument("name", nargs="?", help="a session (default: all that live)")
     metrics.set_defaults(run=_metrics)
-
-
-def _whole(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 0, got {text!r}")
-    return int(text)
-
-
-def _port(text: str) -> int:
-    if not text.isdecimal() or int(text) > 65535:
-        raise argparse.ArgumentTypeError(f"must be a number from 0 to 65535, got {text!r}")
-    return int(text)
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
-    return int(text)
-
-
-def _png(text: str) -> str:
-    if not text.lower().endswith(".png"):
-        raise argparse.ArgumentTypeError(f"must be the name of a .png file, got {text!r}")
-    return text
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 1e9:
-        raise argparse.ArgumentTypeError(f"must be a number of seconds above 0, got {text!r}")
-    return value
 
 
 def _demo(args: argparse.Namespace) -> int:
@@ -311,18 +264,6 @@ def _check(args: argparse.Namespace) -> int:
     from shoal import check
 
     return check.run(args.env, dict(args.option), asan=args.asan)
-
-
-def _chaos(args: argparse.Namespace) -> int:
-    from shoal.chaos import command
-
-    return command.run(args)
-
-
-def _bench(args: argparse.Namespace) -> int:
-    from shoal.bench import command
-
-    return command.run(args)
 
 
 def _watch(args: argparse.Namespace) -> int:

@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from shoal.draw import Pixels, mask_of, rgb
 from shoal.state import write_png
-from shoal.state.font import mask_of
-from shoal.state.painting import Pixels, rgb
 
 __all__ = ["Progress", "curve", "live", "percent", "short", "write_curve"]
 

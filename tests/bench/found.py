@@ -1,6 +1,6 @@
 """Results as a run would find them, without a run."""
 
-from shoal.bench.results import Case, Point, Row, Sweep
+from shoal_lab.bench.results import Case, Point, Row, Sweep
 
 
 def case(**changes):

@@ -5,9 +5,9 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from shoal.bench import charts, drawing
-from shoal.bench.drawing import Box, Line, Picture, Text
-from shoal.bench.results import Point, Row, Sweep
+from shoal_lab.bench import charts, drawing
+from shoal_lab.bench.drawing import Box, Line, Picture, Text
+from shoal_lab.bench.results import Point, Row, Sweep
 from tests.bench.found import case, sweep
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -7,12 +7,12 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from shoal.bench import command, sweep
-from shoal.bench.compile import SOURCES, compiled
-from shoal.bench.measure import Bench, Gone, Pace, Planned, Rival
-from shoal.bench.suites import startup
 from shoal.cli import main
 from shoal.errors import BuildError
+from shoal_lab.bench import command, sweep
+from shoal_lab.bench.compile import SOURCES, compiled
+from shoal_lab.bench.measure import Bench, Gone, Pace, Planned, Rival
+from shoal_lab.bench.suites import startup
 from tests.bench import found
 
 

@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from shoal.bench import command, measure, sweep
-from shoal.bench.compile import SOURCES
-from shoal.bench.interpreter import PeerError
-from shoal.bench.measure import Bench, Pace, Planned, Rival, naming
-from shoal.bench.suites import memory, process, startup
 from shoal.cli import main
 from shoal.errors import BuildError
+from shoal_lab.bench import command, measure, sweep
+from shoal_lab.bench.compile import SOURCES
+from shoal_lab.bench.interpreter import PeerError
+from shoal_lab.bench.measure import Bench, Pace, Planned, Rival, naming
+from shoal_lab.bench.suites import memory, process, startup
 from tests.bench import found
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shoal.bench.interleave import Timing, calls_for, interleave, interleave_bursts
+from shoal_lab.bench.interleave import Timing, calls_for, interleave, interleave_bursts
 
 
 class Guard:

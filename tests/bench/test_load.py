@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from shoal.bench.load import Others, Ticks, Watch, pss_bytes
+from shoal_lab.bench.load import Others, Ticks, Watch, pss_bytes
 
 SECOND = os.sysconf("SC_CLK_TCK")
 

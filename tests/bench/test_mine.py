@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shoal.bench import mine
-from shoal.bench.measure import Bench, Pace
-from shoal.bench.results import Row
 from shoal.errors import ShoalError
+from shoal_lab.bench import mine
+from shoal_lab.bench.measure import Bench, Pace
+from shoal_lab.bench.results import Row
 from tests.bench import toys_of_mine
 from tests.bench.found import case
 
@@ -21,7 +21,7 @@ def test_a_factory_is_found_by_its_module_and_name():
 
 
 def test_a_module_beside_the_user_is_found(tmp_path, monkeypatch):
-    (tmp_path / "beside_me.py").write_text("from shoal.bench.toys import Still as make\n")
+    (tmp_path / "beside_me.py").write_text("from shoal_lab.bench.toys import Still as make\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", ["/usr/lib/nothing"] + __import__("sys").path)
     assert mine.load("beside_me:make").__name__ == "Still"

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from shoal.bench import peers
 from shoal.errors import ShoalError
+from shoal_lab.bench import peers
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from shoal.bench.load import cores
-from shoal.bench.pingpong import BARE, BOUND, SLEEP, PingPong
+from shoal_lab.bench.load import cores
+from shoal_lab.bench.pingpong import BARE, BOUND, SLEEP, PingPong
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import io
 
-from shoal.bench.progress import Progress, clock_text
+from shoal_lab.bench.progress import Progress, clock_text
 
 
 class Clock:

@@ -2,8 +2,8 @@
 
 import dataclasses
 
-from shoal.bench.report import case_text, number, sweep_text, times
-from shoal.bench.results import Row
+from shoal_lab.bench.report import case_text, number, sweep_text, times
+from shoal_lab.bench.results import Row
 from tests.bench.found import case, sweep
 
 

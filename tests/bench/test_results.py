@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from shoal.bench.results import SCHEMA, Row, document, of_value
+from shoal_lab.bench.results import SCHEMA, Row, document, of_value
 from tests.bench.found import case, sweep
 
 

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from shoal.bench import interpreter
-from shoal.bench.interpreter import Interpreter, PeerError
-from shoal.bench.serve import serve
+from shoal_lab.bench import interpreter
+from shoal_lab.bench.interpreter import Interpreter, PeerError
+from shoal_lab.bench.serve import serve
 
 
 def asked(*requests, makers=None):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shoal.bench.sweep import SWEEPS, grow, knee
+from shoal_lab.bench.sweep import SWEEPS, grow, knee
 from tests.bench.found import case
 
 

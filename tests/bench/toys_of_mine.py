@@ -2,7 +2,7 @@
 
 import gymnasium
 
-from shoal.bench.toys import Still
+from shoal_lab.bench.toys import Still
 
 NUMBER = 3
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shoal.chaos.faults import trapped
-from shoal.chaos.plan import planned
-from shoal.chaos.rounds import Round, perform
+from shoal_lab.chaos.faults import trapped
+from shoal_lab.chaos.plan import planned
+from shoal_lab.chaos.rounds import Round, perform
 
 BROKEN = Path(__file__).with_name("broken")
 
@@ -22,7 +22,7 @@ def chaos(*arguments, breaks="", timeout_s=110):
     path = [str(BROKEN), *filter(None, [os.environ.get("PYTHONPATH")])]
     own = {"BREAK": breaks, "PYTHONPATH": os.pathsep.join(path)} if breaks else {}
     return subprocess.run(
-        [sys.executable, "-m", "shoal.chaos", *map(str, arguments)],
+        [sys.executable, "-m", "shoal_lab.chaos", *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=timeout_s,
@@ -65,7 +65,7 @@ def test_a_broken_Shoal_is_found_out(breaks, only, kills, invariant):
 
 def test_a_stage_that_says_nothing_is_a_hang(monkeypatch, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(
-        "import shoal.chaos.ring as ring, time\nring.stage = lambda *_: time.sleep(60)\n"
+        "import shoal_lab.chaos.ring as ring, time\nring.stage = lambda *_: time.sleep(60)\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     outcome = perform(Round("ring", 0, 1), 6.0, lambda kills: None)
@@ -100,7 +100,7 @@ def test_a_page_that_may_not_be_read_kills_a_copy_in_its_middle(run_python):
     """Or the named points would not be where they are said to be."""
     out = run_python(
         "import os, numpy as np\n"
-        "from shoal.chaos.faults import trapped\n"
+        "from shoal_lab.chaos.faults import trapped\n"
         "from shoal.memory import Layout, Segment\n"
         "segment = Segment(Layout({'to': (np.int64, (1024,))}))\n"
         "pid = os.fork()\n"
@@ -132,5 +132,5 @@ def test_what_is_before_the_page_and_behind_it_can_be_read():
     ],
 )
 def test_what_cannot_be_asked_for_is_refused_before_anything_is_killed(given):
-    done = subprocess.run([sys.executable, "-m", "shoal.chaos", *given], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-m", "shoal_lab.chaos", *given], capture_output=True, text=True)
     assert done.returncode == 2 and given[0] in done.stderr and done.stdout == ""

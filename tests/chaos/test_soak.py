@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from shoal.chaos import soak
-from shoal.chaos.chart import drawn
-from shoal.chaos.soak import Sample, count_mappings, judged
+from shoal_lab.chaos import soak
+from shoal_lab.chaos.chart import drawn
+from shoal_lab.chaos.soak import Sample, count_mappings, judged
 
 FLAT = [Sample(float(n), 7, 300, 1, 0, 50.0 + n % 3 * 0.1, 47.0) for n in range(30)]
 
@@ -53,7 +53,7 @@ def test_a_short_soak_is_too_little_to_judge():
 
 def test_a_short_soak_holds_nothing_more_than_before(tmp_path):
     chart = tmp_path / "soak.svg"
-    command = [sys.executable, "-m", "shoal.chaos", "--soak", "0.01", "--json", "--chart", str(chart)]
+    command = [sys.executable, "-m", "shoal_lab.chaos", "--soak", "0.01", "--json", "--chart", str(chart)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=110)
     found = json.loads(done.stdout)
     assert found["cycles"] >= 12 and found["rows"] > 500, done.stderr

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "cluster.py"
+SCRIPT = Path(__file__).parents[2] / "lab" / "benchmarks" / "cluster.py"
 
 
 @pytest.mark.timeout(300)  # Ray takes seconds for each start, and more where the cores are shared

@@ -11,7 +11,9 @@ ROOT = Path(__file__).parent.parent.parent
 
 @pytest.fixture(scope="module")
 def model():
-    spec = importlib.util.spec_from_file_location("cluster_model", ROOT / "benchmarks" / "cluster_model.py")
+    spec = importlib.util.spec_from_file_location(
+        "cluster_model", ROOT / "lab" / "benchmarks" / "cluster_model.py"
+    )
     module = importlib.util.module_from_spec(spec)
     sys.modules["cluster_model"] = module
     spec.loader.exec_module(module)

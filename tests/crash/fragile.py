@@ -18,9 +18,9 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from shoal.chaos.faults import LENIENCE, crash
 from shoal.errors import WorkerDied
 from shoal.vector import ProcessVectorEnv
+from shoal_lab.chaos.faults import LENIENCE, crash
 
 GO_ON, KILL, SEGFAULT, ABORT, EXIT, RAISE, LOOP, C_LOOP, DEAF_LOOP = range(9)
 FINISH, BIG, SLOW, SAY, STOP, FORK, HEAVY, BECOME = range(9, 17)

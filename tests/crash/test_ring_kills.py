@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from shoal import ReplayBuffer
-from shoal.chaos.ledger import FIELDS, WORDS, Ledger, Writer
-from shoal.chaos.rounds import Round, perform
+from shoal_lab.chaos.ledger import FIELDS, WORDS, Ledger, Writer
+from shoal_lab.chaos.rounds import Round, perform
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_a_stopped_writer_is_passed_by_for_more_than_a_lap():
 
 
 def test_a_writer_that_does_not_die_when_it_should_is_noticed(monkeypatch):
-    from shoal.chaos import ledger
+    from shoal_lab.chaos import ledger
 
     monkeypatch.setattr(ledger, "CALL_S", 0.2)
     with ReplayBuffer(4, FIELDS, seed=0) as buffer:

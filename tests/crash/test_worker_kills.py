@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.chaos.rounds import Outcome, Round, perform
+from shoal_lab.chaos.rounds import Outcome, Round, perform
 
 
 def run_kills(kills: int, seed: int, **options: object) -> Outcome:

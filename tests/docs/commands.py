@@ -14,13 +14,13 @@ from tests.docs.pages import PAGES, ROOT
 
 __all__ = ["documented", "dry_run", "recipe", "shown"]
 
-ALL_PAGES = [*PAGES, ROOT / "ARCHITECTURE.md", ROOT / "benchmarks" / "README.md"]
+ALL_PAGES = [*PAGES, ROOT / "ARCHITECTURE.md", ROOT / "lab" / "benchmarks" / "README.md"]
 _FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _INDENTED = re.compile(r"^    (?! )(.+)$", re.MULTILINE)
 _INLINE = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 _BEGINS = re.compile(
     r"(?:\w+=\S+ )*"
-    r"(?:shoal (?=[a-z-])|python3? (?=(?:benchmarks/|examples/|docs/|-m ))|make(?= [a-z]|$))"
+    r"(?:shoal (?=[a-z-])|python3? (?=(?:lab/benchmarks/|examples/|docs/|-m ))|make(?= [a-z]|$))"
 )
 _EXAMPLE = re.compile(r"examples/\w+\.py")
 
@@ -72,4 +72,4 @@ def recipe(make: str) -> list[str]:
     """Our own commands that a `make TARGET` would run."""
     _, said = dry_run(make)
     lines = (re.sub(r"^(?:nice -n \d+ )?\.venv/bin/", "", line) for line in said.splitlines())
-    return [line.strip() for line in lines if re.match(r"shoal |python (?:benchmarks|docs)/", line)]
+    return [line.strip() for line in lines if re.match(r"shoal |python (?:lab/benchmarks|docs)/", line)]

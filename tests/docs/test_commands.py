@@ -60,16 +60,16 @@ SHORT = {
     "shoal --version": "shoal --version",
     "python docs/site/build.py build/docs": "python docs/site/build.py site",
 }
-"""A documented command, and the form of it that takes seconds. Those of `shoal bench` and benchmarks/ that
-are not here are run with --smoke."""
+"""A documented command, and the form of it that takes seconds. Those of `shoal bench` and lab/benchmarks/
+that are not here are run with --smoke."""
 
 NOT_RUN = {
     "shoal chaos --against gymnasium": "a minute: a peer's hang must last before it is called one",
     "shoal chaos --against gymnasium --kills 5": "a minute: a peer's hang must last before it is called one",
     "shoal demo --cluster": "needs Ray; tests/cluster/test_learner.py runs it in make test-cluster",
-    "python benchmarks/cluster.py": "needs Ray; tests/cluster/test_commands.py runs it in make test-cluster",
-    "python benchmarks/gpu.py": "needs a GPU",
-    "python benchmarks/puffer.py .../pufferlib/ocean --one-thread --envs 64": "needs PufferLib",
+    "python lab/benchmarks/cluster.py": "needs Ray; tests/cluster runs it in make test-cluster",
+    "python lab/benchmarks/gpu.py": "needs a GPU",
+    "python lab/benchmarks/puffer.py .../pufferlib/ocean --one-thread --envs 64": "needs PufferLib",
     "python -m tests.docs.faults": "writes docs/faults.md; tests/docs/test_faults.py makes the same tables",
     "python -m build": "needs the package build, and builds for minutes; make test-cluster builds a wheel",
     "python -m venv peers && peers/bin/pip install envpool": "fetches EnvPool",
@@ -89,7 +89,7 @@ def short_form(command: str) -> str | None:
     """What is run for a documented command; None if there is nothing."""
     if command in SHORT:
         return SHORT[command]
-    if command in NOT_RUN or not command.startswith(("shoal bench", "python benchmarks/")):
+    if command in NOT_RUN or not command.startswith(("shoal bench", "python lab/benchmarks/")):
         return None
     return re.sub(" --(full|quick|smoke)", "", command) + " --smoke"
 
@@ -115,10 +115,12 @@ def test_no_entry_is_of_a_command_that_no_page_shows():
 
 
 def test_every_benchmark_is_documented_and_has_the_short_form():
-    scripts = {path.name: path.read_text() for path in (ROOT / "benchmarks").glob("*.py")}
+    scripts = {path.name: path.read_text() for path in (ROOT / "lab" / "benchmarks").glob("*.py")}
     programs = {name for name, text in scripts.items() if "__main__" in text}
     assert programs == {name for name, text in scripts.items() if '"--smoke"' in text}
-    named = {Path(command.split()[1]).name for command in OURS if command.startswith("python benchmarks/")}
+    named = {
+        Path(command.split()[1]).name for command in OURS if command.startswith("python lab/benchmarks/")
+    }
     assert programs == named
 
 
@@ -128,7 +130,7 @@ def folder(tmp_path_factory, own_sessions):
     made = tmp_path_factory.mktemp("commands")
     shutil.copy(ROOT / "examples" / "my_env.c", made / "my_env.c")
     (made / "my_module.py").write_text(
-        "from shoal.bench.toys import Still\n\n\ndef make_env():\n    return Still()\n"
+        "from shoal_lab.bench.toys import Still\n\n\ndef make_env():\n    return Still()\n"
     )
     run = Child(
         "import time, shoal\n"
@@ -180,7 +182,7 @@ def test_commands_are_found_in_every_place_where_a_page_shows_them():
 SRC=...`; `examples/aliasing.py` and `envs.step` are no commands of the shell.
 
     make asan      the C tests; make tsan: under ThreadSanitizer
-    python benchmarks/native.py --quick   # a comment
+    python lab/benchmarks/native.py --quick   # a comment
     shoal bench replay --full        some minutes
 
 ```sh
@@ -195,7 +197,7 @@ $ shoal followed elsewhere
         "shoal chaos --kills 100",
         "make asan",
         "make tsan",
-        "python benchmarks/native.py --quick",
+        "python lab/benchmarks/native.py --quick",
         "shoal bench replay --full",
         "shoal ps",
         "make test-puffer SRC=...",
@@ -221,4 +223,4 @@ def test_continuous_integration_calls_targets_of_make_alone():
 
 def test_a_target_that_does_not_exist_is_an_error_and_recipes_are_read():
     assert dry_run("make no-such-target")[0] != 0
-    assert recipe("make learn") == ["python benchmarks/learn.py"]
+    assert recipe("make learn") == ["python lab/benchmarks/learn.py"]

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 USES = re.compile(r"_core\.(Gates?|start_watch|read_tail|count_tail)\(")
 FILES = [
     path
-    for folder in ("src", "tests", "benchmarks")
+    for folder in ("src", "tests", "lab")
     for path in sorted((ROOT / folder).rglob("*.py"))
     if USES.search(path.read_text())
 ]

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import shoal
-from shoal.bench.toys import Still
 from shoal.vector import ProcessVectorEnv
+from shoal_lab.bench.toys import Still
 
 
 def python_calls_of_a_step(envs):

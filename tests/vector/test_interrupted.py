@@ -14,11 +14,11 @@ from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError, ResetNeed
 from gymnasium.spaces import Box, Discrete
 
 import shoal
-from shoal.bench.toys import Still
 from shoal.errors import ShoalError, WorkerDied
 from shoal.process import mail
 from shoal.process.crew import Crew
 from shoal.vector import ProcessVectorEnv
+from shoal_lab.bench.toys import Still
 from tests.crash.fragile import wait_until
 
 ACTIONS = np.zeros(2, np.int64)

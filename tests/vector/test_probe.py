@@ -9,9 +9,9 @@ import time
 import numpy as np
 import pytest
 
-from shoal.bench.toys import Still
 from shoal.vector import ProcessVectorEnv
 from shoal.vector.probe import measure_step_s
+from shoal_lab.bench.toys import Still
 from tests.native.conftest import REAL
 from tests.vector.latched import make
 

@@ -9,8 +9,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.chaos.faults import trapped
 from shoal.vector import ProcessVectorEnv, reports
+from shoal_lab.chaos.faults import trapped
 from tests.vector.test_process_envs import END, RAISE, Counter, Scripted, assert_same, logged
 
 NUMBERS = {

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from shoal.draw import mask_of
 from shoal.state import Category, Field, Snapshot, painting, render, to_png, write_png
-from shoal.state.font import mask_of
 from tests.viewer.mock_server import PAGE
 from tests.viewer.pictures import decode_png
 

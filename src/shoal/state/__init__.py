@@ -1,7 +1,8 @@
 """State export: what environments publish of themselves, and how others look at it."""
 
+from shoal.draw import to_png, write_png
 from shoal.state.attach import Session, attach, sessions
-from shoal.state.drawing import render, to_png, write_png
+from shoal.state.drawing import render
 from shoal.state.snapshot import Category, Field, Snapshot
 
 __all__ = [

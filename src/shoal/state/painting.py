@@ -7,17 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.draw import Pixels, rgb, stamp
 from shoal.state.snapshot import Field
 
-__all__ = ["Pixels", "columns_of", "draw_entities", "paint", "rgb"]
-
-Pixels = NDArray[np.uint8]
-
-
-def rgb(*colors: str) -> Pixels:
-    """Colours written as "#rrggbb", as rows."""
-    return np.array([[int(color[at : at + 2], 16) for at in (1, 3, 5)] for color in colors], np.uint8)
-
+__all__ = ["columns_of", "draw_entities", "paint"]
 
 # The page has the same (viewer/page/colors.js).
 _PALETTE = rgb(
@@ -82,16 +75,6 @@ def paint(one: Field, values: NDArray[Any], above: bool = False) -> tuple[Pixels
     return np.where(known_part[..., None], mixed.round().astype(np.uint8), _UNKNOWN), seen
 
 
-def _stamp(
-    stage: Pixels, rows: NDArray[Any], cols: NDArray[Any], shape: NDArray[Any], colors: NDArray[Any]
-) -> None:
-    """Colours the same shape, given as offsets from a middle, at many places."""
-    at_rows, at_cols = rows[:, None] + shape[:, 0], cols[:, None] + shape[:, 1]
-    inside = (at_rows >= 0) & (at_rows < stage.shape[0]) & (at_cols >= 0) & (at_cols < stage.shape[1])
-    whole = np.broadcast_to(colors, (*at_rows.shape, 3))
-    stage[at_rows[inside], at_cols[inside]] = whole[inside]
-
-
 def _body(radius: float, facing: int, edge: float) -> NDArray[Any]:
     """Offsets of a mark: round, or a drop that points where it faces; `edge` wider on all sides."""
     reach = int(radius * 1.6 + edge) + 1
@@ -127,8 +110,8 @@ def draw_entities(stage: Pixels, one: Field, scale: float, x0: float, y0: float)
     facing = _whole(named["dir"]) % 4 if pointed else np.full(len(rows), -1)
     for ahead in np.unique(facing):
         chosen = np.flatnonzero(facing == ahead)
-        _stamp(stage, rows[chosen], cols[chosen], _body(radius, int(ahead), 1.0), _DARK)
-        _stamp(stage, rows[chosen], cols[chosen], _body(radius, int(ahead), 0.0), colors[chosen][:, None])
+        stamp(stage, rows[chosen], cols[chosen], _body(radius, int(ahead), 1.0), _DARK)
+        stamp(stage, rows[chosen], cols[chosen], _body(radius, int(ahead), 0.0), colors[chosen][:, None])
     if "hp" in named and "hp_max" in named and scale >= 12:
         hp, most = named["hp"].astype(np.float64), named["hp_max"].astype(np.float64)
         known = np.isfinite(hp) & np.isfinite(most) & (most > 0)
@@ -143,4 +126,4 @@ def _draw_health(
     shape = np.stack([down + round(radius * 1.2), along - long // 2], 1)
     full = along[None, :] < (part * long)[:, None]
     level = _HEALTH[(part * 3).astype(np.int64).clip(0, 2)]
-    _stamp(stage, rows, cols, shape, np.where(full[..., None], level[:, None], _DARK))
+    stamp(stage, rows, cols, shape, np.where(full[..., None], level[:, None], _DARK))

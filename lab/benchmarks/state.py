@@ -1,0 +1,183 @@
+"""What being seen costs a run: a session nobody watches, ten processes that watch, a viewer with ten pages
+and fifty clients that mean harm.
+
+    python lab/benchmarks/state.py [--seconds S] [--smoke]
+
+Every pair is stepped in turn, a slice each, so that what else the machine does falls on both. Watchers are
+processes of their own; on a machine without a spare core they take the run's, which says nothing of the run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import numpy as np
+
+import shoal
+
+WATCHER = """
+import sys, time, shoal
+session = shoal.attach(sys.argv[1])
+session.watch([int(sys.argv[2])], rate_hz=20)
+print("there", flush=True)
+seen = 0
+while session.alive:
+    found = session.latest(int(sys.argv[2]), seen)
+    if found is not None:
+        seen = found[0]
+    time.sleep(0.05)
+"""
+
+# Pages that read all they are sent, and clients that come again and again with half a request, garbage, a
+# method or a host that is not allowed.
+PAGES = """
+import base64, os, random, socket, sys, threading, time
+from urllib.parse import urlsplit
+link, pages, hostile = urlsplit(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+token = link.query.removeprefix("token=")
+def upgraded():
+    channel = socket.create_connection((link.hostname, link.port), 5)
+    key = base64.b64encode(os.urandom(16)).decode()
+    head = (f"GET /socket HTTP/1.1\\r\\nHost: {link.netloc}\\r\\nOrigin: http://{link.netloc}\\r\\n"
+            f"Authorization: Bearer {token}\\r\\nUpgrade: websocket\\r\\nConnection: Upgrade\\r\\n"
+            f"Sec-WebSocket-Key: {key}\\r\\nSec-WebSocket-Version: 13\\r\\n\\r\\n")
+    channel.sendall(head.encode())
+    assert channel.recv(4096).startswith(b"HTTP/1.1 101")
+    return channel
+def page(number):
+    channel = upgraded()
+    text = b'{"type": "watch", "envs": [0], "rate": 20}'
+    channel.sendall(bytes([0x81, 0x80 | len(text), 0, 0, 0, 0]) + text)
+    while channel.recv(1 << 20):
+        pass
+HARM = [
+    b"GET / HTTP/1.1\\r\\nHost: x",
+    os.urandom(20000),
+    b"POST / HTTP/1.1\\r\\n\\r\\n",
+    b"GET /socket HTTP/1.1\\r\\nHost: evil\\r\\n\\r\\n",
+]
+def harm(number):
+    while True:
+        try:
+            channel = socket.create_connection((link.hostname, link.port), 5)
+            channel.sendall(HARM[number % 4])
+            channel.settimeout(1)
+            channel.recv(1000)
+        except OSError:
+            pass
+        time.sleep(0.05)
+for count, work in ((pages, page), (hostile, harm)):
+    for number in range(count):
+        threading.Thread(target=work, args=(number,), daemon=True).start()
+time.sleep(1)
+print("there", flush=True)
+time.sleep(1000)
+"""
+
+
+WORLDS: list[tuple[str, int, dict[str, int]]] = [
+    ("CartPole-v1", 8, {}),
+    ("CartPole-v1", 1024, {}),
+    ("Reef-v0", 1, {}),
+    ("Reef-v0", 1, {"height": 512, "width": 512, "num_agents": 1024, "num_enemies": 1976}),
+]
+
+
+def slices(envs: shoal.VectorEnv, seconds: float) -> float:
+    """Nanoseconds a step, over one slice."""
+    actions = envs.action_space.sample() * 0
+    begin = time.perf_counter_ns()
+    end = begin + int(seconds * 1e9)
+    steps = 0
+    while time.perf_counter_ns() < end:
+        for _ in range(50):
+            envs.step(actions)
+        steps += 50
+    return (time.perf_counter_ns() - begin) / steps
+
+
+def compare(what: str, one: Callable[[], float], other: Callable[[], float], rounds: int) -> None:
+    """Prints the median ratio of `other` to `one`."""
+    ratios, times = [], []
+    for turn in range(rounds):
+        first, second = (one, other) if turn % 2 else (other, one)
+        a, b = first(), second()
+        if first is other:
+            a, b = b, a
+        ratios.append(b / a)
+        times.append(a)
+    spread = np.percentile(ratios, [25, 75])
+    print(
+        f"{what:58} {statistics.median(ratios):6.3f}  (quartiles {spread[0]:.3f} {spread[1]:.3f}; "
+        f"{statistics.median(times) / 1000:.2f} us a step)",
+        flush=True,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=0.1, help="of one slice")
+    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--clients", type=int, default=10)
+    parser.add_argument("--hostile", type=int, default=50)
+    parser.add_argument(
+        "--smoke", action="store_true", help="only check that it runs: one world, one round, few clients"
+    )
+    args = parser.parse_args()
+    worlds = WORLDS
+    if args.smoke:
+        worlds = [WORLDS[2]]
+        args.seconds, args.rounds, args.clients, args.hostile = 0.01, 1, 1, 4
+    print(f"{os.cpu_count()} cores; ratios of the time of a step, 1 is no cost")
+    for name, num_envs, options in worlds:
+        what = f"{num_envs} {name} {options.get('height', '')}"
+        plain = shoal.make_vec(name, num_envs, session=None, num_threads=1, **options)
+        seen = shoal.make_vec(name, num_envs, session="benchmark", num_threads=1, **options)
+        for envs in (plain, seen):
+            envs.reset(seed=0)
+            slices(envs, 2 * args.seconds)
+        pair = partial(slices, plain, args.seconds), partial(slices, seen, args.seconds)
+        compare(f"{what}: with a session", *pair, args.rounds)
+        watcher = [sys.executable, "-c", WATCHER, "benchmark", "0"]
+        with started(*[watcher] * args.clients):
+            compare(f"{what}: {args.clients} processes that watch", *pair, args.rounds)
+        viewer = [sys.executable, "-m", "shoal", "watch", "--no-browser", "benchmark"]
+        for hostile in (0, args.hostile):
+            with started(viewer) as (serving,):
+                pages = [sys.executable, "-c", PAGES, second_line(serving), str(args.clients), str(hostile)]
+                with started(pages):
+                    compare(f"{what}: viewer, {args.clients} pages, {hostile} hostile", *pair, args.rounds)
+        plain.close()
+        seen.close()
+
+
+@contextmanager
+def started(*commands: list[str]) -> Iterator[list[subprocess.Popen[str]]]:
+    """Processes that have said something."""
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands]
+    for process in processes:
+        assert process.stdout is not None
+        process.stdout.readline()
+    try:
+        yield processes
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def second_line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,337 @@
+"""How cost grows: the same case at many sizes, within memory and time, and where it saturates, in words."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from shoal.memory.limits import format_bytes, memory_limits
+from shoal.native.build import build
+from shoal.vector import make_vec
+from shoal_lab.bench.compile import SOURCES
+from shoal_lab.bench.interleave import Burst, undisturbed
+from shoal_lab.bench.load import cores
+from shoal_lab.bench.loops import VECTORISED
+from shoal_lab.bench.measure import Bench, Pace, Rival
+from shoal_lab.bench.report import number
+from shoal_lab.bench.results import Case, Point, Sweep
+from shoal_lab.bench.rivals.native import random_actions, stepping
+from shoal_lab.bench.rivals.replay import BATCH, MAKERS
+
+__all__ = ["SECONDS", "SWEEPS", "grow", "knee", "run"]
+
+SECONDS = 12.0
+"""About how long one takes."""
+_PART = 0.9  # saturated: within a tenth of the best
+
+
+def knee(points: Sequence[tuple[float, float]], part: float = _PART) -> float | None:
+    """The first x from which on every value is at least that part of the best; None if only the last is.
+
+    Of one point nothing can be said.
+    """
+    best = max(value for _, value in points)
+    from_there = None
+    for x, value in reversed(points):
+        if value < part * best:
+            break
+        from_there = x
+    return None if from_there == points[-1][0] else from_there
+
+
+def grow(
+    sizes: Sequence[float],
+    measure: Callable[[float], Case],
+    need_bytes: Callable[[float], float],
+    limit_s: float,
+    note: Callable[[str], None],
+    done: Callable[[float], object] = lambda part: None,
+    now: Callable[[], float] = time.monotonic,
+    free_bytes: Callable[[], int] | None = None,
+) -> list[Point]:
+    """From small to large; ends where memory would not do for twice the need, or when the time is over."""
+    free_bytes = free_bytes or (lambda: min((limit.free_bytes for limit in memory_limits()), default=2**62))
+    points: list[Point] = []
+    began = now()
+    for size in sizes:
+        need = int(2 * need_bytes(size))
+        if need > free_bytes():
+            free = format_bytes(free_bytes())
+            note(f"stopped before {size:,.0f}: it wants {format_bytes(need)}, {free} are free")
+            break
+        if points and now() - began > limit_s:
+            note(f"stopped before {size:,.0f}: the time limit of {limit_s:g} s is over (--seconds)")
+            break
+        points.append(Point(size, measure(size)))
+        done(len(points) / len(sizes))
+    return points
+
+
+def _values(points: Sequence[Point], name: str, per_x: bool = False) -> list[tuple[float, float]]:
+    """A rival's medians along x; `per_x`: what it gets through, where the case has its cost."""
+    found = []
+    for point in points:
+        for row in point.case.rows:
+            if row.name == name:
+                found.append((point.x, point.x / row.median if per_x else row.median))
+    return found
+
+
+def _share(points: Sequence[Point], at: float) -> str:
+    """What part of the limit the first row of Shoal reaches there."""
+    case = next(point.case for point in points if point.x == at)
+    share = None if case.shoal is None else case.of_limit(case.shoal)
+    return "" if share is None or case.limit is None else f", {share:.2f} of {case.limit.name}"
+
+
+def _chosen(bench: Bench, sizes: Sequence[int]) -> Sequence[int]:
+    """All of them; the least two in a run that only tries whether it works."""
+    return sizes[:2] if bench.smoke else sizes
+
+
+# ---- The sweeps
+
+
+def envs(bench: Bench, limit_s: float) -> Sweep:
+    """Environments in C, by how many."""
+    pace = bench.pace(Pace(5, 0.004), Pace(9, 0.006))
+    every = f"Shoal, up to {len(cores())} threads"
+
+    def measure(size: float) -> Case:
+        count = int(size)
+        with bench.roster("native") as roster:
+            roster.add("shoal", "Shoal", count, {"num_threads": 1}, name="Shoal, 1 thread", role="shoal")
+            roster.add("shoal", "Shoal", count, {}, name=every, role="shoal")
+            if bench.loops is not None:
+                loop = bench.loops.cartpole(random_actions(count))[VECTORISED]
+                roster.add_bare(f"{VECTORISED}, 1 thread", count, loop)
+            return bench.timed("sweep", "CartPole-v1", "env steps/s", roster.rivals, pace, lambda n, s: n / s)
+
+    sizes = [2**power for power in range(17)] if bench.full else [4**power for power in range(9)]
+    words: list[str] = []
+    points = grow(_chosen(bench, sizes), measure, lambda n: n * 2000, limit_s, words.append, bench.done)
+    one = _values(points, "Shoal, 1 thread")
+    at = knee(one) if one else None
+    if one:
+        first, best = one[0], max(one, key=lambda point: point[1])
+        words.insert(
+            0, f"One environment: {number(first[1])} steps/s, so a call costs {1e6 / first[1]:.2f} us."
+        )
+        words.insert(1, f"Best: {number(best[1])} steps/s at {best[0]:,.0f}{_share(points, best[0])}.")
+    many = _values(points, every)
+    if many and one and len(cores()) > 1:
+        pays = next((x for (x, a), (_, b) in zip(many, one, strict=True) if a > 1.2 * b), None)
+        said = "no number here" if pays is None else f"{pays:,.0f} environments on"
+        words.insert(2, f"More than one thread pays (by a fifth) from {said}.")
+    if at is not None:
+        words.append(f"Saturated from num_envs={at:,.0f} on: more environments add less than a tenth.")
+    return Sweep("envs", "CartPole-v1 in C", "num_envs", tuple(points), tuple(words), at)
+
+
+def observation(bench: Bench, limit_s: float) -> Sweep:
+    """A step of 16 environments, by the bytes of an observation."""
+    pace = bench.pace(Pace(5, 0.008), Pace(9, 0.01))
+    library, count = build(SOURCES / "sized.c"), 16
+    native, processes, limit = "Shoal, C", "Shoal, Python in processes", "memcpy"
+
+    def measure(size: float) -> Case:
+        num_bytes = int(size)
+        with bench.roster("process") as roster, ExitStack() as opened:
+            made: Any = opened.enter_context(
+                make_vec(library, count, num_threads=1, session=None, bytes=num_bytes)
+            )
+            made.reset(seed=0)
+            burst = undisturbed(stepping(made.step, random_actions(count)))
+            roster.rivals.append(Rival(native, "shoal", count, burst))
+            workload = ["Sized", num_bytes]
+            roster.add("shoal", "Shoal", workload, count, {}, name=processes, role="shoal")
+            if bench.loops is not None:
+                roster.add_bare(limit, count, bench.loops.copy(count * num_bytes, 1))
+            return bench.timed(
+                "sweep", f"{num_bytes:,} bytes", "us", roster.rivals, pace, lambda n, s: s * 1e6,
+                more_is_better=False,
+            )  # fmt: skip
+
+    sizes = [2**power for power in range(4, 21)] if bench.full else [16 * 4**power for power in range(9)]
+    words: list[str] = []
+    points = grow(_chosen(bench, sizes), measure, lambda b: 64 * count * b, limit_s, words.append, bench.done)
+    at = None
+    for name in (native, processes):
+        moved = _values(points, name, per_x=True)
+        if moved:
+            at = knee(moved) if name == native else at
+            best = max(moved, key=lambda point: point[1])
+            rate = best[1] * count / 1e3
+            words.append(f"{name}: at most {rate:.1f} GB/s, at {format_bytes(int(best[0]))} an observation.")
+    if points and at is not None:
+        words.append(
+            f"C environments are bound by memory from {format_bytes(int(at))} on{_share(points, at)}."
+        )
+    return Sweep(
+        "bytes", f"A step of {count} environments", "bytes of an observation", tuple(points), tuple(words), at
+    )
+
+
+def threads(bench: Bench, limit_s: float) -> Sweep:
+    """Environments of about a microsecond, by threads, against threads that never wait for each other."""
+    pace = bench.pace(Pace(5, 0.04), Pace(9, 0.1))
+    library, count, turns = build(SOURCES / "busy.c"), 2048, 300
+    bare = ctypes.CDLL(str(library)).bare_loop
+    bare.argtypes = [ctypes.c_void_p, *[ctypes.c_uint64] * 3, ctypes.c_int64]
+    memory = np.arange(count * 8, dtype=np.uint64)
+
+    def loop(threads: int) -> Burst:
+        def burst(calls: int) -> float:
+            start = time.perf_counter()
+            bare(memory.ctypes.data, count, threads, calls, turns)
+            return time.perf_counter() - start
+
+        return burst
+
+    def measure(size: float) -> Case:
+        number_of = int(size)
+        with make_vec(library, count, num_threads=number_of, session=None, turns=turns) as made:
+            made.reset(seed=0)
+            rivals = [
+                Rival("Shoal", "shoal", count, stepping(made.step, random_actions(count))),
+                Rival("bare pthreads", "limit", count, loop(number_of)),
+            ]
+            return bench.timed(
+                "sweep", f"{number_of} threads", "env steps/s", rivals, pace, lambda n, s: n / s
+            )
+
+    words: list[str] = []
+    sizes = _chosen(bench, _powers(len(cores())))
+    points = grow(sizes, measure, lambda _: 1 << 20, limit_s, words.append, bench.done)
+    return _scaled(
+        "threads", f"{count:,} environments of about 1 us", "num_threads", points, words, "bare pthreads"
+    )
+
+
+def workers(bench: Bench, limit_s: float) -> Sweep:
+    """Python environments of 50 us, by worker processes."""
+    pace = bench.pace(Pace(5, 0.02), Pace(9, 0.02))
+    count = 32
+
+    def measure(size: float) -> Case:
+        number_of = int(size)
+        with bench.roster("process") as roster:
+            workload, options = ["Busy", 50], {"num_workers": number_of}
+            roster.add("shoal", "Shoal", workload, count, options, role="shoal")
+            roster.add("shoal", "bare loop", workload, count, number_of, False, role="limit")
+            return bench.timed(
+                "sweep", f"{number_of} workers", "env steps/s", roster.rivals, pace, lambda n, s: n / s
+            )
+
+    words: list[str] = []
+    points = grow(
+        _chosen(bench, _powers(min(2 * len(cores()), count))),
+        measure,
+        lambda n: n * (64 << 20),
+        limit_s,
+        words.append,
+        bench.done,
+    )
+    return _scaled(
+        "workers", f"{count} Python environments of 50 us", "num_workers", points, words, "bare loop"
+    )
+
+
+def _powers(most: int) -> list[int]:
+    return [2**power for power in range(most.bit_length()) if 2**power <= most]
+
+
+def _scaled(name: str, title: str, x_label: str, points: list[Point], words: list[str], limit: str) -> Sweep:
+    ours, bound = _values(points, "Shoal"), _values(points, limit)
+    at = knee(ours) if ours else None
+    if ours:
+        best = max(ours, key=lambda point: point[1])
+        words.insert(
+            0,
+            f"Best: {best[1] / ours[0][1]:.2f} x {x_label}=1, at {best[0]:,.0f}{_share(points, best[0])}.",
+        )
+    if bound:
+        most = max(bound, key=lambda point: point[1])
+        words.append(f"What the cores give ({limit}): {most[1] / bound[0][1]:.2f} x, at {most[0]:,.0f}.")
+    if at is not None:
+        words.append(f"Saturated from {x_label}={at:,.0f} on.")
+    return Sweep(name, title, x_label, tuple(points), tuple(words), at)
+
+
+def replay(bench: Bench, limit_s: float) -> Sweep:
+    """Pushes and draws, by capacity; the bare gather has the same misses of cache and TLB alone."""
+    pace = bench.pace(Pace(5, 0.008), Pace(9, 0.02))
+    row_bytes = 64
+    names = {"sample": f"sample({BATCH})", "extend": "push of 64", "push": "push of 1"}
+    gather = f"bare gather of {BATCH}"
+    assert set(MAKERS["shoal"]) >= {"Shoal", "bare C gather"}
+
+    def measure(size: float) -> Case:
+        with bench.roster("replay") as roster:
+            for operation, name in names.items():
+                roster.add("shoal", "Shoal", operation, int(size), [4], "float32", name=name, role="shoal")
+            what = "sample", int(size), [4], "float32"
+            roster.add("shoal", "bare C gather", *what, name=gather, role="limit")
+            return bench.timed(
+                "sweep", f"{size:,.0f} rows", "us", roster.rivals, pace, lambda n, s: s * 1e6,
+                more_is_better=False,
+            )  # fmt: skip
+
+    words: list[str] = []
+    points = grow(
+        _chosen(bench, [10**power for power in range(3, 8)]),
+        measure,
+        lambda n: n * row_bytes,
+        limit_s,
+        words.append,
+    )
+    drawn, bare = _values(points, names["sample"]), _values(points, gather)
+    at = None
+    if drawn:
+        cheap = min(cost for _, cost in drawn)
+        at = next((x for i, (x, _) in enumerate(drawn) if all(c > 1.5 * cheap for _, c in drawn[i:])), None)
+        words.append(
+            f"A draw of {BATCH} costs {drawn[0][1]:.2f} us from {drawn[0][0]:,.0f} rows and "
+            f"{drawn[-1][1]:.2f} us from {drawn[-1][0]:,.0f}{_share(points, drawn[-1][0])}."
+        )
+    if at is not None:
+        words.append(
+            f"Caches end before {at:,.0f} rows ({format_bytes(int(at * row_bytes))}): "
+            "there it costs half as much again."
+        )
+    if bare:
+        words.append(
+            f"The bare gather grows from {bare[0][1]:.2f} to {bare[-1][1]:.2f} us over the same rows."
+        )
+    return Sweep("replay", "Replay of rows of 64 bytes", "capacity, rows", tuple(points), tuple(words), at)
+
+
+SWEEPS: dict[str, Callable[[Bench, float], Sweep]] = {
+    "envs": envs,
+    "bytes": observation,
+    "threads": threads,
+    "workers": workers,
+    "replay": replay,
+}
+
+
+def run(bench: Bench, names: Sequence[str], limit_s: float, done: Callable[[Sweep], object]) -> list[Sweep]:
+    """One after the other, each within its time; one that raises is named in `bench.failures`."""
+    found = []
+    for name in names:
+        bench.begin(f"sweep {name}", SECONDS)
+        with bench.naming_failures():
+            measured = SWEEPS[name](bench, limit_s)
+            shown = replace(measured, words=(), saturates_at=None) if bench.smoke else measured
+            found.append(shown)
+            done(shown)
+            if not measured.points:
+                bench.fail("no point was measured; " + " ".join(measured.words))
+        bench.progress.end(SECONDS)
+    return found

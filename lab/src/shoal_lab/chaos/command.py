@@ -1,0 +1,109 @@
+"""The command line of `shoal chaos`, which is also `python -m shoal_lab.chaos`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from shoal.argument_types import positive, whole
+
+__all__ = ["DESCRIPTION", "add_arguments", "main", "run"]
+
+DESCRIPTION = (
+    "Kills, stops, hangs and starves the processes of a small workload, at random and at named points, and "
+    "checks after each fault that nothing was lost, torn, leaked or hung. Exit status 0: every promise held."
+)
+
+PARTS = ("workers", "ring", "parents")
+PEERS = ("gymnasium", "sb3", "envpool", "cpprb")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command line of `shoal chaos`."""
+    parser.add_argument(
+        "--kills",
+        type=positive,
+        metavar="N",
+        help="of workers; ten times as many of ring writers, a tenth as many of trainers; with --only, of "
+        "those (default: 100); with --against, trials of each fault (default: 3)",
+    )
+    parser.add_argument("--seed", type=whole, default=0, metavar="S", help="(default: %(default)s)")
+    parser.add_argument("--only", choices=["workers", "ring", "parents"], help="one part alone")
+    parser.add_argument("--minutes", type=_time, metavar="M", help="begin no round after so long")
+    parser.add_argument("--json", action="store_true", help="print the result for programs")
+    parser.add_argument(
+        "--record",
+        type=_record,
+        metavar="FILE",
+        help="keep each round there; rounds it has are not run again",
+    )
+    parser.add_argument(
+        "--deadline",
+        type=_time,
+        default=30.0,
+        metavar="SECONDS",
+        help="a hang is longer (default: %(default)g)",
+    )
+    parser.add_argument(
+        "--against", choices=PEERS, action="append", help="the same faults on a peer; may be repeated"
+    )
+    parser.add_argument(
+        "--soak", type=_time, metavar="MINUTES", help="create, step, kill, attach, close instead"
+    )
+    parser.add_argument("--chart", type=_record, metavar="FILE", help="of --soak: write a picture (SVG)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """`shoal chaos` with these arguments; the exit status."""
+    if not hasattr(os, "pidfd_open") or not Path("/proc/self/fd").exists():
+        print("shoal chaos needs Linux (pidfd_open and /proc)", file=sys.stderr)
+        return 2
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # with all that was started
+    if args.chart is not None and args.soak is None:
+        print("--chart is the picture of --soak; give both", file=sys.stderr)
+        return 2
+    if args.soak is not None:
+        from shoal_lab.chaos import soak
+
+        return soak.run(args.soak, args.seed, args.chart, as_json=args.json)
+    if args.against:
+        from shoal_lab.chaos import peers
+
+        return peers.run(args.against, args.kills or 3, args.seed, as_json=args.json)
+    from shoal_lab.chaos import report
+    from shoal_lab.chaos.plan import planned, played
+
+    parts = [args.only] if args.only else list(PARTS)
+    rounds = planned(parts, args.kills or 100, args.seed, exactly=args.only is not None)
+    until = None if args.minutes is None else time.monotonic() + 60 * args.minutes
+    found = played(rounds, args.deadline, until, args.record, quiet=args.json)
+    return report.show(found, rounds, args.seed, as_json=args.json)
+
+
+def _time(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be a number above 0, got {text!r}")
+    return value
+
+
+def _record(text: str) -> Path:
+    path = Path(text)
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise argparse.ArgumentTypeError(f"must be a file in a directory that is there, got {text!r}")
+    return path
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """`python -m shoal_lab.chaos`."""
+    parser = argparse.ArgumentParser(prog="shoal chaos", description=DESCRIPTION)
+    add_arguments(parser)
+    return run(parser.parse_args(argv))
