@@ -49,7 +49,7 @@ struct shoal_flow {
     uint64_t sent, lent, received, forks;
     uint32_t num_workers, num_places, spin_ns; /* that run; that there is memory for */
     worker *workers;
-    _Alignas(64) shoal_word bell;          /* writer: send, after filling cells; threads sleep on it */
+    _Alignas(64) shoal_word wakeup;        /* writer: send, after filling cells; threads sleep on it */
     shoal_word idle;                       /* writers: threads about to sleep */
     _Alignas(64) _Atomic(uint64_t) head;   /* writers: threads, fetch_add */
     _Alignas(64) _Atomic(uint64_t) places; /* writers: threads, fetch_add */
@@ -73,10 +73,10 @@ static int wait_for_cell(shoal_flow *flow, const cell *own, uint64_t ticket) {
         if (now - begin < flow->spin_ns)
             continue;
         /* Sequentially consistent on both sides: the sender sees `idle`, or this thread the filled cell. */
-        uint32_t bell = atomic_load(&flow->bell);
+        uint32_t wakeup = atomic_load(&flow->wakeup);
         atomic_fetch_add(&flow->idle, 1);
         if (atomic_load(&own->turn) != ticket + 1 && !atomic_load(&flow->stop))
-            shoal_futex_wait(&flow->bell, bell, SLEEP_NS);
+            shoal_futex_wait(&flow->wakeup, wakeup, SLEEP_NS);
         atomic_fetch_sub(&flow->idle, 1);
     }
 }
@@ -217,7 +217,7 @@ void shoal_flow_destroy(shoal_flow *flow) {
         return;
     atomic_store(&flow->stop, 1);
     if (flow->forks == shoal_fork_count()) {
-        shoal_futex_wake(&flow->bell);
+        shoal_futex_wake(&flow->wakeup);
         for (uint32_t i = 0; i < flow->num_workers; i++)
             pthread_join(flow->workers[i].thread, NULL);
     }
@@ -269,9 +269,9 @@ void shoal_flow_send(shoal_flow *flow, const uint64_t *units, uint64_t count) {
         /* Releases the unit, its actions and the lent batches; partner: wait_for_cell. */
         atomic_store(&next->turn, ticket + 1);
     }
-    atomic_fetch_add(&flow->bell, 1);
+    atomic_fetch_add(&flow->wakeup, 1);
     if (atomic_load(&flow->idle))
-        shoal_futex_wake(&flow->bell);
+        shoal_futex_wake(&flow->wakeup);
 }
 
 int shoal_flow_recv(shoal_flow *flow, uint64_t timeout_ns) {

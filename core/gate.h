@@ -2,16 +2,17 @@
  *
  *    parent                                  worker w
  *    command, slot, row  ->  gate[w].go  ->  sees a new number, works, writes its rows
- *    sees done == go     <-  gate[w].done <- the same number back; who is last rings the bell
+ *    sees done == go     <-  gate[w].done <- the same number back; the last worker wakes the parent
  *
- * 1. go and done are generation numbers: done == go means the worker is idle, and all it wrote is visible
- *    (release by the store of done, acquire by the parent's load; the other way round for go).
- * 2. Who waits looks for a while, yields, then says so (asleep, sequentially consistent) and looks once more
- *    before it sleeps: either the writer sees asleep, or the sleeper sees the new number. Looking and
- *    yielding are dropped for a while where they did not pay.
- * 3. A sleep is never longer than SHOAL_GATE_SLICE_NS: a wake-up lost to a killed process costs that, not a
- *    hang. Death itself is the kernel's to tell: by the signs of life in the gate, where the system has any
- *    and all whom the parent waits for hold theirs, else by descriptors that the parent polls. */
+ * 1. go and done are generation numbers: done == go means that the worker is idle and that all it wrote is
+ *    visible (release by the store of done, acquire by the parent's load; the other way round for go).
+ * 2. A waiter spins, then yields, then sets asleep (sequentially consistent) and checks once more before it
+ *    sleeps: either the writer sees asleep, or the sleeper sees the new number. The waiter skips spinning or
+ *    yielding for some waits after it did not pay.
+ * 3. No sleep lasts longer than SHOAL_GATE_SLICE_NS, so a wake-up lost to a killed process costs that, not a
+ *    hang. The kernel reports the death itself: by the liveness words in the gate, where the system supports
+ *    them and every worker that the parent waits for holds its own, else by descriptors that the parent
+ *    polls. */
 // SPDX-License-Identifier: MIT
 #ifndef SHOAL_GATE_H
 #define SHOAL_GATE_H
@@ -31,26 +32,27 @@ extern "C" {
 
 enum shoal_command { SHOAL_STEP = 1, SHOAL_SENT = 2, SHOAL_MESSAGE = 3, SHOAL_STOP = 4 };
 
-/* Something that usually helps and sometimes harms: after a disappointment it rests for some waits, twice
- * as many after each further one, and is then tried again. */
-typedef struct shoal_habit {
-    uint32_t rests, backoff;
-} shoal_habit;
+/* Exponential backoff of something that usually helps and sometimes harms: after a failure it is skipped for
+ * some waits, twice as many after each further failure, and then tried again. */
+typedef struct shoal_backoff {
+    uint32_t skips, length;
+} shoal_backoff;
 
 /* What a waiter does before it sleeps, learned from its recent waits. Private to one waiter. */
-typedef struct shoal_patience {
+typedef struct shoal_wait_policy {
     uint64_t average_ns; /* moving average of waits */
-    uint64_t limit_ns;   /* how long it yields at most; only now and then while waits average more */
-    uint32_t slept;      /* without yielding first, for that */
-    uint64_t yielded_ns; /* in vain, before the sleep that follows */
-    shoal_habit look;    /* disappoints when it does not end the wait: the other one may need this core */
-    shoal_habit yield;   /* disappoints when it ends too late: somebody else took the core for a time slice */
-} shoal_patience;
+    uint64_t limit_ns;   /* the longest time it yields; it rarely yields while waits average more */
+    uint32_t slept;      /* waits that slept without yielding first */
+    uint64_t yielded_ns; /* time yielded in vain before the sleep that follows */
+    shoal_backoff spin;  /* fails when it does not end the wait: the other process may need this core */
+    shoal_backoff yield; /* fails when it ends too late: another process took the core for a time slice */
+} shoal_wait_policy;
 
-/* `crowded`: there are more processes of ours than cores, so at first one yields at once. Who then waits for
- * many sleeps early: it is told by the last of them, and each of them should have a core until then. (To the
- * kernel a process that yields has work to do: two that work may share a core beside it.) */
-shoal_patience shoal_patience_new(int crowded, int waits_for_many);
+/* `crowded`: this vector environment has more processes than there are cores, so a waiter does not spin at
+ * first. One that waits for many also sleeps early: the last worker wakes it, and until then each worker
+ * should have a core. (To the kernel a process that yields is runnable, so two busy workers may share a core
+ * beside it.) */
+shoal_wait_policy shoal_wait_policy_new(int crowded, int waits_for_many);
 
 typedef struct shoal_gate {
     /* Writer: parent, before go. Reader: worker, after it. */
@@ -66,60 +68,64 @@ typedef struct shoal_gate {
     uint64_t busy_ns;     /* between go and done of SHOAL_STEP, summed */
     uint64_t env_ns;      /* part of it spent inside environments, from samples */
     uint64_t finished_ns;
-    shoal_word core; /* where the worker ran lately, plus one; hints alone, for shoal_gate_spread */
+    shoal_word core; /* the core on which the worker ran lately, plus one; a hint for shoal_gate_spread */
     /* Writer: worker, before it sleeps. Reader: parent, after go. */
     SHOAL_ALIGN(64) shoal_word asleep;
     uint8_t pad[60];
-    /* Writers: the worker's thread and its guard's, once; the kernel, when these end. Whichever is first to
-     * get a core after a kill tells. Zeroed by the parent before there is a worker. */
-    SHOAL_ALIGN(64) shoal_life life;
-    SHOAL_ALIGN(64) shoal_life guard_life;
+    /* Writers: the worker's thread and its guard thread, once; the kernel, when these end. After a kill the
+     * one that gets a core first reports it. The parent zeroes both before it starts the worker. */
+    SHOAL_ALIGN(64) shoal_liveness liveness;
+    SHOAL_ALIGN(64) shoal_liveness guard_liveness;
 } shoal_gate;
 
-#define SHOAL_BELL_ALL 1u
-#define SHOAL_BELL_ONE 2u
-#define SHOAL_BELL_BY_WORD 0x80000000u
+#define SHOAL_WAKE_FOR_ALL 1u
+#define SHOAL_WAKE_FOR_ONE 2u
+#define SHOAL_WAKE_BY_FUTEX 0x80000000u
 
-typedef struct shoal_bell {
-    /* SHOAL_BELL_ALL: the parent sleeps until all workers are idle; SHOAL_BELL_ONE + w: until worker w is;
-     * and SHOAL_BELL_BY_WORD: on this very word, else on its descriptor. 0: it is awake. Writers: parent,
-     * before it sleeps and after; of a word, the worker that wakes it. */
+/* How workers wake the parent. */
+typedef struct shoal_wakeup {
+    /* SHOAL_WAKE_FOR_ALL: the parent sleeps until all workers are idle; SHOAL_WAKE_FOR_ONE + w: until worker
+     * w is idle. With SHOAL_WAKE_BY_FUTEX it sleeps on this very word, else on the descriptor. 0: it is
+     * awake. Writers: the parent, before and after it sleeps; with a futex also the worker that wakes it. */
     SHOAL_ALIGN(64) shoal_word asleep;
-    shoal_word core; /* where the parent waited lately, plus one; written by the parent alone */
+    shoal_word core; /* the core on which the parent waited lately, plus one; only the parent writes it */
     uint8_t pad[56];
-} shoal_bell;
+} shoal_wakeup;
 
-/* Parent: hands `command` to an idle worker. Set the gate's other words first. */
+/* Parent: gives `command` to an idle worker. Set the gate's other words first. */
 void shoal_gate_post(shoal_gate *gate, uint32_t command);
-/* Parent: has the worker finished what it was given? */
+/* Parent: has the worker finished its command? */
 int shoal_gate_idle(const shoal_gate *gate);
-/* Parent: 1 once all `count` gates are idle, 0 if it would have to sleep now: after a while of looking. */
-int shoal_gates_look(shoal_gate *const *gates, uint32_t count, shoal_patience *patience);
-/* Parent: says that it will sleep, for SHOAL_BELL_ALL or SHOAL_BELL_ONE + worker, and how. It must look once
- * more after this, then sleep that way or disarm. */
-void shoal_bell_arm(shoal_bell *bell, uint32_t whom);
-void shoal_bell_disarm(shoal_bell *bell);
-/* Parent: sleeps until the bell rings (polled[0] is its descriptor), something else in `polled` is heard, a
- * signal comes, or `timeout_ns` or a slice have passed; then disarms. Whether something else was heard. */
-int shoal_bell_sleep(shoal_bell *bell, struct pollfd *polled, uint32_t count, uint64_t timeout_ns,
-                     shoal_patience *patience);
-/* The same by words, where shoal_lives_can_be_watched: whether one of these lives is over. */
-int shoal_bell_sleep_beside(shoal_bell *bell, shoal_life *const *lives, uint32_t count, uint64_t timeout_ns,
-                            shoal_patience *patience);
+/* Parent: spins and yields as the policy says; returns 1 once all `count` gates are idle, 0 if the parent
+ * should sleep now. */
+int shoal_gates_wait_awake(shoal_gate *const *gates, uint32_t count, shoal_wait_policy *policy);
+/* Parent: announces that it will sleep, for SHOAL_WAKE_FOR_ALL or SHOAL_WAKE_FOR_ONE + worker, and how. It
+ * must check the gates once more after this, then sleep that way or disarm. */
+void shoal_wakeup_arm(shoal_wakeup *wakeup, uint32_t whom);
+void shoal_wakeup_disarm(shoal_wakeup *wakeup);
+/* Parent: sleeps until a worker wakes it (polled[0] is the wake-up descriptor), another descriptor of
+ * `polled` is ready, a signal comes, or `timeout_ns` or a slice have passed; then disarms. Returns whether
+ * another descriptor was ready. */
+int shoal_wakeup_sleep(shoal_wakeup *wakeup, struct pollfd *polled, uint32_t count, uint64_t timeout_ns,
+                       shoal_wait_policy *policy);
+/* The same with liveness words, where shoal_liveness_can_be_watched. Returns whether one of them has ended.
+ */
+int shoal_wakeup_sleep_on_words(shoal_wakeup *wakeup, shoal_liveness *const *liveness_words, uint32_t count,
+                                uint64_t timeout_ns, shoal_wait_policy *policy);
 
-/* Worker: waits for a number other than `seen`, at most one slice; returns the number there is. */
-uint32_t shoal_gate_wait(shoal_gate *gate, uint32_t seen, shoal_patience *patience);
-/* With a worker for every core, the parent needs one of those too, and one that sleeps leaves it to a worker.
- * Parent: says where it sleeps (0: it does not). Worker, now and then: if it shares its core with a worker
- * before it and none is at the parent's, moves there. */
-void shoal_bell_here(shoal_bell *bell, int sleeps);
-void shoal_gate_spread(shoal_gate *gates, uint32_t count, uint32_t worker, const shoal_bell *bell);
-/* Worker: gives the number back; rings the bell if the parent sleeps for this worker alone, or for all
- * `count` workers and they are idle. */
-void shoal_gate_finish(shoal_gate *gates, uint32_t count, uint32_t worker, uint32_t seen, shoal_bell *bell,
-                       int bell_fd);
+/* Worker: waits for a number other than `seen`, at most one slice; returns the current number. */
+uint32_t shoal_gate_wait(shoal_gate *gate, uint32_t seen, shoal_wait_policy *policy);
+/* With one worker per core the parent shares a core with a worker, and leaves it to that worker while it
+ * sleeps. Parent: publishes on which core it sleeps (`sleeps` 0: it does not sleep). Worker, now and then:
+ * moves to the parent's core if an earlier worker shares its own core and no worker is on the parent's. */
+void shoal_wakeup_publish_core(shoal_wakeup *wakeup, int sleeps);
+void shoal_gate_spread(shoal_gate *gates, uint32_t count, uint32_t worker, const shoal_wakeup *wakeup);
+/* Worker: returns the number. It wakes the parent if that sleeps for this worker alone, or for all `count`
+ * workers and they are all idle. */
+void shoal_gate_finish(shoal_gate *gates, uint32_t count, uint32_t worker, uint32_t seen,
+                       shoal_wakeup *wakeup, int wakeup_fd);
 /* Worker: wakes the parent if it sleeps. */
-void shoal_bell_ring(shoal_bell *bell, int bell_fd);
+void shoal_wakeup_send(shoal_wakeup *wakeup, int wakeup_fd);
 
 #ifdef __cplusplus
 }

@@ -1,7 +1,8 @@
 /* The two sides of gates (gate.h has the protocol), each with what it keeps between commands: the parent of
  * one vector environment with all its workers, and one worker.
  *
- *   shoal_gates_wait:  spin, yield -> choose the deaths to watch -> arm the bell -> look once more -> sleep
+ *   shoal_gates_wait:  spin, yield -> choose the deaths to watch -> arm the wake-up -> check once more ->
+ * sleep
  *
  * A wait returns after every sleep, which is never longer than SHOAL_GATE_SLICE_NS, so its caller can handle
  * signals and close() and call it again. Nothing here allocates. One thread at a time uses a side. */
@@ -34,23 +35,23 @@ typedef struct shoal_wait {
 
 typedef struct shoal_gates {
     shoal_gate *gates;
-    shoal_bell *bell;
+    shoal_wakeup *wakeup;
     uint32_t count;
-    int bell_fd, crowded;
-    shoal_patience patience;
+    int wakeup_fd, crowded;
+    shoal_wait_policy policy;
     /* For one sleep: the deaths that end it, by words, or by descriptors if num_polled is not 0. */
-    uint32_t num_lives, num_polled;
-    shoal_life **lives;    /* up to two per worker */
-    struct pollfd *polled; /* the bell's, then one per worker */
-    shoal_gate **busy;     /* for one look */
-    struct pollfd *deaths; /* per worker: what to poll for its death; fd -1: there is no worker */
-    uint8_t *is_marked;    /* per worker, for one call */
+    uint32_t num_liveness_words, num_polled;
+    shoal_liveness **liveness_words; /* up to two per worker */
+    struct pollfd *polled;           /* the wake-up descriptor, then one per worker */
+    shoal_gate **busy;               /* for one look */
+    struct pollfd *deaths;           /* per worker: what to poll for its death; fd -1: there is no worker */
+    uint8_t *is_marked;              /* per worker, for one call */
 } shoal_gates;
 
 /* Parent: `memory` has shoal_gates_bytes(count) bytes, aligned for a pointer, and stays the caller's. */
 size_t shoal_gates_bytes(uint32_t count);
-void shoal_gates_init(shoal_gates *all, void *memory, shoal_gate *gates, shoal_bell *bell, uint32_t count,
-                      int bell_fd, int crowded);
+void shoal_gates_init(shoal_gates *all, void *memory, shoal_gate *gates, shoal_wakeup *wakeup, uint32_t count,
+                      int wakeup_fd, int crowded);
 /* Parent: the descriptor by which a worker's death is seen: a pidfd (readable) or a socket (hangs up). -1:
  * there is no worker, and it counts as idle. Whatever was posted to this gate before counts as finished. */
 void shoal_gates_watch(shoal_gates *all, uint32_t worker, int fd, int is_socket);
@@ -66,23 +67,23 @@ int shoal_gates_is_dead(const shoal_gates *all, uint32_t worker);
 int shoal_gates_wait(shoal_gates *all, shoal_wait *wait);
 
 /* Parent, for other waits: says that it will sleep, until worker `only` or all are idle, and for whose death
- * (`idle_too`: also of those that have finished). It must look once more after this, then sleep or disarm the
- * bell. shoal_gates_sleep returns whether to look for dead workers: a death was seen, or nothing happened for
- * a whole slice. */
+ * (`idle_too`: also of those that have finished). It must check once more after this, then sleep or
+ * disarm the wake-up. shoal_gates_sleep returns whether to look for dead workers: a death was seen, or
+ * nothing happened for a whole slice. */
 void shoal_gates_arm(shoal_gates *all, int64_t only, int idle_too);
 int shoal_gates_sleep(shoal_gates *all, uint64_t timeout_ns);
 
 typedef struct shoal_worker {
     shoal_gate *gates, *gate; /* all of them; its own */
-    shoal_bell *bell;
+    shoal_wakeup *wakeup;
     uint32_t count, number, seen;
-    int bell_fd, crowded;
+    int wakeup_fd, crowded;
     uint64_t began_ns, waits;
-    shoal_patience patience;
+    shoal_wait_policy policy;
 } shoal_worker;
 
 void shoal_worker_init(shoal_worker *worker, shoal_gate *gates, uint32_t count, uint32_t number,
-                       shoal_bell *bell, int bell_fd, int crowded);
+                       shoal_wakeup *wakeup, int wakeup_fd, int crowded);
 /* Worker: 1 when there is a new command in its gate, 0 after a sleep: call again. */
 int shoal_worker_wait(shoal_worker *worker);
 /* Worker: finishes the command. `replied` is the kind of reply (0: none). */

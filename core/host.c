@@ -336,7 +336,7 @@ int shoal_host_start(const shoal_host_plan *plan, shoal_host **out) {
         host->window_fds[i] = -1;
         plan->watched[i].env = -1;
     }
-    int error = -shoal_bell_create(&host->sleep_fd, &host->ring_fd);
+    int error = -shoal_wakeup_create(&host->sleep_fd, &host->ring_fd);
     if (error == 0) {
         sigset_t all, before;
         sigfillset(&all);

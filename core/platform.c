@@ -370,7 +370,7 @@ void shoal_futex_wake(const shoal_word *word) {
 /* A robust mutex that is locked and never unlocked: when its owner ends, the kernel marks its word with
  * FUTEX_OWNER_DIED, and wakes who sleeps there if FUTEX_WAITERS is set. */
 #ifdef __linux__
-_Static_assert(sizeof(pthread_mutex_t) <= sizeof((shoal_life){0}.room), "room for a mutex");
+_Static_assert(sizeof(pthread_mutex_t) <= sizeof((shoal_liveness){0}.room), "room for a mutex");
 
 enum { MOST_LIVES = 127, SYS_FUTEX_WAITV = 449, WAITV_32_BITS = 2 }; /* Linux 5.16, on every machine */
 typedef struct waited {
@@ -385,19 +385,19 @@ static void probe_waitv(void) {
 }
 
 /* NULL if nobody holds it; whatever another process wrote there, a word within. */
-static shoal_word *word_of(const shoal_life *life) {
-    const uint32_t at = atomic_load_explicit(&life->at, memory_order_acquire);
-    if (at == 0 || at - 1 > sizeof life->room - sizeof(shoal_word) || (at - 1) % sizeof(shoal_word) != 0)
+static shoal_word *word_of(const shoal_liveness *liveness) {
+    const uint32_t at = atomic_load_explicit(&liveness->at, memory_order_acquire);
+    if (at == 0 || at - 1 > sizeof liveness->room - sizeof(shoal_word) || (at - 1) % sizeof(shoal_word) != 0)
         return NULL;
-    return (shoal_word *)(uintptr_t)(life->room + (at - 1));
+    return (shoal_word *)(uintptr_t)(liveness->room + (at - 1));
 }
 
-int shoal_life_hold(shoal_life *life) {
-    pthread_mutex_t *mutex = (pthread_mutex_t *)life->room;
+int shoal_liveness_hold(shoal_liveness *liveness) {
+    pthread_mutex_t *mutex = (pthread_mutex_t *)liveness->room;
     pthread_mutexattr_t shared;
     struct robust_list_head *held = NULL;
     size_t size = 0;
-    memset(life, 0, sizeof *life);
+    memset(liveness, 0, sizeof *liveness);
     pthread_mutexattr_init(&shared);
     pthread_mutexattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
     pthread_mutexattr_setrobust(&shared, PTHREAD_MUTEX_ROBUST);
@@ -411,76 +411,78 @@ int shoal_life_hold(shoal_life *life) {
     }
     /* The last that was locked is the first of the list; all have their word equally far from their link. */
     const uintptr_t word = ((uintptr_t)held->list.next & ~(uintptr_t)1) + (uintptr_t)held->futex_offset;
-    const uintptr_t at = word - (uintptr_t)life->room;
-    const int is_ours = at <= sizeof life->room - sizeof(shoal_word) && at % sizeof(shoal_word) == 0;
+    const uintptr_t at = word - (uintptr_t)liveness->room;
+    const int is_ours = at <= sizeof liveness->room - sizeof(shoal_word) && at % sizeof(shoal_word) == 0;
     if (!is_ours || (*(const uint32_t *)word & FUTEX_TID_MASK) != (uint32_t)syscall(SYS_gettid)) {
         pthread_mutex_unlock(mutex);
         return -ENOSYS;
     }
-    atomic_store_explicit(&life->at, (uint32_t)at + 1, memory_order_release);
+    atomic_store_explicit(&liveness->at, (uint32_t)at + 1, memory_order_release);
     return 0;
 }
 
-void shoal_life_release(shoal_life *life) {
-    const shoal_word *word = word_of(life);
+void shoal_liveness_release(shoal_liveness *liveness) {
+    const shoal_word *word = word_of(liveness);
     if (word == NULL || (atomic_load(word) & FUTEX_TID_MASK) != (uint32_t)syscall(SYS_gettid))
         return; /* a forked child's copy, say */
-    atomic_store(&life->at, 0);
-    pthread_mutex_unlock((pthread_mutex_t *)life->room);
+    atomic_store(&liveness->at, 0);
+    pthread_mutex_unlock((pthread_mutex_t *)liveness->room);
 }
 
-int shoal_life_is_over(const shoal_life *life) {
-    const shoal_word *word = word_of(life);
+int shoal_liveness_has_ended(const shoal_liveness *liveness) {
+    const shoal_word *word = word_of(liveness);
     return word != NULL && (atomic_load_explicit(word, memory_order_acquire) & FUTEX_OWNER_DIED) != 0;
 }
 
-int shoal_lives_can_be_watched(shoal_life *const *lives, uint32_t count) {
+int shoal_liveness_can_be_watched(shoal_liveness *const *liveness_words, uint32_t count) {
     pthread_once(&waitv_once, probe_waitv);
     for (uint32_t i = 0; i < count; i++)
-        if (word_of(lives[i]) == NULL)
+        if (word_of(liveness_words[i]) == NULL)
             return 0;
     return has_waitv && count <= MOST_LIVES;
 }
 
-void shoal_futex_wait_beside(const shoal_word *word, uint32_t expected, shoal_life *const *lives,
-                             uint32_t count, uint64_t timeout_ns) {
+void shoal_futex_wait_with_liveness(const shoal_word *word, uint32_t expected,
+                                    shoal_liveness *const *liveness_words, uint32_t count,
+                                    uint64_t timeout_ns) {
     waited all[1 + MOST_LIVES] = {{expected, (uintptr_t)word, WAITV_32_BITS, 0}};
     uint32_t number = 1;
     for (uint32_t i = 0; i < count && number <= MOST_LIVES; i++) {
-        shoal_word *life = word_of(lives[i]);
-        if (life == NULL)
+        shoal_word *liveness = word_of(liveness_words[i]);
+        if (liveness == NULL)
             continue;
-        const uint32_t is = atomic_fetch_or(life, FUTEX_WAITERS) | FUTEX_WAITERS;
+        const uint32_t is = atomic_fetch_or(liveness, FUTEX_WAITERS) | FUTEX_WAITERS;
         if (is & FUTEX_OWNER_DIED)
             return;
-        all[number++] = (waited){is, (uintptr_t)life, WAITV_32_BITS, 0};
+        all[number++] = (waited){is, (uintptr_t)liveness, WAITV_32_BITS, 0};
     }
     const uint64_t until = shoal_now_ns() + timeout_ns;
     const struct timespec limit = {(time_t)(until / 1000000000u), (long)(until % 1000000000u)};
     (void)syscall(SYS_FUTEX_WAITV, all, number, 0, &limit, CLOCK_MONOTONIC);
 }
 #else
-int shoal_life_hold(shoal_life *life) {
-    memset(life, 0, sizeof *life);
+int shoal_liveness_hold(shoal_liveness *liveness) {
+    memset(liveness, 0, sizeof *liveness);
     return -ENOSYS;
 }
-void shoal_life_release(shoal_life *life) { (void)life; }
-int shoal_life_is_over(const shoal_life *life) {
-    (void)life;
+void shoal_liveness_release(shoal_liveness *liveness) { (void)liveness; }
+int shoal_liveness_has_ended(const shoal_liveness *liveness) {
+    (void)liveness;
     return 0;
 }
-int shoal_lives_can_be_watched(shoal_life *const *lives, uint32_t count) {
-    (void)lives, (void)count;
+int shoal_liveness_can_be_watched(shoal_liveness *const *liveness_words, uint32_t count) {
+    (void)liveness_words, (void)count;
     return 0;
 }
-void shoal_futex_wait_beside(const shoal_word *word, uint32_t expected, shoal_life *const *lives,
-                             uint32_t count, uint64_t timeout_ns) {
-    (void)lives, (void)count;
+void shoal_futex_wait_with_liveness(const shoal_word *word, uint32_t expected,
+                                    shoal_liveness *const *liveness_words, uint32_t count,
+                                    uint64_t timeout_ns) {
+    (void)liveness_words, (void)count;
     shoal_futex_wait(word, expected, timeout_ns);
 }
 #endif
 
-int shoal_bell_create(int *sleep_fd, int *ring_fd) {
+int shoal_wakeup_create(int *sleep_fd, int *ring_fd) {
 #ifdef __linux__
     int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (fd < 0)

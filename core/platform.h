@@ -69,26 +69,31 @@ uint64_t shoal_process_start(int64_t pid);
 void shoal_futex_wait(const shoal_word *word, uint32_t expected, uint64_t timeout_ns);
 void shoal_futex_wake(const shoal_word *word);
 
-/* A sign of life in shared memory: the kernel takes it away, and wakes who sleeps beside it, as soon as the
- * thread that holds it begins to end, however that comes: before the process's memory is taken apart, and so
- * milliseconds before a pidfd tells. Zeroed: nobody holds it. */
-typedef struct shoal_life {
+/* A liveness word in shared memory (a robust futex). The kernel marks it, and wakes the processes that sleep
+ * on it, as soon as the thread that holds it begins to end, whatever the cause. That is before the kernel
+ * frees the process's memory, and so milliseconds before a pidfd becomes readable. Zeroed: no thread holds
+ * it. */
+typedef struct shoal_liveness {
     shoal_word at; /* of the kernel's word in `room`, from its beginning, plus one; 0: nobody holds it */
     uint32_t pad[3];
     unsigned char room[48];
-} shoal_life;
+} shoal_liveness;
 
-/* For this thread, until it ends or releases it; the memory must stay so long. -errno where the system has no
- * such thing; who watches finds that out. */
-int shoal_life_hold(shoal_life *life);
-/* If this thread holds it: nobody does from now on, and it is not over. Who sleeps beside it is woken. */
-void shoal_life_release(shoal_life *life);
-int shoal_life_is_over(const shoal_life *life);
-/* Whether shoal_futex_wait_beside can be used: somebody holds each of these, and the system can do it. */
-int shoal_lives_can_be_watched(shoal_life *const *lives, uint32_t count);
-/* Sleeps while `*word` is `expected` and nobody's life ends, at most `timeout_ns`; may return early. */
-void shoal_futex_wait_beside(const shoal_word *word, uint32_t expected, shoal_life *const *lives,
-                             uint32_t count, uint64_t timeout_ns);
+/* This thread holds it until it ends or releases it; the memory must stay mapped so long. Returns -errno
+ * where the system does not support it; a watcher finds that out by shoal_liveness_can_be_watched. */
+int shoal_liveness_hold(shoal_liveness *liveness);
+/* Releases it if this thread holds it, without marking it as ended, and wakes the processes that sleep on it.
+ */
+void shoal_liveness_release(shoal_liveness *liveness);
+int shoal_liveness_has_ended(const shoal_liveness *liveness);
+/* Whether shoal_futex_wait_with_liveness can be used: a thread holds each of these, and the system supports
+ * it.
+ */
+int shoal_liveness_can_be_watched(shoal_liveness *const *liveness_words, uint32_t count);
+/* Sleeps while `*word` is `expected` and no liveness word ends, at most `timeout_ns`; may return early. */
+void shoal_futex_wait_with_liveness(const shoal_word *word, uint32_t expected,
+                                    shoal_liveness *const *liveness_words, uint32_t count,
+                                    uint64_t timeout_ns);
 
 /* For the body of a loop that waits for another core. */
 static inline void shoal_relax(void) {
@@ -101,7 +106,7 @@ static inline void shoal_relax(void) {
 
 /* A descriptor to sleep on (poll for reading) and one that ends the sleep when 8 bytes are written to it;
  * both non-blocking. They may be the same. 0 or -errno. */
-int shoal_bell_create(int *sleep_fd, int *ring_fd);
+int shoal_wakeup_create(int *sleep_fd, int *ring_fd);
 
 /* Sockets: the next connection, which closes on exec and does not block, or -errno; whose process is at the
  * other end, or -errno. */

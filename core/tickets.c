@@ -54,7 +54,7 @@ int shoal_tickets_wait(const shoal_tickets *tickets, shoal_gates *gates, shoal_w
     }
     shoal_gates_arm(gates, -1, 1);
     if (are_ready(tickets, most)) { /* partner: shoal_serving_finish */
-        shoal_bell_disarm(gates->bell);
+        shoal_wakeup_disarm(gates->wakeup);
         return SHOAL_WAIT_IDLE;
     }
     if (shoal_gates_sleep(gates, wait->timeout_ns - waited))
@@ -98,5 +98,5 @@ int shoal_serving_next(shoal_serving *serving) {
 
 void shoal_serving_finish(shoal_serving *serving) {
     atomic_store(&serving->finished[serving->env_id], serving->taken); /* partner: shoal_tickets_wait */
-    shoal_bell_ring(serving->worker->bell, serving->worker->bell_fd);
+    shoal_wakeup_send(serving->worker->wakeup, serving->worker->wakeup_fd);
 }

@@ -10,7 +10,7 @@
  * 2. A worker serves until no ticket is new, says that it is idle, and looks once more. The sender stores
  *    the ticket before it looks whether the worker is idle. All four are sequentially consistent, so the
  *    sender posts, or the worker finds the ticket, or both.
- * 3. The same holds between finish and a parent that goes to sleep, over finished and the bell. */
+ * 3. The same holds between finish and a parent that goes to sleep, over finished and the wake-up word. */
 // SPDX-License-Identifier: MIT
 #ifndef SHOAL_TICKETS_H
 #define SHOAL_TICKETS_H

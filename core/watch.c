@@ -14,9 +14,9 @@
 _Static_assert(sizeof(shoal_tail) == 4096, "a whole page");
 
 typedef struct watch {
-    int parent_fd, socket_fd, said_fd, out_fd;
+    int parent_fd, socket_fd, stderr_fd, out_fd;
     shoal_tail *tail;
-    shoal_life *life;
+    shoal_liveness *liveness;
 } watch;
 
 void shoal_tail_add(shoal_tail *tail, const char *bytes, uint64_t count) {
@@ -36,7 +36,7 @@ uint64_t shoal_tail_read(const shoal_tail *tail, char *out) {
 /* Passes on what is in the pipe; 0 once it can give no more. */
 static int pass_on(const watch *w) {
     char bytes[4096];
-    ssize_t count = read(w->said_fd, bytes, sizeof bytes);
+    ssize_t count = read(w->stderr_fd, bytes, sizeof bytes);
     if (count <= 0)
         return count < 0 && (errno == EINTR || errno == EAGAIN);
     shoal_tail_add(w->tail, bytes, (uint64_t)count);
@@ -56,7 +56,7 @@ static void *run_voice(void *argument) {
     shoal_wake_modestly();
     free(argument);
     do /* the pipe may be one that does not block */
-        poll(&(struct pollfd){.fd = w.said_fd, .events = POLLIN}, 1, -1);
+        poll(&(struct pollfd){.fd = w.stderr_fd, .events = POLLIN}, 1, -1);
     while (pass_on(&w));
     return NULL;
 }
@@ -65,8 +65,8 @@ static void *run_guard(void *argument) {
     const watch w = *(watch *)argument;
     shoal_wake_modestly();
     free(argument);
-    if (w.life != NULL)
-        (void)shoal_life_hold(w.life); /* without, the worker's own tells */
+    if (w.liveness != NULL)
+        (void)shoal_liveness_hold(w.liveness); /* without, the worker's own tells */
     for (;;) {
         struct pollfd polled[] = {{.fd = w.parent_fd, .events = POLLIN}, {.fd = w.socket_fd, .events = 0}};
         if (poll(polled, 2, -1) > 0)
@@ -89,14 +89,14 @@ static int start(void *(*run)(void *), const watch *what) {
     return -error;
 }
 
-int shoal_watch_start(int parent_fd, int socket_fd, int said_fd, int out_fd, shoal_tail *tail,
-                      shoal_life *life) {
-    const watch what = {parent_fd, socket_fd, said_fd, out_fd, tail, life};
+int shoal_watch_start(int parent_fd, int socket_fd, int stderr_fd, int out_fd, shoal_tail *tail,
+                      shoal_liveness *liveness) {
+    const watch what = {parent_fd, socket_fd, stderr_fd, out_fd, tail, liveness};
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int error = start(run_guard, &what);
-    if (error == 0 && said_fd >= 0)
+    if (error == 0 && stderr_fd >= 0)
         error = start(run_voice, &what);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return error;

@@ -27,10 +27,10 @@ typedef struct shoal_tail {
 } shoal_tail;
 
 /* Starts both threads; 0 or -errno. `parent_fd` becomes readable when the parent ends (-1: none), `socket_fd`
- * hangs up with it, `said_fd` is the pipe's reading end, `out_fd` where it goes. All stay the caller's. The
- * guard holds `life`, if it is not NULL. */
-int shoal_watch_start(int parent_fd, int socket_fd, int said_fd, int out_fd, shoal_tail *tail,
-                      shoal_life *life);
+ * hangs up with it, `stderr_fd` is the pipe's reading end, `out_fd` where it goes. All stay the caller's. The
+ * guard holds `liveness`, if it is not NULL. */
+int shoal_watch_start(int parent_fd, int socket_fd, int stderr_fd, int out_fd, shoal_tail *tail,
+                      shoal_liveness *liveness);
 
 void shoal_tail_add(shoal_tail *tail, const char *bytes, uint64_t count);
 /* Copies the last bytes in order; returns how many. `out` has SHOAL_TAIL_BYTES. */

@@ -20,11 +20,11 @@ namespace nb = nanobind;
 
 inline void add_constants(nb::module_ &m) {
     m.attr("GATE_BYTES") = sizeof(shoal_gate);
-    m.attr("GATE_LIFE_AT") = offsetof(shoal_gate, life);
-    m.attr("GATE_GUARD_LIFE_AT") = offsetof(shoal_gate, guard_life);
-    m.attr("LIFE_BYTES") = sizeof(shoal_life);
-    m.attr("LIFE_ROOM_AT") = offsetof(shoal_life, room);
-    m.attr("BELL_BYTES") = sizeof(shoal_bell);
+    m.attr("GATE_LIFE_AT") = offsetof(shoal_gate, liveness);
+    m.attr("GATE_GUARD_LIFE_AT") = offsetof(shoal_gate, guard_liveness);
+    m.attr("LIFE_BYTES") = sizeof(shoal_liveness);
+    m.attr("LIFE_ROOM_AT") = offsetof(shoal_liveness, room);
+    m.attr("WAKEUP_BYTES") = sizeof(shoal_wakeup);
     m.attr("TAIL_BYTES") = sizeof(shoal_tail);
     m.attr("SUMS") = static_cast<int>(SUMS);
     m.attr("DUE_BYTES") = static_cast<int>(SHOAL_DUE_BYTES);

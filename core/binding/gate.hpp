@@ -20,13 +20,13 @@ namespace nb = nanobind;
 /* The parent's side: all gates of one vector environment. */
 class Gates {
   public:
-    Gates(nb::object gates, nb::object bell, uint32_t count, int bell_fd, bool crowded, nb::object guard)
-        : gates_array_(gates), bell_array_(bell), guard_object_(guard),
+    Gates(nb::object gates, nb::object wakeup, uint32_t count, int wakeup_fd, bool crowded, nb::object guard)
+        : gates_array_(gates), wakeup_array_(wakeup), guard_object_(guard),
           guard_(guard.is_none() ? nullptr : &nb::cast<Guard &>(guard)),
           memory_(shoal_gates_bytes(count) / sizeof(void *) + 1) {
         shoal_gates_init(
             &all_, memory_.data(), static_cast<shoal_gate *>(memory_of(gates, count * sizeof(shoal_gate))),
-            static_cast<shoal_bell *>(memory_of(bell, sizeof(shoal_bell))), count, bell_fd, crowded);
+            static_cast<shoal_wakeup *>(memory_of(wakeup, sizeof(shoal_wakeup))), count, wakeup_fd, crowded);
     }
     Gates(const Gates &) = delete;
     Gates &operator=(const Gates &) = delete;
@@ -152,7 +152,7 @@ class Gates {
         return status;
     }
 
-    nb::object gates_array_, bell_array_, guard_object_; /* keep the memory */
+    nb::object gates_array_, wakeup_array_, guard_object_; /* keep the memory */
     const Guard *guard_; /* of the environments; NULL: no other thread closes them */
     std::vector<void *> memory_;
     shoal_gates all_;
@@ -161,15 +161,15 @@ class Gates {
 /* A worker's side: its own gate. */
 class Gate {
   public:
-    Gate(nb::object gates, nb::object bell, uint32_t worker, int bell_fd, bool crowded)
-        : gates_array_(gates), bell_array_(bell) {
-        shoal_worker_init(&worker_,
-                          static_cast<shoal_gate *>(memory_of(gates, (worker + 1) * sizeof(shoal_gate))),
-                          static_cast<uint32_t>(nb::len(gates)), worker,
-                          static_cast<shoal_bell *>(memory_of(bell, sizeof(shoal_bell))), bell_fd, crowded);
-        (void)shoal_life_hold(&worker_.gate->life); /* without it, the parent polls descriptors */
+    Gate(nb::object gates, nb::object wakeup, uint32_t worker, int wakeup_fd, bool crowded)
+        : gates_array_(gates), wakeup_array_(wakeup) {
+        shoal_worker_init(
+            &worker_, static_cast<shoal_gate *>(memory_of(gates, (worker + 1) * sizeof(shoal_gate))),
+            static_cast<uint32_t>(nb::len(gates)), worker,
+            static_cast<shoal_wakeup *>(memory_of(wakeup, sizeof(shoal_wakeup))), wakeup_fd, crowded);
+        (void)shoal_liveness_hold(&worker_.gate->liveness); /* without it, the parent polls descriptors */
     }
-    ~Gate() { shoal_life_release(&worker_.gate->life); }
+    ~Gate() { shoal_liveness_release(&worker_.gate->liveness); }
     Gate(const Gate &) = delete;
     Gate &operator=(const Gate &) = delete;
 
@@ -189,18 +189,19 @@ class Gate {
     shoal_worker *worker() { return &worker_; }
 
   private:
-    nb::object gates_array_, bell_array_;
+    nb::object gates_array_, wakeup_array_;
     shoal_worker worker_;
 };
 
-inline void start_watch(int parent_fd, int socket_fd, int said_fd, int out_fd, nb::object tail,
+inline void start_watch(int parent_fd, int socket_fd, int stderr_fd, int out_fd, nb::object tail,
                         nb::object gate) {
     static std::vector<nb::object> kept; /* for the life of the process, as the thread */
     kept.push_back(tail);
     kept.push_back(gate);
-    checked(shoal_watch_start(parent_fd, socket_fd, said_fd, out_fd,
-                              static_cast<shoal_tail *>(memory_of(tail, sizeof(shoal_tail))),
-                              &static_cast<shoal_gate *>(memory_of(gate, sizeof(shoal_gate)))->guard_life));
+    checked(
+        shoal_watch_start(parent_fd, socket_fd, stderr_fd, out_fd,
+                          static_cast<shoal_tail *>(memory_of(tail, sizeof(shoal_tail))),
+                          &static_cast<shoal_gate *>(memory_of(gate, sizeof(shoal_gate)))->guard_liveness));
 }
 
 inline nb::bytes read_tail(nb::object tail) {

@@ -264,8 +264,8 @@ NB_MODULE(_core, m) {
         .def("close", &Host::close);
 
     nb::class_<Gates>(m, "Gates")
-        .def(nb::init<nb::object, nb::object, uint32_t, int, bool, nb::object>(), "gates"_a, "bell"_a,
-             "count"_a, "bell_fd"_a, "crowded"_a, "guard"_a.none() = nb::none())
+        .def(nb::init<nb::object, nb::object, uint32_t, int, bool, nb::object>(), "gates"_a, "wakeup"_a,
+             "count"_a, "wakeup_fd"_a, "crowded"_a, "guard"_a.none() = nb::none())
         .def("watch", &Gates::watch, "worker"_a, "fd"_a, "is_socket"_a)
         .def("idle", &Gates::idle, "worker"_a)
         .def("post", &Gates::post, "worker"_a, "command"_a, "slot"_a, "row"_a, "mail_bytes"_a)
@@ -282,8 +282,8 @@ NB_MODULE(_core, m) {
         .def_prop_ro("replied", &Gates::replied);
 
     nb::class_<Gate>(m, "Gate")
-        .def(nb::init<nb::object, nb::object, uint32_t, int, bool>(), "gates"_a, "bell"_a, "worker"_a,
-             "bell_fd"_a, "crowded"_a)
+        .def(nb::init<nb::object, nb::object, uint32_t, int, bool>(), "gates"_a, "wakeup"_a, "worker"_a,
+             "wakeup_fd"_a, "crowded"_a)
         .def("wait", &Gate::wait)
         .def("finish", &Gate::finish, "replied"_a, "reply_bytes"_a)
         .def_prop_ro("slot", &Gate::slot)
@@ -347,12 +347,12 @@ NB_MODULE(_core, m) {
         .def("sample", &Weights::sample, "rng"_a, "count"_a, "out"_a, "ids"_a, "weights"_a)
         .def_prop_ro("total", &Weights::total);
 
-    m.def("bell_create", [] {
+    m.def("wakeup_create", [] {
         int sleep_fd, ring_fd;
-        checked(shoal_bell_create(&sleep_fd, &ring_fd));
+        checked(shoal_wakeup_create(&sleep_fd, &ring_fd));
         return nb::make_tuple(sleep_fd, ring_fd);
     });
-    m.def("start_watch", start_watch, "parent_fd"_a, "socket_fd"_a, "said_fd"_a, "out_fd"_a, "tail"_a,
+    m.def("start_watch", start_watch, "parent_fd"_a, "socket_fd"_a, "stderr_fd"_a, "out_fd"_a, "tail"_a,
           "gate"_a);
     m.def("read_tail", read_tail, "tail"_a);
     m.def("count_tail", count_tail, "tail"_a);

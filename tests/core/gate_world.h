@@ -1,5 +1,5 @@
-/* Gates and bell in memory that forked processes share, for the tests of gates and tickets, and a parent over
- * them. */
+/* Gates and wake-up word in memory that forked processes share, for the tests of gates and tickets, and a
+ * parent over them. */
 // SPDX-License-Identifier: MIT
 #ifndef SHOAL_TEST_GATE_WORLD_H
 #define SHOAL_TEST_GATE_WORLD_H
@@ -27,17 +27,17 @@ typedef struct payload {
 
 typedef struct world {
     shoal_gate gates[WORKERS];
-    shoal_bell bell;
+    shoal_wakeup wakeup;
     payload payloads[WORKERS];
-    int bell_fd, ring_fd;
+    int wakeup_fd, ring_fd;
     uint32_t first; /* number before the first hand-off */
-    int by_word;    /* workers hold their signs of life, so the parent sleeps on words */
+    int by_word;    /* workers hold their liveness words, so the parent sleeps on words */
 } world;
 
 static inline world *open_world(uint32_t first) {
     world *w = mmap(NULL, sizeof *w, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(w != MAP_FAILED);
-    CHECK_EQUAL(shoal_bell_create(&w->bell_fd, &w->ring_fd), 0);
+    CHECK_EQUAL(shoal_wakeup_create(&w->wakeup_fd, &w->ring_fd), 0);
     w->first = first;
     for (int i = 0; i < WORKERS; i++) {
         atomic_store(&w->gates[i].go, first);
@@ -47,8 +47,8 @@ static inline world *open_world(uint32_t first) {
 }
 
 static inline void close_world(world *w) {
-    close(w->bell_fd);
-    if (w->ring_fd != w->bell_fd)
+    close(w->wakeup_fd);
+    if (w->ring_fd != w->wakeup_fd)
         close(w->ring_fd);
     CHECK_EQUAL(munmap(w, sizeof *w), 0);
 }
@@ -65,7 +65,7 @@ typedef struct parent {
 static inline void open_parent(parent *p, world *w, uint32_t count, int crowded) {
     p->w = w;
     CHECK(shoal_gates_bytes(count) <= sizeof p->memory);
-    shoal_gates_init(&p->all, p->memory, w->gates, &w->bell, count, w->bell_fd, crowded);
+    shoal_gates_init(&p->all, p->memory, w->gates, &w->wakeup, count, w->wakeup_fd, crowded);
     CHECK_EQUAL(pipe(p->quiet), 0);
     for (uint32_t i = 0; i < count; i++)
         shoal_gates_watch(&p->all, i, p->quiet[0], 0);
@@ -113,7 +113,7 @@ static inline void pause_randomly(uint64_t *state) {
 }
 
 static inline int rung(const world *w) {
-    struct pollfd one = {w->bell_fd, POLLIN, 0};
+    struct pollfd one = {w->wakeup_fd, POLLIN, 0};
     return poll(&one, 1, 0) > 0;
 }
 

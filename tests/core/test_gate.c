@@ -8,10 +8,10 @@
 
 enum { TURNS = 700000 };
 
-/* -- the bell, step by step ------------------------------------------------------------------------------ */
+/* -- the wake-up, step by step --------------------------------------------------------------------------- */
 
 static void finish(world *w, uint32_t i) {
-    shoal_gate_finish(w->gates, 2, i, atomic_load(&w->gates[i].go), &w->bell, w->ring_fd);
+    shoal_gate_finish(w->gates, 2, i, atomic_load(&w->gates[i].go), &w->wakeup, w->ring_fd);
 }
 
 static void the_last_of_the_workers_rings_and_only_for_a_parent_that_sleeps(void) {
@@ -20,7 +20,7 @@ static void the_last_of_the_workers_rings_and_only_for_a_parent_that_sleeps(void
         shoal_gate_post(&w->gates[0], WORK);
         shoal_gate_post(&w->gates[1], WORK);
         if (turn == 1)
-            shoal_bell_arm(&w->bell, SHOAL_BELL_ALL);
+            shoal_wakeup_arm(&w->wakeup, SHOAL_WAKE_FOR_ALL);
         finish(w, (uint32_t)turn);
         CHECK(!rung(w)); /* the other one is at work */
         CHECK(!idle(w, 2));
@@ -28,17 +28,18 @@ static void the_last_of_the_workers_rings_and_only_for_a_parent_that_sleeps(void
         CHECK(idle(w, 2));
         CHECK_EQUAL(rung(w), turn);
     }
-    CHECK_EQUAL(atomic_load(&w->bell.asleep), SHOAL_BELL_ALL); /* another may ring: this one may be dying */
+    CHECK_EQUAL(atomic_load(&w->wakeup.asleep),
+                SHOAL_WAKE_FOR_ALL); /* another may ring: this one may be dying */
     uint64_t rings = 0;
-    CHECK_EQUAL(read(w->bell_fd, &rings, sizeof rings), (int)sizeof rings);
+    CHECK_EQUAL(read(w->wakeup_fd, &rings, sizeof rings), (int)sizeof rings);
     CHECK_EQUAL(rings, 1);
-    shoal_bell_ring(&w->bell, w->ring_fd);
-    shoal_bell_ring(&w->bell, w->ring_fd);
-    struct pollfd one = {w->bell_fd, POLLIN, 0};
-    shoal_patience patience = shoal_patience_new(0, 0);
-    CHECK_EQUAL(shoal_bell_sleep(&w->bell, &one, 1, UINT64_MAX, &patience), 0);
-    CHECK(!rung(w) && atomic_load(&w->bell.asleep) == 0); /* all of them are heard at once */
-    shoal_bell_ring(&w->bell, w->ring_fd);
+    shoal_wakeup_send(&w->wakeup, w->ring_fd);
+    shoal_wakeup_send(&w->wakeup, w->ring_fd);
+    struct pollfd one = {w->wakeup_fd, POLLIN, 0};
+    shoal_wait_policy policy = shoal_wait_policy_new(0, 0);
+    CHECK_EQUAL(shoal_wakeup_sleep(&w->wakeup, &one, 1, UINT64_MAX, &policy), 0);
+    CHECK(!rung(w) && atomic_load(&w->wakeup.asleep) == 0); /* all of them are heard at once */
+    shoal_wakeup_send(&w->wakeup, w->ring_fd);
     CHECK(!rung(w));
     close_world(w);
 }
@@ -46,7 +47,7 @@ static void the_last_of_the_workers_rings_and_only_for_a_parent_that_sleeps(void
 static void *ring_all_the_time(void *argument) {
     world *w = argument;
     while (atomic_load(&w->gates[0].go) == 0)
-        shoal_bell_ring(&w->bell, w->ring_fd);
+        shoal_wakeup_send(&w->wakeup, w->ring_fd);
     return NULL;
 }
 
@@ -56,15 +57,15 @@ static void who_found_a_word_takes_no_bell_that_was_armed_for_the_descriptor_sin
     CHECK_EQUAL(pthread_create(&ringer, NULL, ring_all_the_time, w), 0);
     uint64_t taken = 0, heard = 0;
     for (uint32_t turn = 0; turn < TURNS; turn++) {
-        shoal_bell_arm(&w->bell, SHOAL_BELL_ALL | SHOAL_BELL_BY_WORD);
+        shoal_wakeup_arm(&w->wakeup, SHOAL_WAKE_FOR_ALL | SHOAL_WAKE_BY_FUTEX);
         for (volatile uint32_t i = 0; i < turn % 40; i++)
             ;
-        heard += atomic_load(&w->bell.asleep) == 0;
-        shoal_bell_arm(&w->bell, SHOAL_BELL_ALL);
+        heard += atomic_load(&w->wakeup.asleep) == 0;
+        shoal_wakeup_arm(&w->wakeup, SHOAL_WAKE_FOR_ALL);
         for (volatile uint32_t i = 0; i < 300; i++)
             ;
-        taken += atomic_load(&w->bell.asleep) == 0;
-        shoal_bell_disarm(&w->bell);
+        taken += atomic_load(&w->wakeup.asleep) == 0;
+        shoal_wakeup_disarm(&w->wakeup);
     }
     atomic_store(&w->gates[0].go, 1);
     CHECK_EQUAL(pthread_join(ringer, NULL), 0);
@@ -78,14 +79,14 @@ static void a_parent_that_sleeps_for_one_worker_is_rung_by_that_one_alone(void) 
     for (uint32_t i = 0; i < 2; i++) {
         shoal_gate_post(&w->gates[0], WORK);
         shoal_gate_post(&w->gates[1], WORK);
-        shoal_bell_arm(&w->bell, SHOAL_BELL_ONE + i);
+        shoal_wakeup_arm(&w->wakeup, SHOAL_WAKE_FOR_ONE + i);
         finish(w, !i);
         CHECK(!rung(w));
         shoal_gate_post(&w->gates[!i], WORK); /* busy again, which does not matter */
         finish(w, i);
         CHECK(rung(w));
         uint64_t rings;
-        CHECK_EQUAL(read(w->bell_fd, &rings, sizeof rings), (int)sizeof rings);
+        CHECK_EQUAL(read(w->wakeup_fd, &rings, sizeof rings), (int)sizeof rings);
         finish(w, !i);
         CHECK(!rung(w));
     }
@@ -94,39 +95,40 @@ static void a_parent_that_sleeps_for_one_worker_is_rung_by_that_one_alone(void) 
 
 static void a_ring_left_over_ends_the_next_sleep_and_no_other(void) {
     world *w = open_world(0);
-    struct pollfd one = {w->bell_fd, POLLIN, 0};
-    shoal_patience patience = shoal_patience_new(0, 0);
-    shoal_bell_arm(&w->bell, SHOAL_BELL_ALL);
-    shoal_bell_ring(&w->bell, w->ring_fd);
+    struct pollfd one = {w->wakeup_fd, POLLIN, 0};
+    shoal_wait_policy policy = shoal_wait_policy_new(0, 0);
+    shoal_wakeup_arm(&w->wakeup, SHOAL_WAKE_FOR_ALL);
+    shoal_wakeup_send(&w->wakeup, w->ring_fd);
     uint64_t begin = shoal_now_ns();
-    shoal_bell_arm(&w->bell, SHOAL_BELL_ALL);
-    CHECK_EQUAL(shoal_bell_sleep(&w->bell, &one, 1, UINT64_MAX, &patience), 0);
+    shoal_wakeup_arm(&w->wakeup, SHOAL_WAKE_FOR_ALL);
+    CHECK_EQUAL(shoal_wakeup_sleep(&w->wakeup, &one, 1, UINT64_MAX, &policy), 0);
     CHECK(shoal_now_ns() - begin < SHOAL_GATE_SLICE_NS);
-    CHECK_EQUAL(atomic_load(&w->bell.asleep), 0);
+    CHECK_EQUAL(atomic_load(&w->wakeup.asleep), 0);
     begin = shoal_now_ns();
-    CHECK_EQUAL(shoal_bell_sleep(&w->bell, &one, 1, 3000000, &patience), 0);
+    CHECK_EQUAL(shoal_wakeup_sleep(&w->wakeup, &one, 1, 3000000, &policy), 0);
     CHECK(shoal_now_ns() - begin >= 3000000);
     close_world(w);
 }
 
 static void a_parent_that_sleeps_on_the_word_is_woken_there_and_not_by_the_descriptor(void) {
     world *w = open_world(0);
-    shoal_patience patience = shoal_patience_new(0, 0);
+    shoal_wait_policy policy = shoal_wait_policy_new(0, 0);
     shoal_gate_post(&w->gates[0], WORK);
-    shoal_bell_arm(&w->bell, SHOAL_BELL_ALL | SHOAL_BELL_BY_WORD);
+    shoal_wakeup_arm(&w->wakeup, SHOAL_WAKE_FOR_ALL | SHOAL_WAKE_BY_FUTEX);
     finish(w, 0);
-    CHECK(!rung(w) && atomic_load(&w->bell.asleep) == 0);
+    CHECK(!rung(w) && atomic_load(&w->wakeup.asleep) == 0);
     uint64_t begin = shoal_now_ns();
-    CHECK_EQUAL(shoal_bell_sleep_beside(&w->bell, NULL, 0, UINT64_MAX, &patience), 0); /* it has rung */
+    CHECK_EQUAL(shoal_wakeup_sleep_on_words(&w->wakeup, NULL, 0, UINT64_MAX, &policy), 0); /* it has rung */
     CHECK(shoal_now_ns() - begin < SHOAL_GATE_SLICE_NS / 2);
     shoal_gate_post(&w->gates[1], WORK);
-    shoal_bell_arm(&w->bell, (SHOAL_BELL_ONE + 1) | SHOAL_BELL_BY_WORD);
+    shoal_wakeup_arm(&w->wakeup, (SHOAL_WAKE_FOR_ONE + 1) | SHOAL_WAKE_BY_FUTEX);
     finish(w, 0);
-    CHECK_EQUAL(atomic_load(&w->bell.asleep), (SHOAL_BELL_ONE + 1) | SHOAL_BELL_BY_WORD); /* not for it */
+    CHECK_EQUAL(atomic_load(&w->wakeup.asleep),
+                (SHOAL_WAKE_FOR_ONE + 1) | SHOAL_WAKE_BY_FUTEX); /* not for it */
     begin = shoal_now_ns();
-    CHECK_EQUAL(shoal_bell_sleep_beside(&w->bell, NULL, 0, 3000000, &patience), 0);
-    CHECK(shoal_now_ns() - begin >= (shoal_lives_can_be_watched(NULL, 0) ? 3000000 : 0));
-    CHECK_EQUAL(atomic_load(&w->bell.asleep), 0);
+    CHECK_EQUAL(shoal_wakeup_sleep_on_words(&w->wakeup, NULL, 0, 3000000, &policy), 0);
+    CHECK(shoal_now_ns() - begin >= (shoal_liveness_can_be_watched(NULL, 0) ? 3000000 : 0));
+    CHECK_EQUAL(atomic_load(&w->wakeup.asleep), 0);
     finish(w, 1);
     CHECK(!rung(w));
     close_world(w);
@@ -134,32 +136,32 @@ static void a_parent_that_sleeps_on_the_word_is_woken_there_and_not_by_the_descr
 
 static void who_waits_without_being_woken_comes_back_after_a_slice(void) {
     world *w = open_world(8);
-    shoal_patience patience = shoal_patience_new(0, 0);
+    shoal_wait_policy policy = shoal_wait_policy_new(0, 0);
     const uint64_t begin = shoal_now_ns();
-    CHECK_EQUAL(shoal_gate_wait(&w->gates[0], 8, &patience), 8);
+    CHECK_EQUAL(shoal_gate_wait(&w->gates[0], 8, &policy), 8);
     CHECK(shoal_now_ns() - begin >= SHOAL_GATE_SLICE_NS * 9 / 10);
     CHECK_EQUAL(atomic_load(&w->gates[0].asleep), 0);
     close_world(w);
 }
 
-/* -- patience -------------------------------------------------------------------------------------------- */
+/* -- wait policy ----------------------------------------------------------------------------------------- */
 
 static void a_look_that_ends_no_wait_and_a_yield_that_ends_it_late_rest_ever_longer(void) {
     world *w = open_world(0);
     shoal_gate *gate = &w->gates[0];
-    shoal_patience patience = shoal_patience_new(0, 0);
+    shoal_wait_policy policy = shoal_wait_policy_new(0, 0);
     shoal_gate_post(gate, WORK);
     for (uint32_t wait = 0, rest = 1; wait < 3; wait++, rest = 2 * rest + 1) { /* nobody ever finishes */
-        patience.look.rests = 0;
-        CHECK(!shoal_gates_look(&gate, 1, &patience));
-        CHECK_EQUAL(patience.look.rests, rest);
+        policy.spin.skips = 0;
+        CHECK(!shoal_gates_wait_awake(&gate, 1, &policy));
+        CHECK_EQUAL(policy.spin.skips, rest);
     }
-    CHECK_EQUAL(patience.yield.rests, 0); /* it ended no wait at all, which is no fault of it */
-    CHECK(patience.yielded_ns >= patience.limit_ns);
+    CHECK_EQUAL(policy.yield.skips, 0); /* it ended no wait at all, which is no fault of it */
+    CHECK(policy.yielded_ns >= policy.limit_ns);
 
     for (int late = 1; late >= 0; late--) { /* it is seen a second after it finished, or in time */
-        patience = shoal_patience_new(1, 0);
-        patience.limit_ns = 10000000000ull;
+        policy = shoal_wait_policy_new(1, 0);
+        policy.limit_ns = 10000000000ull;
         const pid_t pid = fork();
         if (pid == 0) {
             usleep(3000);
@@ -167,8 +169,8 @@ static void a_look_that_ends_no_wait_and_a_yield_that_ends_it_late_rest_ever_lon
             atomic_store(&gate->done, atomic_load(&gate->go));
             _exit(0);
         }
-        CHECK(shoal_gates_look(&gate, 1, &patience));
-        CHECK_EQUAL(patience.yield.rests, (uint32_t)late);
+        CHECK(shoal_gates_wait_awake(&gate, 1, &policy));
+        CHECK_EQUAL(policy.yield.skips, (uint32_t)late);
         CHECK_EQUAL(waitpid(pid, NULL, 0), pid);
         shoal_gate_post(gate, WORK);
     }
@@ -178,21 +180,21 @@ static void a_look_that_ends_no_wait_and_a_yield_that_ends_it_late_rest_ever_lon
 static void who_waits_long_sleeps_without_yielding_and_forgets_it_soon(void) {
     world *w = open_world(0);
     shoal_gate *gate = &w->gates[0];
-    struct pollfd one = {w->bell_fd, POLLIN, 0};
-    shoal_patience patience = shoal_patience_new(1, 1);
-    CHECK(patience.limit_ns < shoal_patience_new(0, 1).limit_ns && patience.look.rests > 0);
+    struct pollfd one = {w->wakeup_fd, POLLIN, 0};
+    shoal_wait_policy policy = shoal_wait_policy_new(1, 1);
+    CHECK(policy.limit_ns < shoal_wait_policy_new(0, 1).limit_ns && policy.spin.skips > 0);
     shoal_gate_post(gate, WORK);
     for (int i = 0; i < 20; i++)
-        CHECK_EQUAL(shoal_bell_sleep(&w->bell, &one, 1, 1000000, &patience), 0);
-    CHECK(patience.average_ns > patience.limit_ns);
-    CHECK(!shoal_gates_look(&gate, 1, &patience));
-    CHECK_EQUAL(patience.yielded_ns, 0);
-    for (int i = 0; i < 20; i++) { /* the bell has rung already: sleeps of no length */
-        shoal_bell_arm(&w->bell, SHOAL_BELL_ALL);
-        shoal_bell_ring(&w->bell, w->ring_fd);
-        (void)shoal_bell_sleep(&w->bell, &one, 1, UINT64_MAX, &patience);
+        CHECK_EQUAL(shoal_wakeup_sleep(&w->wakeup, &one, 1, 1000000, &policy), 0);
+    CHECK(policy.average_ns > policy.limit_ns);
+    CHECK(!shoal_gates_wait_awake(&gate, 1, &policy));
+    CHECK_EQUAL(policy.yielded_ns, 0);
+    for (int i = 0; i < 20; i++) { /* the wake-up was sent already: sleeps of no length */
+        shoal_wakeup_arm(&w->wakeup, SHOAL_WAKE_FOR_ALL);
+        shoal_wakeup_send(&w->wakeup, w->ring_fd);
+        (void)shoal_wakeup_sleep(&w->wakeup, &one, 1, UINT64_MAX, &policy);
     }
-    CHECK(patience.average_ns <= patience.limit_ns);
+    CHECK(policy.average_ns <= policy.limit_ns);
     close_world(w);
 }
 
@@ -208,9 +210,9 @@ static void a_worker_beside_another_moves_to_the_core_the_parent_left(void) {
     for (int turn = 0; turn < 50; turn++) { /* the kernel may move it back before we look */
         const uint32_t here = (uint32_t)shoal_cpu() + 1;
         other = here == 1 ? 2 : 1;
-        atomic_store(&w->bell.core, other);
+        atomic_store(&w->wakeup.core, other);
         atomic_store(&w->gates[0].core, here);
-        shoal_gate_spread(w->gates, 2, 1, &w->bell);
+        shoal_gate_spread(w->gates, 2, 1, &w->wakeup);
         CHECK_EQUAL(atomic_load(&w->gates[1].core), here);
         moved += (uint32_t)shoal_cpu() + 1 == other;
     }
@@ -220,9 +222,9 @@ static void a_worker_beside_another_moves_to_the_core_the_parent_left(void) {
     for (int turn = 0; turn < 50; turn++) {
         const uint32_t here = (uint32_t)shoal_cpu() + 1;
         other = here == 1 ? 2 : 1;
-        atomic_store(&w->bell.core, turn % 2 ? other : 0);        /* 0: the parent does not sleep */
+        atomic_store(&w->wakeup.core, turn % 2 ? other : 0);      /* 0: the parent does not sleep */
         atomic_store(&w->gates[0].core, turn % 2 ? other : here); /* it is there already */
-        shoal_gate_spread(w->gates, 2, 1, &w->bell);
+        shoal_gate_spread(w->gates, 2, 1, &w->wakeup);
         stayed += (uint32_t)shoal_cpu() + 1 == here;
     }
     CHECK(stayed > 25);
@@ -235,17 +237,17 @@ static void a_worker_killed_just_before_it_rings_costs_the_parent_a_slice(void) 
     world *w = open_world(0);
     for (int turn = 0; turn < 5; turn++) {
         shoal_gate_post(&w->gates[0], WORK);
-        shoal_bell_arm(&w->bell, SHOAL_BELL_ALL);
+        shoal_wakeup_arm(&w->wakeup, SHOAL_WAKE_FOR_ALL);
         const pid_t pid = fork();
         if (pid == 0) {
             atomic_store(&w->gates[0].done, atomic_load(&w->gates[0].go));
             kill(getpid(), SIGKILL);
         }
         reap(pid);
-        struct pollfd one = {w->bell_fd, POLLIN, 0};
-        shoal_patience patience = shoal_patience_new(0, 0);
+        struct pollfd one = {w->wakeup_fd, POLLIN, 0};
+        shoal_wait_policy policy = shoal_wait_policy_new(0, 0);
         const uint64_t begin = shoal_now_ns();
-        CHECK_EQUAL(shoal_bell_sleep(&w->bell, &one, 1, UINT64_MAX, &patience), 0);
+        CHECK_EQUAL(shoal_wakeup_sleep(&w->wakeup, &one, 1, UINT64_MAX, &policy), 0);
         const uint64_t slept = shoal_now_ns() - begin;
         CHECK(slept >= SHOAL_GATE_SLICE_NS && slept < 10ull * SHOAL_GATE_SLICE_NS);
         CHECK(idle(w, 1));

@@ -1,5 +1,5 @@
 /* Tests of core/gates.c: a wait ends with the death of a worker that it waits for, whether the parent sleeps
- * on the signs of life or polls descriptors. */
+ * on the liveness words or polls descriptors. */
 // SPDX-License-Identifier: MIT
 #define _GNU_SOURCE
 #include "gate_world.h"
@@ -9,14 +9,14 @@
 #define FOREVER_NS UINT64_MAX
 #define QUICK_NS (SHOAL_GATE_SLICE_NS / 2)
 
-/* A process that does nothing, watched by its pidfd; with a sign of life if `holds`. */
+/* A process that does nothing, watched by its pidfd; with a liveness word if `holds`. */
 static pid_t start_idler(parent *p, uint32_t i, int holds, int *fd) {
     shoal_gate *gate = &p->w->gates[i];
     atomic_store(&gate->core, 0);
     const pid_t pid = fork_tied();
     if (pid == 0) {
         if (holds)
-            (void)shoal_life_hold(&gate->life);
+            (void)shoal_liveness_hold(&gate->liveness);
         atomic_store(&gate->core, 1);
         for (;;)
             pause();
@@ -50,7 +50,7 @@ static int wait_for_a_death(int holds, int is_busy, int any_death, uint64_t time
     const uint64_t begin = shoal_now_ns();
     const int status = wait_for(&p, timeout_ns, -1, any_death);
     *took_ns = shoal_now_ns() - begin;
-    CHECK_EQUAL(p.all.num_polled == 0, holds && shoal_lives_can_be_watched(NULL, 0));
+    CHECK_EQUAL(p.all.num_polled == 0, holds && shoal_liveness_can_be_watched(NULL, 0));
     CHECK_EQUAL(pthread_join(killer, NULL), 0);
     reap(pids[1]);
     CHECK(shoal_gates_is_dead(&p.all, 1) && !shoal_gates_is_dead(&p.all, 0));
@@ -82,7 +82,7 @@ static void the_death_of_a_worker_that_has_finished_ends_the_wait_only_if_asked_
     }
 }
 
-/* A finished worker may have taken the bell's word and die before it wakes the parent. */
+/* A finished worker may have taken the wake-up word and die before it wakes the parent. */
 static void a_sleep_on_words_ends_with_the_death_of_any_worker_that_can_take_the_bell(void) {
     parent p;
     open_parent(&p, open_world(0), 2, 0);
@@ -90,16 +90,16 @@ static void a_sleep_on_words_ends_with_the_death_of_any_worker_that_can_take_the
     pid_t pids[2];
     for (uint32_t i = 0; i < 2; i++)
         pids[i] = start_idler(&p, i, 1, &fds[i]);
-    if (shoal_lives_can_be_watched(NULL, 0)) {
+    if (shoal_liveness_can_be_watched(NULL, 0)) {
         shoal_gates_post(&p.all, 0, WORK, 0, 0, 0);
         shoal_gates_arm(&p.all, -1, 0);
-        CHECK_EQUAL(p.all.num_lives, 2);
+        CHECK_EQUAL(p.all.num_liveness_words, 2);
         kill(pids[1], SIGKILL);
         CHECK(shoal_gates_sleep(&p.all, FOREVER_NS));
         reap(pids[1]);
         shoal_gates_arm(&p.all, -1, 0);
-        CHECK_EQUAL(p.all.num_lives, 1); /* it cannot any more */
-        shoal_bell_disarm(&p.w->bell);
+        CHECK_EQUAL(p.all.num_liveness_words, 1); /* it cannot any more */
+        shoal_wakeup_disarm(&p.w->wakeup);
         pids[1] = start_idler(&p, 1, 0, &fds[1]);
     }
     for (uint32_t i = 0; i < 2; i++) {
@@ -110,40 +110,40 @@ static void a_sleep_on_words_ends_with_the_death_of_any_worker_that_can_take_the
     close_parent(&p);
 }
 
-/* The guard's sign of life, and the look after a slice without news: a worker that has become another
+/* The guard's liveness word, and the look after a slice without news: a worker that has become another
  * program has neither sign marked. */
 static void a_sleep_also_watches_the_guard_and_looks_for_deaths_after_a_slice(void) {
     parent p;
     open_parent(&p, open_world(0), 1, 0);
-    (void)shoal_life_hold(&p.w->gates[0].life);
+    (void)shoal_liveness_hold(&p.w->gates[0].liveness);
     shoal_gates_post(&p.all, 0, WORK, 0, 0, 0);
     shoal_gates_arm(&p.all, -1, 0);
-    const uint32_t without_guard = p.all.num_lives;
-    if (shoal_life_hold(&p.w->gates[0].guard_life) == 0) {
+    const uint32_t without_guard = p.all.num_liveness_words;
+    if (shoal_liveness_hold(&p.w->gates[0].guard_liveness) == 0) {
         shoal_gates_arm(&p.all, -1, 0);
-        CHECK_EQUAL(p.all.num_lives, without_guard + 1);
+        CHECK_EQUAL(p.all.num_liveness_words, without_guard + 1);
     }
     CHECK_EQUAL(write(p.quiet[1], "", 1), 1); /* its descriptor says that it is dead, its word does not */
     const uint64_t begin = shoal_now_ns();
     CHECK_EQUAL(wait_for(&p, FOREVER_NS, -1, 0), SHOAL_WAIT_DIED);
     CHECK(shoal_now_ns() - begin < 10ull * SHOAL_GATE_SLICE_NS);
-    shoal_life_release(&p.w->gates[0].guard_life);
-    shoal_life_release(&p.w->gates[0].life);
+    shoal_liveness_release(&p.w->gates[0].guard_liveness);
+    shoal_liveness_release(&p.w->gates[0].liveness);
     close_parent(&p);
 }
 
-static void *hold_and_end(void *life) {
-    CHECK_EQUAL(shoal_life_hold(life), 0);
+static void *hold_and_end(void *liveness) {
+    CHECK_EQUAL(shoal_liveness_hold(liveness), 0);
     return NULL;
 }
 
 static void a_worker_is_dead_as_soon_as_its_thread_has_ended_whatever_its_descriptor_says(void) {
     parent p;
     open_parent(&p, open_world(0), 1, 0);
-    if (shoal_lives_can_be_watched(NULL, 0)) {
+    if (shoal_liveness_can_be_watched(NULL, 0)) {
         shoal_gates_post(&p.all, 0, WORK, 0, 0, 0);
         pthread_t thread;
-        CHECK_EQUAL(pthread_create(&thread, NULL, hold_and_end, &p.w->gates[0].life), 0);
+        CHECK_EQUAL(pthread_create(&thread, NULL, hold_and_end, &p.w->gates[0].liveness), 0);
         CHECK_EQUAL(pthread_join(thread, NULL), 0);
         CHECK_EQUAL(wait_for(&p, 10ull * SHOAL_GATE_SLICE_NS, -1, 0), SHOAL_WAIT_DIED);
         CHECK(shoal_gates_is_dead(&p.all, 0) && !shoal_gates_all_live(&p.all));

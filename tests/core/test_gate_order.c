@@ -25,8 +25,8 @@ enum { BELL_ROUNDS = 400000 / SLOWER, WORKERS_ROUNDS = 100000 / SLOWER, POST_ROU
 
 typedef struct meeting {
     shoal_gate gates[2];
-    shoal_bell bell;
-    int ring_fd, bell_fd;
+    shoal_wakeup wakeup;
+    int ring_fd, wakeup_fd;
     uint32_t rounds;
     uint64_t until_ns;     /* on a busy machine the threads meet seldom: then it is enough by this time */
     _Atomic uint32_t last; /* this round is the last; set by thread 0 before they meet */
@@ -71,7 +71,7 @@ static void meet_about(meeting *m, int me, uint32_t turn) {
     for (int i = 0; i < 2; i++)
         (void)(atomic_load(&m->gates[i].go) + atomic_load(&m->gates[i].done) +
                atomic_load(&m->gates[i].asleep));
-    (void)(atomic_load(&m->bell.asleep) + atomic_load(finished));
+    (void)(atomic_load(&m->wakeup.asleep) + atomic_load(finished));
 }
 
 /* Keeps the two moments together: the thread that came first comes a little later the next time. */
@@ -112,12 +112,12 @@ static void open_meeting(meeting *m, uint32_t rounds, int64_t shift) {
     *m = (meeting){.rounds = rounds, .shift = shift, .state = {11, 22}};
     m->until_ns = shoal_now_ns() + 3000000000u;
     now_meeting = m;
-    CHECK_EQUAL(shoal_bell_create(&m->bell_fd, &m->ring_fd), 0);
+    CHECK_EQUAL(shoal_wakeup_create(&m->wakeup_fd, &m->ring_fd), 0);
 }
 
 static void close_meeting(meeting *m) {
-    close(m->bell_fd);
-    if (m->ring_fd != m->bell_fd)
+    close(m->wakeup_fd);
+    if (m->ring_fd != m->wakeup_fd)
         close(m->ring_fd);
 }
 
@@ -136,7 +136,7 @@ static void *finish_again_and_again(void *argument) {
     meeting *m = argument;
     for (uint32_t turn = 1; goes_on(m, turn); turn++) {
         meet_about(m, 1, 2 * turn - 1);
-        shoal_gate_finish(m->gates, 1, 0, turn, &m->bell, m->ring_fd);
+        shoal_gate_finish(m->gates, 1, 0, turn, &m->wakeup, m->ring_fd);
         meet(m, 1, 2 * turn);
     }
     return NULL;
@@ -149,15 +149,15 @@ static void go_to_sleep_again_and_again(meeting *m) {
         atomic_store(&m->gates[0].go, turn);
         meet_about(m, 0, 2 * turn - 1);
         if (turn % 2)
-            shoal_bell_arm(&m->bell, SHOAL_BELL_ALL);
+            shoal_wakeup_arm(&m->wakeup, SHOAL_WAKE_FOR_ALL);
         else
-            shoal_bell_arm(&m->bell, SHOAL_BELL_ONE + 0);
+            shoal_wakeup_arm(&m->wakeup, SHOAL_WAKE_FOR_ONE + 0);
         const int idle = shoal_gate_idle(&m->gates[0]);
         meet(m, 0, 2 * turn);
         uint64_t count = 0;
-        const int rung = read(m->bell_fd, &count, sizeof count) > 0;
+        const int rung = read(m->wakeup_fd, &count, sizeof count) > 0;
         CHECK(idle || rung);
-        shoal_bell_disarm(&m->bell);
+        shoal_wakeup_disarm(&m->wakeup);
         rings += (uint32_t)rung, seen += (uint32_t)idle;
         adjust(m, 0, !idle);
     }
@@ -175,7 +175,7 @@ static void a_parent_that_goes_to_sleep_sees_the_worker_finished_or_hears_the_be
 
 static void *finish_tickets_again_and_again(void *argument) {
     meeting *m = argument;
-    shoal_worker worker = {.bell = &m->bell, .bell_fd = m->ring_fd};
+    shoal_worker worker = {.wakeup = &m->wakeup, .wakeup_fd = m->ring_fd};
     for (uint32_t turn = 1; goes_on(m, turn); turn++) {
         shoal_serving serving = {.ticket = tickets, .finished = finished, .worker = &worker, .taken = turn};
         meet_about(m, 1, 2 * turn - 1);
@@ -190,12 +190,12 @@ static void wait_for_tickets_again_and_again(meeting *m) {
     for (uint32_t turn = 1; goes_on(m, turn); turn++) {
         begin_round(m, turn);
         meet_about(m, 0, 2 * turn - 1);
-        shoal_bell_arm(&m->bell, SHOAL_BELL_ALL);
+        shoal_wakeup_arm(&m->wakeup, SHOAL_WAKE_FOR_ALL);
         const int is_seen = atomic_load(finished) == turn; /* as shoal_tickets_wait looks */
         meet(m, 0, 2 * turn);
         uint64_t count = 0;
-        CHECK(read(m->bell_fd, &count, sizeof count) > 0 || is_seen);
-        shoal_bell_disarm(&m->bell);
+        CHECK(read(m->wakeup_fd, &count, sizeof count) > 0 || is_seen);
+        shoal_wakeup_disarm(&m->wakeup);
         seen += (uint32_t)is_seen;
         adjust(m, 0, !is_seen);
     }
@@ -217,17 +217,18 @@ static void finish_one(meeting *m, int me) {
             begin_round(m, turn);
             atomic_store(&m->gates[0].go, turn);
             atomic_store(&m->gates[1].go, turn);
-            shoal_bell_arm(&m->bell, SHOAL_BELL_ALL | (turn % 2 ? SHOAL_BELL_BY_WORD : 0));
+            shoal_wakeup_arm(&m->wakeup, SHOAL_WAKE_FOR_ALL | (turn % 2 ? SHOAL_WAKE_BY_FUTEX : 0));
         }
         meet_about(m, me, 2 * turn - 1);
-        shoal_gate_finish(m->gates, 2, (uint32_t)me, turn, &m->bell, m->ring_fd);
+        shoal_gate_finish(m->gates, 2, (uint32_t)me, turn, &m->wakeup, m->ring_fd);
         meet(m, me, 2 * turn);
         if (me == 0) {
             uint64_t count = 0;
-            const int rung = read(m->bell_fd, &count, sizeof count) > 0;
-            CHECK_EQUAL(rung, turn % 2 == 0);                              /* by both, if both see all idle */
-            CHECK_EQUAL(atomic_load(&m->bell.asleep) == 0, turn % 2 != 0); /* a word is taken by who wakes */
-            shoal_bell_disarm(&m->bell);
+            const int rung = read(m->wakeup_fd, &count, sizeof count) > 0;
+            CHECK_EQUAL(rung, turn % 2 == 0); /* by both, if both see all idle */
+            CHECK_EQUAL(atomic_load(&m->wakeup.asleep) == 0,
+                        turn % 2 != 0); /* a word is taken by who wakes */
+            shoal_wakeup_disarm(&m->wakeup);
         }
     }
 }
@@ -263,12 +264,12 @@ static void *post_again_and_again(void *argument) {
 static void wait_again_and_again(meeting *m) {
     uint32_t sleeps = 0;
     for (uint32_t turn = 1; goes_on(m, turn); turn++) {
-        shoal_patience patience = {.look = {1, 1}, .yield = {1, 1}}; /* asleep at once */
+        shoal_wait_policy policy = {.look = {1, 1}, .yield = {1, 1}}; /* asleep at once */
         begin_round(m, turn);
         atomic_store(&woken, 0);
         atomic_store(&slept, 0);
         meet(m, 0, 3 * turn - 2);
-        (void)shoal_gate_wait(&m->gates[0], turn - 1, &patience);
+        (void)shoal_gate_wait(&m->gates[0], turn - 1, &policy);
         meet(m, 0, 3 * turn - 1);
         CHECK(atomic_load(&slept) == 0 || atomic_load(&woken) == 1);
         sleeps += atomic_load(&slept);

@@ -14,8 +14,8 @@ enum { ROUNDS = 26000 };
 
 typedef struct waits {
     uint64_t sleeps, by_word;
-    uint64_t
-        lost; /* on descriptors: slept for a whole slice, all had finished, and nobody wrote to the bell */
+    uint64_t lost;    /* on descriptors: slept for a whole slice, all had finished, and nobody wrote to the
+                         wake-up descriptor */
     uint64_t unheard; /* on words: slept for a whole slice, and all had finished long before */
 } waits;
 
@@ -67,9 +67,10 @@ static void work(world *w, uint32_t i, uint64_t round) {
 
 static void serve(world *w, uint32_t i) {
     shoal_worker worker;
-    shoal_worker_init(&worker, w->gates, WORKERS, i, &w->bell, w->ring_fd, i % 2); /* both ways of looking */
+    shoal_worker_init(&worker, w->gates, WORKERS, i, &w->wakeup, w->ring_fd,
+                      i % 2); /* both ways of looking */
     if (w->by_word)
-        (void)shoal_life_hold(&w->gates[i].life);
+        (void)shoal_liveness_hold(&w->gates[i].liveness);
     uint64_t state = 77 + i;
     worker.seen = w->first; /* a thread may start after the first command */
     for (uint64_t round = 1;; round++) {
@@ -128,7 +129,7 @@ static void check_waits(const world *w, waits sum, uint64_t rounds) {
            (unsigned long long)sum.by_word, (unsigned long long)sum.lost, (unsigned long long)sum.unheard,
            (unsigned long long)late);
     CHECK(sum.sleeps > 0); /* else nothing of this was tested */
-    if (w->by_word && shoal_lives_can_be_watched(NULL, 0))
+    if (w->by_word && shoal_liveness_can_be_watched(NULL, 0))
         CHECK(sum.by_word > sum.sleeps / 2);
     CHECK_EQUAL(sum.lost, 0);
     CHECK(sum.unheard <= 3);           /* a busy machine may be slow to run a process that was woken */
@@ -202,7 +203,7 @@ static void processes_lose_no_wake_up_and_no_value_in_a_hundred_thousand_hand_of
 
 static void finish(parent *p, uint32_t i) {
     shoal_worker worker;
-    shoal_worker_init(&worker, p->w->gates, p->all.count, i, &p->w->bell, p->w->ring_fd, 0);
+    shoal_worker_init(&worker, p->w->gates, p->all.count, i, &p->w->wakeup, p->w->ring_fd, 0);
     worker.seen = atomic_load(&p->w->gates[i].go);
     shoal_worker_finish(&worker, 0, 0);
 }
@@ -222,7 +223,7 @@ static void a_wait_for_one_worker_ignores_the_others_and_times_out(void) {
     CHECK_EQUAL(wait_for(&p, 3000000, -1, 0), SHOAL_WAIT_TIMEOUT);
     CHECK_EQUAL(wait_for(&p, 3000000, 0, 0), SHOAL_WAIT_TIMEOUT);
     CHECK(shoal_now_ns() - begin >= 6000000);
-    CHECK_EQUAL(atomic_load(&p.w->bell.asleep), 0);
+    CHECK_EQUAL(atomic_load(&p.w->wakeup.asleep), 0);
     close_parent(&p);
 }
 
@@ -245,10 +246,10 @@ static void a_worker_that_is_absent_counts_as_idle_and_gets_no_command(void) {
     open_parent(&p, open_world(0), 2, 0);
     CHECK(shoal_gates_all_live(&p.all));
     shoal_gates_post(&p.all, 1, WORK, 0, 0, 0);
-    atomic_store(&p.w->gates[1].life.at, 1); /* what a worker before left there */
-    atomic_store(&p.w->gates[1].guard_life.at, 1);
+    atomic_store(&p.w->gates[1].liveness.at, 1); /* what a worker before left there */
+    atomic_store(&p.w->gates[1].guard_liveness.at, 1);
     shoal_gates_watch(&p.all, 1, -1, 0);
-    CHECK_EQUAL(atomic_load(&p.w->gates[1].life.at) + atomic_load(&p.w->gates[1].guard_life.at), 0);
+    CHECK_EQUAL(atomic_load(&p.w->gates[1].liveness.at) + atomic_load(&p.w->gates[1].guard_liveness.at), 0);
     CHECK(!shoal_gates_all_live(&p.all) && !shoal_gates_is_dead(&p.all, 1));
     CHECK_EQUAL(atomic_load(&p.w->gates[1].done), 1); /* what it was posted counts as finished */
     shoal_gates_post(&p.all, 1, WORK, 0, 0, 0);
@@ -264,7 +265,7 @@ static void a_worker_finds_what_was_posted_before_it_came_and_counts_the_time_of
     for (uint32_t turn = 0; turn < 2; turn++) {
         shoal_gates_post(&p.all, 0, turn == 0 ? SHOAL_STEP : SHOAL_MESSAGE, 0, 0, 0);
         shoal_worker worker;
-        shoal_worker_init(&worker, p.w->gates, 1, 0, &p.w->bell, p.w->ring_fd, 0);
+        shoal_worker_init(&worker, p.w->gates, 1, 0, &p.w->wakeup, p.w->ring_fd, 0);
         CHECK(shoal_worker_wait(&worker));
         usleep(2000);
         const uint64_t before = p.w->gates[0].busy_ns;
@@ -278,13 +279,13 @@ static void a_worker_finds_what_was_posted_before_it_came_and_counts_the_time_of
 static void a_crowded_parent_says_where_it_sleeps_and_when_it_does_not(void) {
     parent p;
     open_parent(&p, open_world(0), 2, 1);
-    CHECK(p.all.patience.limit_ns < shoal_patience_new(0, 1).limit_ns);
+    CHECK(p.all.policy.limit_ns < shoal_wait_policy_new(0, 1).limit_ns);
     shoal_gates_post(&p.all, 0, WORK, 0, 0, 0);
     CHECK_EQUAL(wait_for(&p, 2000000, -1, 0), SHOAL_WAIT_TIMEOUT);
-    CHECK(shoal_cpu() < 0 || atomic_load(&p.w->bell.core) != 0);
+    CHECK(shoal_cpu() < 0 || atomic_load(&p.w->wakeup.core) != 0);
     finish(&p, 0);
     CHECK_EQUAL(wait_for(&p, FOREVER_NS, -1, 0), SHOAL_WAIT_IDLE);
-    CHECK_EQUAL(atomic_load(&p.w->bell.core), 0);
+    CHECK_EQUAL(atomic_load(&p.w->wakeup.core), 0);
     close_parent(&p);
 }
 

@@ -52,7 +52,7 @@ static void close_flow(flow *f) {
 
 static void open_worker(shoal_worker *worker, flow *f, uint32_t i) {
     world *w = f->p.w;
-    shoal_worker_init(worker, w->gates, f->p.all.count, i, &w->bell, w->ring_fd, 0);
+    shoal_worker_init(worker, w->gates, f->p.all.count, i, &w->wakeup, w->ring_fd, 0);
 }
 
 static shoal_serving start_serving(shoal_worker *worker, flow *f) {
@@ -173,7 +173,7 @@ static void a_parent_that_sleeps_is_woken_by_each_finished_environment(void) {
     uint64_t fastest = UINT64_MAX, env_id;
     for (int turn = 0; turn < 6; turn++) {
         if (turn == 3)
-            (void)shoal_life_hold(&worker.gate->life); /* the parent sleeps on words from now on */
+            (void)shoal_liveness_hold(&worker.gate->liveness); /* the parent sleeps on words from now on */
         CHECK_EQUAL(send_one(&f, 0), 0);
         shoal_serving serving = start_serving(&worker, &f);
         CHECK(shoal_serving_next(&serving));
@@ -190,7 +190,7 @@ static void a_parent_that_sleeps_is_woken_by_each_finished_environment(void) {
         CHECK_EQUAL(pthread_join(thread, NULL), 0);
         CHECK_EQUAL(shoal_tickets_take(&f.tickets, 0, 1, &env_id), 1);
     }
-    shoal_life_release(&worker.gate->life);
+    shoal_liveness_release(&worker.gate->liveness);
     close_flow(&f);
 }
 
@@ -201,7 +201,7 @@ static void a_wait_ends_with_its_time_or_with_any_death(void) {
     const uint64_t begin = shoal_now_ns();
     CHECK_EQUAL(wait_for_finished(&f, 3000000, 1), SHOAL_WAIT_TIMEOUT);
     CHECK(shoal_now_ns() - begin >= 3000000);
-    CHECK_EQUAL(atomic_load(&f.p.w->bell.asleep), 0);
+    CHECK_EQUAL(atomic_load(&f.p.w->wakeup.asleep), 0);
     int ends[2];
     CHECK_EQUAL(pipe(ends), 0);
     shoal_gates_watch(&f.p.all, 1, ends[0], 0); /* of an idle worker */
@@ -224,7 +224,7 @@ static void *serve(void *argument) {
     shoal_worker worker;
     open_worker(&worker, f, mine->i);
     worker.seen = 0;
-    (void)shoal_life_hold(&worker.gate->life);
+    (void)shoal_liveness_hold(&worker.gate->liveness);
     uint64_t state = 5 + mine->i;
     for (;;) {
         while (!shoal_worker_wait(&worker))
@@ -242,7 +242,7 @@ static void *serve(void *argument) {
             shoal_serving_finish(&serving);
         }
     }
-    shoal_life_release(&worker.gate->life);
+    shoal_liveness_release(&worker.gate->liveness);
     return NULL;
 }
 

@@ -264,25 +264,25 @@ static void the_end_of_the_pipe_does_not_keep_the_watch_busy(void) {
 
 static void a_guard_holds_its_sign_of_life_until_the_worker_dies(void) {
 #ifdef __linux__
-    shoal_life *life = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    CHECK(life != MAP_FAILED);
+    shoal_liveness *liveness = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(liveness != MAP_FAILED);
     const pid_t pid = fork();
     if (pid == 0) {
         int pair[2];
         static shoal_tail tail;
         CHECK_EQUAL(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
-        CHECK_EQUAL(shoal_watch_start(-1, pair[1], -1, 2, &tail, life), 0);
+        CHECK_EQUAL(shoal_watch_start(-1, pair[1], -1, 2, &tail, liveness), 0);
         for (;;)
             pause(); /* its own thread holds nothing */
     }
-    for (int i = 0; i < 5000 && atomic_load(&life->at) == 0; i++)
+    for (int i = 0; i < 5000 && atomic_load(&liveness->at) == 0; i++)
         usleep(1000);
-    CHECK(atomic_load(&life->at) != 0 && !shoal_life_is_over(life));
+    CHECK(atomic_load(&liveness->at) != 0 && !shoal_liveness_has_ended(liveness));
     CHECK_EQUAL(kill(pid, SIGKILL), 0);
     worker w = {.pid = pid};
     CHECK(WIFSIGNALED(status_of(&w)));
-    CHECK(shoal_life_is_over(life));
-    munmap(life, 4096);
+    CHECK(shoal_liveness_has_ended(liveness));
+    munmap(liveness, 4096);
 #endif
 }
 

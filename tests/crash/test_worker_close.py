@@ -58,7 +58,7 @@ def _time_out(envs):
 
 
 def _kill_launcher(envs):
-    os.kill(envs._backend.workers.crew._running[0]._launcher._process.pid, signal.SIGKILL)
+    os.kill(envs._backend.workers.pool._running[0]._launcher._process.pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from shoal.errors import WorkerDied, WorkerTimeout
-from shoal.process import crew
+from shoal.process import pool
 from tests.crash.fragile import (
     ABORT,
     BIG,
@@ -80,8 +80,8 @@ def test_what_a_worker_said_before_it_died_is_in_the_error(make):
 def test_a_kill_of_the_memory_limit_is_said_to_be_one(make, monkeypatch):
     envs = make()
     envs.reset(seed=0)
-    kills = crew.oom_kills(crew.oom_counters())
-    monkeypatch.setattr(crew, "oom_kills", lambda counters: kills + 1)
+    kills = pool.oom_kills(pool.oom_counters())
+    monkeypatch.setattr(pool, "oom_kills", lambda counters: kills + 1)
     assert "likely out of memory" in str(died(envs, actions(0, KILL)))
     envs.reset()
     assert "out of memory" not in str(died(envs, actions(0, KILL)))  # it rose before that one
@@ -243,7 +243,7 @@ def test_a_worker_killed_or_stopped_while_it_sends_a_large_info_is_raised(make, 
     envs = make(step_timeout_s=limit_s)
     envs.reset(seed=0)
     envs.step_async(actions(0, BIG, 3, SLOW if limit_s is None else 0))  # slow would be over the limit too
-    gates = envs._backend.workers.crew.gates
+    gates = envs._backend.workers.pool.gates
     wait_until(lambda: gates.idle(0), SOON_S)  # it has finished, and can send no more: nobody reads yet
     os.kill(envs.worker_pids[0], signal.SIGKILL if limit_s is None else signal.SIGSTOP)
     with at_most(SOON_S + 1), pytest.raises(WorkerDied) as caught:

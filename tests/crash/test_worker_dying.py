@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from shoal import _core
-from shoal.process.crew import TIMEOUT
 from shoal.process.launcher import Launcher
+from shoal.process.pool import TIMEOUT
 from shoal.process.start import Running
 from tests.crash.fragile import KILL, SLOW, SLOW_S, SOON_S, actions, at_most, died, make_fragile, wait_until
 
@@ -32,33 +32,35 @@ def envs():
 class SpiedGates:
     """Gates that note how many of the dead were not reaped when somebody is waited for."""
 
-    def __init__(self, crew):
-        self._crew, self._gates, self.dying = crew, crew.gates, []
+    def __init__(self, pool):
+        self._crew, self._gates, self.dying = pool, pool.gates, []
 
     def __getattr__(self, name):
         return getattr(self._gates, name)
 
     def wait(self, *args):
-        self.dying.append(len(self._crew._dying))
+        self.dying.append(len(self._crew._exiting))
         return self._gates.wait(*args)
 
 
 def test_nobody_is_waited_for_while_a_dead_worker_might_take_the_bell_and_not_ring_it(envs, monkeypatch):
-    monkeypatch.setattr(Running, "fate", lambda self: int(signal.SIGKILL))  # found while it is still dying
-    crew = envs._backend.workers.crew
-    crew.gates = spied = SpiedGates(crew)
+    monkeypatch.setattr(
+        Running, "exit_status", lambda self: int(signal.SIGKILL)
+    )  # found while it is still dying
+    pool = envs._backend.workers.pool
+    pool.gates = spied = SpiedGates(pool)
     assert died(envs, actions(0, KILL, 2, SLOW)).env_ids == [0, 1]
-    assert len(crew._dying) == 1
+    assert len(pool._exiting) == 1
     spied.dying.clear()
     assert envs.reset(seed=0)[0][:, 2].tolist() == [0] * 4
     assert spied.dying and not any(spied.dying)
 
 
 def test_one_that_is_dying_when_ctrl_c_comes_is_reaped_later(envs, monkeypatch):
-    monkeypatch.setattr(Running, "fate", lambda self: int(signal.SIGKILL))
+    monkeypatch.setattr(Running, "exit_status", lambda self: int(signal.SIGKILL))
     before = len(os.listdir("/proc/self/fd"))
     assert died(envs, actions(0, KILL)).env_ids == [0, 1]
-    dying = list(envs._backend.workers.crew._dying)
+    dying = list(envs._backend.workers.pool._exiting)
 
     def interrupted(self, timeout_s):
         raise KeyboardInterrupt
@@ -66,24 +68,24 @@ def test_one_that_is_dying_when_ctrl_c_comes_is_reaped_later(envs, monkeypatch):
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(Running, "wait", interrupted)
         envs.reset(seed=0)
-    assert envs._backend.workers.crew._dying == dying
+    assert envs._backend.workers.pool._exiting == dying
     assert envs.reset(seed=0)[0][:, 2].tolist() == [0] * 4
     assert dying[0]._reaped and len(os.listdir("/proc/self/fd")) == before
 
 
 def test_one_that_is_long_in_dying_does_not_make_a_wait_longer_than_asked(envs, monkeypatch):
-    monkeypatch.setattr(Running, "fate", lambda self: int(signal.SIGKILL))
+    monkeypatch.setattr(Running, "exit_status", lambda self: int(signal.SIGKILL))
     assert died(envs, actions(0, KILL)).env_ids == [0, 1]
-    crew = envs._backend.workers.crew
+    pool = envs._backend.workers.pool
     with monkeypatch.context() as patched, at_most(0.2 + SOON_S):
         patched.setattr(Running, "wait", lambda self, timeout_s: time.sleep(max(0, timeout_s)))
-        assert crew.wait(0.2) == TIMEOUT
-    assert len(crew._dying) == 1
-    assert envs.reset(seed=0)[0][:, 2].tolist() == [0] * 4 and not crew._dying
+        assert pool.wait(0.2) == TIMEOUT
+    assert len(pool._exiting) == 1
+    assert envs.reset(seed=0)[0][:, 2].tolist() == [0] * 4 and not pool._exiting
 
 
 def test_ctrl_c_while_one_is_reaped_keeps_it_for_later(envs, monkeypatch):
-    monkeypatch.setattr(Running, "fate", lambda self: int(signal.SIGKILL))
+    monkeypatch.setattr(Running, "exit_status", lambda self: int(signal.SIGKILL))
     before = len(os.listdir("/proc/self/fd"))
     assert died(envs, actions(0, KILL)).env_ids == [0, 1]
 
@@ -93,14 +95,14 @@ def test_ctrl_c_while_one_is_reaped_keeps_it_for_later(envs, monkeypatch):
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(Launcher, "exit_status", interrupted)
         envs.reset(seed=0)
-    assert len(envs._backend.workers.crew._dying) == 1
+    assert len(envs._backend.workers.pool._exiting) == 1
     assert envs.reset(seed=0)[0][:, 2].tolist() == [0] * 4
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def word_of_the_kernel(crew, worker, at):
+def word_of_the_kernel(pool, worker, at):
     """The robust futex in the sign of life that is `at` so many bytes of the worker's gate."""
-    line = crew.board["gates"][worker][at : at + _core.LIFE_BYTES]
+    line = pool.board["gates"][worker][at : at + _core.LIFE_BYTES]
     place = int(line[:4].view(np.uint32)[0])
     assert place != 0, "nobody holds it"
     return line[_core.LIFE_ROOM_AT + place - 1 :][:4].view(np.uint32)
@@ -108,16 +110,16 @@ def word_of_the_kernel(crew, worker, at):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="signs of life are Linux's")
 def test_who_waits_for_one_worker_watches_all_that_may_take_the_bell(envs):
-    crew = envs._backend.workers.crew
-    life = word_of_the_kernel(crew, 1, _core.GATE_LIFE_AT)
+    pool = envs._backend.workers.pool
+    liveness = word_of_the_kernel(pool, 1, _core.GATE_LIFE_AT)
     envs.step_async(actions(0, SLOW))
-    wait_until(lambda: crew.gates.idle(1), SOON_S)
-    crew.wait(0.01)
-    if not life[0] & WAITERS:
+    wait_until(lambda: pool.gates.idle(1), SOON_S)
+    pool.wait(0.01)
+    if not liveness[0] & WAITERS:
         pytest.skip("deaths are heard of by descriptors here: no futex_waitv")
-    life[0] &= ~np.uint32(WAITERS)
-    assert crew.wait(0.01, 0) == TIMEOUT
-    assert life[0] & WAITERS
+    liveness[0] &= ~np.uint32(WAITERS)
+    assert pool.wait(0.01, 0) == TIMEOUT
+    assert liveness[0] & WAITERS
     envs.step_wait()
 
 
@@ -125,23 +127,23 @@ def test_who_waits_for_one_worker_watches_all_that_may_take_the_bell(envs):
 def test_one_whose_guard_has_ended_is_watched_while_its_thread_may_take_the_bell_and_not_ring_it():
     with make_fragile(on_fault="restart") as envs:
         envs.reset(seed=0)
-        crew, found = envs._backend.workers.crew, []
-        life = word_of_the_kernel(crew, 0, _core.GATE_LIFE_AT)
-        guard = word_of_the_kernel(crew, 0, _core.GATE_GUARD_LIFE_AT)
-        assert life[0] and guard[0]
+        pool, found = envs._backend.workers.pool, []
+        liveness = word_of_the_kernel(pool, 0, _core.GATE_LIFE_AT)
+        guard = word_of_the_kernel(pool, 0, _core.GATE_GUARD_LIFE_AT)
+        assert liveness[0] and guard[0]
 
         def look():
-            wait_until(lambda: crew.gates.idle(0), SOON_S)
+            wait_until(lambda: pool.gates.idle(0), SOON_S)
             begin = time.monotonic()
-            while not life[0] & WAITERS and time.monotonic() - begin < SLOW_S / 4:
+            while not liveness[0] & WAITERS and time.monotonic() - begin < SLOW_S / 4:
                 time.sleep(0.001)
-            found.append(bool(life[0] & WAITERS))
+            found.append(bool(liveness[0] & WAITERS))
             guard[0] |= OWNER_DIED
-            life[0] &= ~np.uint32(WAITERS)
+            liveness[0] &= ~np.uint32(WAITERS)
             begin = time.monotonic()
-            while not life[0] & WAITERS and time.monotonic() - begin < SLOW_S / 2:  # some slices
+            while not liveness[0] & WAITERS and time.monotonic() - begin < SLOW_S / 2:  # some slices
                 time.sleep(0.001)
-            found.append(bool(life[0] & WAITERS))
+            found.append(bool(liveness[0] & WAITERS))
 
         watcher = threading.Thread(target=look)
         envs.step_async(actions(2, SLOW))

@@ -269,15 +269,15 @@ def test_control_c_after_a_burial_loses_nobody(on_fault, workers, monkeypatch):
     with make_fragile(on_fault=on_fault) as envs:
         envs.reset(seed=0)
         kill(envs, *workers)
-        crew = envs._backend.workers.crew
-        bury = crew.bury
+        pool = envs._backend.workers.pool
+        reap_worker = pool.reap_worker
 
         def interrupted(*args):
-            bury(*args)
-            monkeypatch.setattr(crew, "bury", bury)
+            reap_worker(*args)
+            monkeypatch.setattr(pool, "reap_worker", reap_worker)
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(crew, "bury", interrupted)
+        monkeypatch.setattr(pool, "reap_worker", interrupted)
         with pytest.raises(KeyboardInterrupt):
             envs.step(actions())
         if on_fault == "raise":
@@ -285,7 +285,7 @@ def test_control_c_after_a_burial_loses_nobody(on_fault, workers, monkeypatch):
             envs.reset(seed=0)
         else:
             assert envs.step(actions())[3].tolist() == [w in workers for w in (0, 0, 1, 1)]
-        assert None not in envs.worker_pids and not crew.gone
+        assert None not in envs.worker_pids and not pool.gone
 
 
 @pytest.mark.parametrize("mended", [True, False])
@@ -310,14 +310,14 @@ def test_after_a_death_the_environments_do_not_wait_for_the_garbage_collector(me
 def test_a_rollout_that_is_let_go_while_a_worker_is_replaced_harms_nobody(envs, monkeypatch):
     held = [envs.rollout(2)]
     died(envs, actions(0, KILL))
-    start = envs._backend.workers.crew.start
+    start = envs._backend.workers.pool.start
 
     def later(*args):
         held.clear()
         gc.collect()
         start(*args)
 
-    monkeypatch.setattr(envs._backend.workers.crew, "start", later)
+    monkeypatch.setattr(envs._backend.workers.pool, "start", later)
     assert envs.reset(seed=0)[0][:, 2].tolist() == [0] * 4 and not held
     envs.rollout(2)
     assert envs.step(actions())[1].tolist() == [1.0] * 4
@@ -336,7 +336,7 @@ def test_a_death_in_a_rollouts_step_that_was_interrupted_leaves_the_rows_before_
         with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
             patched.setattr(envs._backend.workers, "wait", interrupted)
             rollout.step(actions(0, KILL))
-        wait_until(lambda: envs._backend.workers.crew.gates.dead() == [0], SOON_S)
+        wait_until(lambda: envs._backend.workers.pool.gates.dead() == [0], SOON_S)
         for again in (lambda: rollout.step(actions()), lambda: rollout.start(rollout.observations[1])):
             with pytest.raises(ShoalError, match=r"step that nobody waited for.*reset\(\), or step\(\) once"):
                 again()

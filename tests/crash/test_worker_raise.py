@@ -37,7 +37,7 @@ def envs():
 
 def kill_idle(envs, w):
     """Kills a worker that has done its part, and waits until that is so."""
-    gates, pid = envs._backend.workers.crew.gates, envs.worker_pids[w]
+    gates, pid = envs._backend.workers.pool.gates, envs.worker_pids[w]
     wait_until(lambda: gates.idle(w), SOON_S)
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not is_running(pid), SOON_S)
@@ -66,7 +66,7 @@ def test_one_that_dies_with_its_part_done_is_raised_while_others_are_at_theirs(e
 
 def test_results_that_are_all_there_are_given_and_the_death_is_the_next_steps(envs):
     envs.step_async(actions())
-    wait_until(lambda: envs._backend.workers.crew.gates.idle(0), SOON_S)
+    wait_until(lambda: envs._backend.workers.pool.gates.idle(0), SOON_S)
     kill_idle(envs, 1)
     assert envs.step_wait()[1].tolist() == [1.0] * 4
     assert died(envs, actions()).env_ids == [2, 3]
@@ -106,9 +106,9 @@ def test_a_second_death_while_the_first_is_mended_is_mended_too_and_nobody_busy_
         envs.reset(seed=0)
         workers = envs._backend.workers
         post, busy = workers.post_reset, []
-        monkeypatch.setattr(workers, "post_reset", lambda *a: busy.extend(workers.crew.busy()) or post(*a))
+        monkeypatch.setattr(workers, "post_reset", lambda *a: busy.extend(workers.pool.busy()) or post(*a))
         assert died(envs, actions(0, KILL, 2, LOOP, 4, SLOW, count=6)).env_ids == [0, 1]
-        assert workers.crew.busy() == [1, 2]
+        assert workers.pool.busy() == [1, 2]
         later = threading.Timer(SLOW_S / 4, os.kill, (envs.worker_pids[1], signal.SIGKILL))
         later.start()
         assert envs.reset(seed=0)[0][:, 2].tolist() == [0] * 6 and busy == []

@@ -85,7 +85,7 @@ def test_what_lay_idle_in_a_dead_worker_says_so_when_it_is_sent_next(flight):
 def test_what_was_finished_before_the_death_stands_and_the_next_one_is_truncated(flight):
     envs, first = flight
     envs.send([0, KILL], [0, 1])  # one after the other, in this order
-    board = envs._backend.workers.crew.board
+    board = envs._backend.workers.pool.board
     wait_until(lambda: board["finished"][0] == board["ticket"][0], SOON_S)
     wait_until(lambda: not is_running(envs.worker_pids[0]), SOON_S)
     back = take(envs, 2)

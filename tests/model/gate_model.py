@@ -33,7 +33,7 @@ DESCRIPTOR, WORD = 1, 2  # how the parent sleeps
 class Worker(NamedTuple):
     at: str = "begin"
     seen: int = 0
-    life: int = 0
+    liveness: int = 0
     alive: bool = True
     dying: bool = False  # one of its threads has ended; this one is about to
 
@@ -109,7 +109,7 @@ def work(
     """What a worker at gate `w` may do next."""
     gate, early = state.gates[w], mutant == "done before the row"
     free = early or w in state.lost  # nobody has its row
-    row = worker.life, worker.seen
+    row = worker.liveness, worker.seen
 
     def to(at: str, now: Gate = gate, **changes: object) -> tuple[Worker, Gate, dict[str, object]]:
         return replace(worker, at=at), now, changes
@@ -188,7 +188,7 @@ def step_parent(state: State, steps: int, mutant: str) -> Iterator[State]:
     elif at == "arm":
         after = "sleep" if mutant == "parent: no second look" else "again"
         polled = set(busy)
-        begins = any(worker.at == "begin" and worker.life for worker in state.workers)
+        begins = any(worker.at == "begin" and worker.liveness for worker in state.workers)
         how = WORD if state.by_word and not begins else DESCRIPTOR
         if how == WORD and mutant != "watch the busy ones alone":  # who rings may die before it wakes
             gone = is_over if mutant == "forget who is dying" else is_gone
@@ -238,7 +238,7 @@ def step_parent(state: State, steps: int, mutant: str) -> Iterator[State]:
         yield replace(state, parent="post 0", step=state.step + 1, marked=frozenset())
     elif at == "take":
         for w, gate in enumerate(state.gates):
-            row = (state.workers[w].life, FIRST if w in state.marked else gate.go)
+            row = (state.workers[w].liveness, FIRST if w in state.marked else gate.go)
             if (gate.first, gate.second) != (row, row):
                 raise Violation(f"row {w} is {gate.first}, {gate.second} where {row} belongs")
         yield replace(state, parent="post 0", step=state.step + 1, marked=frozenset())
@@ -251,13 +251,13 @@ def mend(state: State, w: int, mutant: str) -> Iterator[State]:
         if mutant != "replace who is dying":
             return
         ghost = w, state.workers[w]
-    life = state.workers[w].life + 1
-    row = (life, FIRST)
+    liveness = state.workers[w].liveness + 1
+    row = (liveness, FIRST)
     gate = replace(state.gates[w], first=row, second=row, woken=False)
     yield replace(
         state,
         ghost=ghost,
-        workers=put(state.workers, w, Worker(life=life)),
+        workers=put(state.workers, w, Worker(liveness=liveness)),
         gates=put(state.gates, w, gate),
         marked=state.marked if mutant == "forget to mark" else state.marked | {w},
         lost=state.lost - {w},

@@ -135,8 +135,8 @@ def write(state: State, number: int, mutant: str) -> Iterator[State]:
             found = min(writer.found, until) if seen[0] < ticket else writer.found
             yield moved(look_on(writer, writer.other + 1, found))
     elif writer.at == "alive":
-        lives = state.writers[writer.other].alive and mutant != "steal from the living"
-        yield moved(look_on(writer, writer.other + 1, 0 if lives else writer.found))
+        liveness_words = state.writers[writer.other].alive and mutant != "steal from the living"
+        yield moved(look_on(writer, writer.other + 1, 0 if liveness_words else writer.found))
     elif writer.at == "give up":
         yield said(replace(writer, at="nap"), line if mutant == "nap with the line said" else (line[0], 0))
     elif writer.at == "nap":

@@ -29,7 +29,7 @@ def test_a_file_that_uses_gates_does_not_type_their_sizes(path):
 
 
 def test_those_files_are_found():
-    assert {"crew.py", "worker.py", "pingpong.py", "test_gates.py"} <= {path.name for path in FILES}
+    assert {"pool.py", "worker.py", "pingpong.py", "test_gates.py"} <= {path.name for path in FILES}
 
 
 def test_a_note_has_the_size_that_the_host_reads():

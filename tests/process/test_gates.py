@@ -13,7 +13,7 @@ from gymnasium.spaces import Box
 
 from shoal import _core
 from shoal.memory import Layout, Segment
-from shoal.process.crew import DIED, IDLE, TIMEOUT
+from shoal.process.pool import DIED, IDLE, TIMEOUT
 from shoal.vector import ProcessVectorEnv
 
 FOREVER_NS = 2**62
@@ -28,15 +28,15 @@ IDLE, TIMEOUT, DIED = _core.GATES_IDLE, _core.GATES_TIMEOUT, _core.GATES_DIED
 FOREVER_NS = 2**62
 workers = 2
 board = Segment(Layout({"gates": (np.uint8, (workers, _core.GATE_BYTES)),
-                        "bell": (np.uint8, (_core.BELL_BYTES,)),
+                        "wakeup": (np.uint8, (_core.WAKEUP_BYTES,)),
                         "finished_at": (np.float64, (workers,))}))
-bell_fd, ring_fd = _core.bell_create()
-gates = _core.Gates(board["gates"], board["bell"], workers, bell_fd, False)
+wakeup_fd, write_fd = _core.wakeup_create()
+gates = _core.Gates(board["gates"], board["wakeup"], workers, wakeup_fd, False)
 
 def fork_worker(w, work):
     pid = os.fork()
     if pid == 0:
-        gate = _core.Gate(board["gates"], board["bell"], w, ring_fd, False)
+        gate = _core.Gate(board["gates"], board["wakeup"], w, write_fd, False)
         while True:
             command = gate.wait()
             work(w, gate, command)
@@ -59,7 +59,7 @@ spans = [150e-6 if i % 4 else random.uniform(3e-6, 14e-6) for i in range(1000)]
 finished = board["finished_at"]
 pid = os.fork()
 if pid == 0:
-    gate = _core.Gate(board["gates"], board["bell"], 0, ring_fd, False)
+    gate = _core.Gate(board["gates"], board["wakeup"], 0, write_fd, False)
     clock, wait, finish = time.monotonic, gate.wait, gate.finish  # as fast as Python can
     while True:
         turn = wait()
@@ -148,20 +148,20 @@ def test_what_a_signal_handler_raises_ends_the_wait(run_python):
 
 @pytest.fixture
 def board():
-    fields = {"gates": (np.uint8, (2, _core.GATE_BYTES)), "bell": (np.uint8, (_core.BELL_BYTES,))}
+    fields = {"gates": (np.uint8, (2, _core.GATE_BYTES)), "wakeup": (np.uint8, (_core.WAKEUP_BYTES,))}
     with Segment(Layout(fields)) as segment:
-        fds = set(_core.bell_create())
+        fds = set(_core.wakeup_create())
         yield segment, max(fds)
         for fd in fds:
             os.close(fd)
 
 
 def test_a_reply_is_given_once(board):
-    segment, bell_fd = board
-    gates = _core.Gates(segment["gates"], segment["bell"], 2, bell_fd, False)
+    segment, wakeup_fd = board
+    gates = _core.Gates(segment["gates"], segment["wakeup"], 2, wakeup_fd, False)
     read, write = os.pipe()
     gates.watch(0, read, False)
-    gate = _core.Gate(segment["gates"], segment["bell"], 0, bell_fd, False)
+    gate = _core.Gate(segment["gates"], segment["wakeup"], 0, wakeup_fd, False)
     for number in range(3):
         gates.post(0, 3, 11, 12 + number, 13)
         assert (gate.wait(), gate.slot, gate.row, gate.mail_bytes) == (3, 11, 12 + number, 13)
@@ -175,16 +175,16 @@ def test_a_reply_is_given_once(board):
 
 
 def test_a_worker_that_is_not_there_counts_as_idle_and_is_given_nothing(board):
-    segment, bell_fd = board
-    gates = _core.Gates(segment["gates"], segment["bell"], 2, bell_fd, False)
+    segment, wakeup_fd = board
+    gates = _core.Gates(segment["gates"], segment["wakeup"], 2, wakeup_fd, False)
     gates.post_all(1, 0, 0)
     assert gates.wait(FOREVER_NS) == IDLE and gates.dead() == []
     assert not segment["gates"].any()
 
 
 def test_who_is_busy_with_a_closed_descriptor_is_dead_and_a_successor_begins_at_the_same_number(board):
-    segment, bell_fd = board
-    gates = _core.Gates(segment["gates"], segment["bell"], 2, bell_fd, False)
+    segment, wakeup_fd = board
+    gates = _core.Gates(segment["gates"], segment["wakeup"], 2, wakeup_fd, False)
     read, write = os.pipe()
     gates.watch(1, read, False)
     for _ in range(5):
@@ -194,7 +194,7 @@ def test_who_is_busy_with_a_closed_descriptor_is_dead_and_a_successor_begins_at_
         os.read(read, 1)
         gates.watch(1, read, False)
         assert gates.idle(1)
-        successor = _core.Gate(segment["gates"], segment["bell"], 1, bell_fd, False)
+        successor = _core.Gate(segment["gates"], segment["wakeup"], 1, wakeup_fd, False)
         gates.post(1, 2, 0, 0, 0)
         assert successor.wait() == 2  # and nothing of what its predecessor was given
         successor.finish(0, 0)
@@ -214,17 +214,17 @@ def test_who_is_busy_with_a_closed_descriptor_is_dead_and_a_successor_begins_at_
     ],
 )
 def test_a_worker_beyond_the_last_is_an_index_error(board, call):
-    segment, bell_fd = board
+    segment, wakeup_fd = board
     with pytest.raises(IndexError):
-        call(_core.Gates(segment["gates"], segment["bell"], 2, bell_fd, False))
+        call(_core.Gates(segment["gates"], segment["wakeup"], 2, wakeup_fd, False))
 
 
 def test_gates_that_do_not_fit_the_array_are_refused(board):
-    segment, bell_fd = board
+    segment, wakeup_fd = board
     with pytest.raises(ValueError, match="too small"):
-        _core.Gates(segment["gates"], segment["bell"], 3, bell_fd, False)
+        _core.Gates(segment["gates"], segment["wakeup"], 3, wakeup_fd, False)
     with pytest.raises(ValueError, match="too small"):
-        _core.Gate(segment["gates"], segment["bell"], 2, bell_fd, False)
+        _core.Gate(segment["gates"], segment["wakeup"], 2, wakeup_fd, False)
 
 
 # -- asynchronous stepping --------------------------------------------------------------------------------

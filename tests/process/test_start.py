@@ -58,10 +58,10 @@ def test_a_worker_whose_parent_hangs_up_ends_by_itself(context):
 
 def test_what_is_left_in_the_pipe_can_be_read_after_the_end():
     running = start(None, True, "worker", None)
-    os.write(running.says_fd, b"last words")
+    os.write(running.stderr_write_fd, b"last words")
     running.send_signal(signal.SIGKILL)
     running.wait(SOON_S)
-    assert running.last_words() == b"last words" and running.last_words() == b""
+    assert running.read_stderr() == b"last words" and running.read_stderr() == b""
     running.reap()
 
 

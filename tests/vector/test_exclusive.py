@@ -393,7 +393,7 @@ def test_an_interrupt_at_any_line_of_a_call_leaves_environments_that_work(backen
     """A handler may raise between any two lines: here, at the first 60 lines of each call in turn."""
     import sys
 
-    files = tuple(f"shoal/vector/{name}.py" for name in ("process", "workers")) + ("shoal/process/crew.py",)
+    files = tuple(f"shoal/vector/{name}.py" for name in ("process", "workers")) + ("shoal/process/pool.py",)
     with make(backend) as envs:
         envs.reset(seed=0)
         for call in (lambda: envs.step([0] * 4), envs.reset, lambda: envs.state(0)):

@@ -16,7 +16,7 @@ from gymnasium.spaces import Box, Discrete
 import shoal
 from shoal.errors import ShoalError, WorkerDied
 from shoal.process import mail
-from shoal.process.crew import Crew
+from shoal.process.pool import WorkerPool
 from shoal.vector import ProcessVectorEnv
 from shoal_lab.bench.toys import Still
 from tests.crash.fragile import wait_until
@@ -160,7 +160,7 @@ def test_an_answer_that_was_read_and_not_returned_is_not_taken_for_the_next(monk
     with ProcessVectorEnv([kind] * 2, num_workers=1) as envs:
         envs.reset(seed=0)
         envs.step(ACTIONS)
-        interrupt_once(monkeypatch, Crew, "answer", after=False)
+        interrupt_once(monkeypatch, WorkerPool, "answer", after=False)
         with pytest.raises(KeyboardInterrupt):
             envs.step(ACTIONS)
         infos = envs.step(ACTIONS)[4]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
-import shoal.process.crew
+import shoal.process.pool
 from shoal.errors import WorkerError
 from shoal.process.mail import RemoteTraceback
 from shoal.vector import ProcessVectorEnv
@@ -228,7 +228,7 @@ def test_a_function_that_cannot_be_pickled_is_named_before_any_process_starts(mo
     def refuse(*arguments):
         raise AssertionError("a process was started")
 
-    monkeypatch.setattr(shoal.process.crew, "start", refuse)
+    monkeypatch.setattr(shoal.process.pool, "start", refuse)
     lock = threading.Lock()
 
     def locked():

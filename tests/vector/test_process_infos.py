@@ -314,7 +314,7 @@ def test_infos_of_environments_that_finished_before_their_worker_died_stand():
         envs.async_reset(seed=0)
         envs.recv([0]), envs.recv([1])
         envs.send([0], [0])
-        board = envs._backend.workers.crew.board
+        board = envs._backend.workers.pool.board
         while board["ticket"][0] != board["finished"][0]:
             pass
         envs.send([5], [1])
@@ -336,11 +336,11 @@ def test_infos_of_environments_that_finished_before_their_worker_died_stand():
 def test_a_worker_that_replaces_another_may_have_other_infos(tmp_path):
     class Changed(Counter):
         def step(self, action):
-            lives = tmp_path / "lives"
+            liveness_words = tmp_path / "lives"
             if action == 7:
-                lives.touch()
+                liveness_words.touch()
             *rest, _ = super().step(action)
-            return *rest, {"a": self.count} if lives.exists() else {"a": 0.5, "b": 2.5}
+            return *rest, {"a": self.count} if liveness_words.exists() else {"a": 0.5, "b": 2.5}
 
     with ProcessVectorEnv([Changed] * 2, num_workers=1, on_fault="restart") as envs:
         envs.reset(seed=0)

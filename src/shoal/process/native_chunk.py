@@ -57,7 +57,7 @@ class NativeChunk:
         self._publisher = Publisher(board, plan.first, plan.count)
         self._slots: dict[int, tuple[list[Any], int]] = {}
         self._seeded = False
-        self._marked = board["reset"][plan.first : plan.first + plan.count]
+        self._mark_restarted = board["reset"][plan.first : plan.first + plan.count]
         self._fresh = True
 
     def facts(self) -> dict[str, Any]:
@@ -82,7 +82,7 @@ class NativeChunk:
     def _step(self, slot: int, row: int) -> None:
         if self._fresh:  # of a replacement the parent has said whether its first step is to reset
             self._fresh = False
-            self._state["reset"][: self._plan.count] |= self._marked
+            self._state["reset"][: self._plan.count] |= self._mark_restarted
         for own, shared in zip(self._actions, self._shared_actions, strict=True):
             own[: len(shared)] = shared
         self._stepper.step_into(None, self._targets(slot, row), None)
@@ -130,7 +130,7 @@ class NativeChunk:
         places = range(len(seeds))
         seed_generators(self._stepper, self._state["rng"], seeds, chosen, self._seeded, places)
         self._seeded = True
-        self._marked[slice(None) if chosen is None else chosen] = 0
+        self._mark_restarted[slice(None) if chosen is None else chosen] = 0
         self._stepper.reset_into(chosen, self._targets(slot, row))
         return []
 

@@ -20,12 +20,12 @@ from shoal.errors import WorkerError, telling
 from shoal.process import worker
 from shoal.process.launcher import Launcher, LauncherEnded, launcher, open_pidfd
 
-__all__ = ["RUNS", "Running", "start"]
+__all__ = ["STILL_RUNNING", "Running", "start"]
 
-RUNS = -1
+STILL_RUNNING = -1
 """The fate of one that is not dying at all."""
 _EXITING = 4  # Linux's PF_EXITING
-_DECIDED_S = 0.05
+_EXIT_DECIDED_S = 0.05
 """One that has lost a sign of life and is to end has done so by then, or said how; else it goes on."""
 
 
@@ -35,12 +35,12 @@ class Running:
     def __init__(self, channel: socket.socket) -> None:
         self.channel = channel
         self.pid = 0
-        self.said_fd, self.says_fd = os.pipe()
+        self.stderr_read_fd, self.stderr_write_fd = os.pipe()
         try:
-            os.set_blocking(self.said_fd, False)
+            os.set_blocking(self.stderr_read_fd, False)
         except BaseException:
-            os.close(self.said_fd)
-            os.close(self.says_fd)
+            os.close(self.stderr_read_fd)
+            os.close(self.stderr_write_fd)
             raise
         self._pidfd = -1
         self._process: Any = None
@@ -85,7 +85,7 @@ class Running:
             if left <= 0:
                 return False
 
-    def fate(self) -> int | None:
+    def exit_status(self) -> int | None:
         """The exit status of one that is dying, before it is dead; None if nobody says; RUNS."""
         try:
             with open(f"/proc/{self.pid}/stat", "rb", buffering=0) as file:
@@ -98,7 +98,7 @@ class Running:
         if status:
             return status
         # 0 is said of one that ends so, to who may not know, and before it is decided.
-        return None if flags & _EXITING or self.wait(_DECIDED_S) else RUNS
+        return None if flags & _EXITING or self.wait(_EXIT_DECIDED_S) else STILL_RUNNING
 
     def reap(self) -> int | None:
         """Its exit status as os.waitpid gives it, once it is dead; None if nobody can say. Closes all."""
@@ -114,17 +114,17 @@ class Running:
             self._status = self._launcher.exit_status(self.pid, 1.0)
         self._reaped = True
         self.channel.close()
-        for fd in (self.said_fd, self.says_fd, self._pidfd):
+        for fd in (self.stderr_read_fd, self.stderr_write_fd, self._pidfd):
             if fd >= 0:
                 os.close(fd)
-        self.said_fd = self.says_fd = self._pidfd = -1
+        self.stderr_read_fd = self.stderr_write_fd = self._pidfd = -1
         return self._status
 
-    def last_words(self) -> bytes:
+    def read_stderr(self) -> bytes:
         """What is still in its stderr pipe."""
         words = b""
         with contextlib.suppress(BlockingIOError, OSError):
-            while part := os.read(self.said_fd, 4096):
+            while part := os.read(self.stderr_read_fd, 4096):
                 words += part
         return words
 
@@ -156,8 +156,8 @@ def _started(context: str | None, daemon: bool, name: str, inherited: Any) -> Ru
             except BaseException as error:
                 running._reaped = True
                 ours.close()
-                os.close(running.said_fd)
-                os.close(running.says_fd)
+                os.close(running.stderr_read_fd)
+                os.close(running.stderr_write_fd)
                 if isinstance(error, OSError) and error.errno == errno.EAGAIN:
                     raise WorkerError(
                         "cannot start a worker process: too many processes (see `ulimit -u`); "

@@ -77,7 +77,7 @@ def rehearse() -> None:
     """
     from shoal.memory import Layout
     from shoal.native.plugin import bundled, load
-    from shoal.process.crew import surroundings
+    from shoal.process.pool import surroundings
 
     np.random.seed()
     ours, theirs = socket.socketpair()
@@ -129,7 +129,7 @@ class _Worker:
     """The worker's end of everything it shares with its parent."""
 
     def __init__(self, channel: socket.socket, plan: Any, fds: list[int], board: Segment | None) -> None:
-        board_fd, bell_fd, said_fd, says_fd, out_fd, error_fd, *parent = fds
+        board_fd, wakeup_fd, stderr_read_fd, stderr_write_fd, out_fd, error_fd, *parent = fds
         if plan.surroundings is not None:
             plan.surroundings.enter()
             os.dup2(out_fd, 1)
@@ -138,8 +138,8 @@ class _Worker:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):  # somebody's own stream object
                 stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-        os.dup2(says_fd, 2)
-        os.close(says_fd)
+        os.dup2(stderr_write_fd, 2)
+        os.close(stderr_write_fd)
         if board is None:
             board = Segment.from_fileno(board_fd)
         else:  # a forked child has its parent's mapping
@@ -148,14 +148,14 @@ class _Worker:
         self.channel = channel
         w = plan.worker
         parent_fd, tail, gate = parent[0] if parent else -1, board["tail"][w], board["gates"][w]
-        _core.start_watch(parent_fd, channel.fileno(), said_fd, error_fd, tail, gate)
+        _core.start_watch(parent_fd, channel.fileno(), stderr_read_fd, error_fd, tail, gate)
         faulthandler.enable(file=2, all_threads=False)
         faulthandler.register(SHOW_STACK, file=2, all_threads=True, chain=False)
         process = multiprocessing.current_process()
         process.name = f"ShoalWorker-{w}"
         process._config["daemon"] = plan.daemon  # type: ignore[attr-defined]
         self.mail = Mail(channel, board["reply"][w], board["request"][w])
-        self.gate = _core.Gate(board["gates"], board["bell"], w, bell_fd, plan.crowded)
+        self.gate = _core.Gate(board["gates"], board["wakeup"], w, wakeup_fd, plan.crowded)
 
     def answer_start(self, facts: Any) -> bool:
         """Whether anybody asked: if not, another could not be started, and all of them are stopped."""

@@ -129,7 +129,7 @@ class Call:
     """Of a reset: which environments; None: all."""
     ends_episodes: bool = True
     """Of a reset: whether it resets environments that had not ended."""
-    mends: bool = False
+    restarts_workers: bool = False
     """Of a reset: whether it brings back workers that died."""
     arguments: tuple[str, list[tuple[Any, ...]]] = ("", [])
     """Of a call: its kind, and the arguments for each chunk."""

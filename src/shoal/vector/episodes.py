@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.native.env_logs import EnvLogs
 from shoal.native.plugin import FieldInfo
-from shoal.native.told import Told
 
 __all__ = ["EpisodeInfos"]
 
@@ -25,7 +25,7 @@ class EpisodeInfos:
         self._episode_stats = episode_stats
         self.last: tuple[NDArray[np.float64], NDArray[np.uint32]]
         """Return and length of each row's last episode; the backend sets it."""
-        self.told: Told | None = None
+        self.env_logs: EnvLogs | None = None
         """The log that some environments keep."""
 
     def __call__(
@@ -50,6 +50,6 @@ class EpisodeInfos:
                 "l": np.where(done, lengths, 0).astype(np.int64),
             }
             info["_episode"] = done.copy()
-        if self.told is not None:
-            info["log"], info["_log"] = self.told(done), done.copy()
+        if self.env_logs is not None:
+            info["log"], info["_log"] = self.env_logs(done), done.copy()
         return info

@@ -18,10 +18,10 @@ from shoal import _core
 from shoal.errors import ShoalError, telling
 from shoal.memory import Layout, Segment
 from shoal.memory.layout import FieldSpec, array_fields
+from shoal.native.env_logs import find_env_logs
 from shoal.native.look import Looker
 from shoal.native.plugin import FieldInfo, PluginInfo, seed_generators
 from shoal.native.refusals import refuse
-from shoal.native.told import told
 from shoal.spaces import Bounds
 from shoal.state.publish import Publisher
 from shoal.state.session import watch_fields
@@ -155,7 +155,7 @@ class NativeBackend:
             infos.last = self._state["last_return"][:rows], self._state["last_length"][:rows]
             if common.episode_stats and info.keeps_log:
                 parts = [(self._state["instances"], self._padded // info.agents)]
-                infos.told = told(info, self._stepper.fields(0), parts)
+                infos.env_logs = find_env_logs(info, self._stepper.fields(0), parts)
         self._source: Any = self._stepper
         if common.batch_size is not None:
             batch, names = common.batch_size, [field.name for field in info.observations]

@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode
 
 from shoal import _core
 from shoal.native.plugin import PluginInfo
-from shoal.process.crew import Plan, checked_makers
+from shoal.process.pool import Plan, checked_makers
 from shoal.spaces import Bounds
 from shoal.vector import arguments
 from shoal.vector.probe import is_light

@@ -38,11 +38,11 @@ from shoal.vector.plugin_actions import PluginActions
 from shoal.vector.repair import Repair
 from shoal.vector.reports import raise_errors, sort_reports
 from shoal.vector.sendrecv import SendRecv
-from shoal.vector.workers import NOTHING, Outcome, Workers, renew
+from shoal.vector.workers import NOTHING, Outcome, Workers, copy_error
 
 __all__ = ["ProcessBackend"]
 
-_MENDING_S = 60.0
+_RESTART_S = 60.0
 
 
 class ProcessBackend:
@@ -153,18 +153,18 @@ class ProcessBackend:
         mode = "same" if self._mode == "same" else "different"
         same = self.workers.bind(mode, single, action, facts.in_segment, self._actions, meanwhile)
         require_same(mode, same, single, action)
-        mending_s = self._limits["reset"]
-        if mending_s is None and self._limits["step"] is not None:  # who bounds a step bounds its repair too
-            mending_s = max(_MENDING_S, self._limits["step"])
-        self._repair = Repair(self.workers, self._restarts, common.same_step, mending_s)
-        board = self.workers.crew.board
+        restart_s = self._limits["reset"]
+        if restart_s is None and self._limits["step"] is not None:  # who bounds a step bounds its repair too
+            restart_s = max(_RESTART_S, self._limits["step"])
+        self._repair = Repair(self.workers, self._restarts, common.same_step, restart_s)
+        board = self.workers.pool.board
         worlds = self._division.num_worlds
         self._over, self._will_reset = (board[name][:worlds] for name in ("over", "reset"))
         if infos is not None:
             rows = self._num_envs
             infos.last = board["last_return"][:rows], board["last_length"][:rows]
             if self._info is not None and self._info.keeps_log:
-                infos.told = self.workers.told(self._info)
+                infos.env_logs = self.workers.find_env_logs(self._info)
         if common.batch_size is not None:
             batch = arguments.count("batch_size", common.batch_size, self._num_envs)
             if common.buffers != "leased" or native or self.workers.local is not None:
@@ -180,7 +180,7 @@ class ProcessBackend:
             )
 
     def session_sources(self) -> tuple[Segment, Any]:
-        board = self.workers.crew.board
+        board = self.workers.pool.board
         return board, board["sums"]
 
     def begin_session(self) -> None: ...  # workers publish
@@ -199,7 +199,7 @@ class ProcessBackend:
         if self.workers.is_asking:
             self.workers.catch_up()
         if self.workers.lost and name != "reset":
-            raise renew(next(iter(self.workers.lost.values())))
+            raise copy_error(next(iter(self.workers.lost.values())))
 
     def take_actions(self, call: Call, actions: Any) -> None:
         if self.workers.is_asking or self.workers.lost:
@@ -226,10 +226,10 @@ class ProcessBackend:
     def prepare_reset(self, call: Call) -> None:
         if self._disabled:
             chosen = slice(None) if call.mask is None else call.mask
-            begun_anew = self.workers.begun_anew
-            call.ends_episodes = not (self._over | self._will_reset | begun_anew)[chosen].all()
-            begun_anew[chosen] = False
-        call.mends = bool(self.workers.lost)
+            restarted = self.workers.restarted
+            call.ends_episodes = not (self._over | self._will_reset | restarted)[chosen].all()
+            restarted[chosen] = False
+        call.restarts_workers = bool(self.workers.lost)
         call.reports = self._repair.revive(call.into, call.mask)
         self.workers.remember(call.seeds)
 
@@ -243,12 +243,12 @@ class ProcessBackend:
                     workers.post_call(*call.arguments)
                 return
             if call.actions is None and workers.local is None:
-                is_posted = workers.crew.gates.post_all(STEP, number, row, not self._restarts)
+                is_posted = workers.pool.gates.post_all(STEP, number, row, not self._restarts)
             else:
                 is_posted = workers.post_step(number, row, call.actions, not self._restarts)
         except BaseException as error:
             # The next call waits for workers that got it. What cannot be pickled, nobody got.
-            is_under_way = not isinstance(error, Exception) or workers.crew.busy()
+            is_under_way = not isinstance(error, Exception) or workers.pool.busy()
             call.state = State.ABANDONED if is_under_way else State.DONE
             raise
         if not is_posted:
@@ -256,7 +256,7 @@ class ProcessBackend:
             workers.raise_known()
 
     def wait(self, call: Call, timeout: float | None = None, *, patient: bool = False) -> list[Any]:
-        raises = not (self._restarts or patient or call.mends)
+        raises = not (self._restarts or patient or call.restarts_workers)
         begin = time.perf_counter_ns()
         try:
             outcome = self.workers.wait(self._limits[call.kind], timeout, raises=raises)
@@ -285,8 +285,8 @@ class ProcessBackend:
             self._moves += 1
             self._waited_ns += time.perf_counter_ns() - begin
             if self._disabled:
-                self.workers.begun_anew[:] = False
-            if outcome is NOTHING and not self._repair.owed:
+                self.workers.restarted[:] = False
+            if outcome is NOTHING and not self._repair.unreported:
                 return []
         elif call.kind == "reset":
             self._moves += call.ends_episodes
@@ -295,10 +295,10 @@ class ProcessBackend:
 
     def _settle(self, call: Call, outcome: Outcome, was_abandoned: bool) -> list[Any]:
         """What was reported; replaces workers that died."""
-        owed = self._repair.owed if call.kind == "step" else {}
+        unreported = self._repair.unreported if call.kind == "step" else {}
         reports, call.reports = call.reports, []
         for w in sorted(outcome.answers):
-            if w in owed:
+            if w in unreported:
                 continue
             answer = outcome.answers[w]
             if isinstance(answer, Failure):
@@ -309,11 +309,11 @@ class ProcessBackend:
             if call.kind != "call":
                 sort_reports(reports, into.values, lambda infos, info, env: infos)
             self._repair.after_abandoned(faults, into, row)
-        elif call.kind == "step" and (faults or owed):
+        elif call.kind == "step" and (faults or unreported):
             reports += self._repair.after_step(faults, into, row)
         elif call.kind == "reset" and faults:
             again = partial(self.workers.post_reset_of, into.number, row, call.seeds, call.options, call.mask)
-            reports += self._repair.after_reset(faults, into, row, again, call.mask, call.mends)
+            reports += self._repair.after_reset(faults, into, row, again, call.mask, call.restarts_workers)
         elif faults:
             self._repair.after_call(faults, into, row)
         return reports
@@ -395,7 +395,7 @@ class ProcessBackend:
 
     @property
     def worker_pids(self) -> list[int | None]:
-        return [self.workers.crew.pid(w) for w in range(len(self._division.plans))]
+        return [self.workers.pool.pid(w) for w in range(len(self._division.plans))]
 
     @property
     def statistics(self) -> dict[str, Any]:
@@ -406,7 +406,7 @@ class ProcessBackend:
     # -- the end --------------------------------------------------------------------------------------
 
     def interrupt(self) -> None:
-        self.workers.crew.kill()
+        self.workers.pool.kill()
 
     def finalize(self, envs: Any) -> weakref.finalize[Any, Any]:
         """Ends the workers when `envs` is forgotten, at the latest with the process."""
@@ -426,4 +426,4 @@ def _close_forgotten(guard: _core.Guard, workers: Workers) -> None:
         if is_first and guard.wait_until_free(0.5):
             workers.close(0.5)
         elif is_first:
-            workers.crew.kill()
+            workers.pool.kill()

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from shoal import _core
 from shoal.errors import ShoalError, WorkerDied
-from shoal.process.crew import DIED, TIMEOUT
 from shoal.process.mail import Failure
+from shoal.process.pool import DIED, TIMEOUT
 from shoal.process.worker import OBSERVATION
 from shoal.vector.exchange import Actions, Rows
 from shoal.vector.repair import Repair
@@ -109,7 +109,7 @@ class SendRecv:
             self._restore(env, row)
             ids = ids[ids != env]
         self._sent_at[ids] = time.monotonic()
-        self._workers.crew.send(self._out, ids, self._worker_of)
+        self._workers.pool.send(self._out, ids, self._worker_of)
 
     def recv(self, env_ids: Any, limit_s: float | None) -> list[int]:
         """The environments that come back, in the order of their results. They do so in `deliver`."""
@@ -144,66 +144,66 @@ class SendRecv:
         taken: list[int] = []
         begin = time.monotonic()
         while len(taken) < most:
-            status, more = self._workers.crew.take_finished(out, self._start, most - len(taken), _SLICE_S)
+            status, more = self._workers.pool.take_finished(out, self._start, most - len(taken), _SLICE_S)
             taken += more
             until = None if limit_s is None else begin + limit_s
             if status == TIMEOUT:
-                self._workers.crew.take_posted(
+                self._workers.pool.take_posted(
                     self._keep, until
                 )  # a worker may wait for room to say something
             if status == DIED:
-                self._bury(self._workers.crew.gates.dead(), None)
+                self._reap_worker(self._workers.pool.gates.dead(), None)
             elif len(taken) < most and until is not None and time.monotonic() >= until:
-                self._bury(self._unfinished(out), limit_s)
+                self._reap_worker(self._unfinished(out), limit_s)
         return taken
 
     def _hear(self, limit_s: float | None) -> None:
         """Takes what workers said. One may be stopped within it: that one is looked for next time."""
         until = None if limit_s is None else time.monotonic() + limit_s
-        self._workers.crew.take_posted(self._keep, until)
+        self._workers.pool.take_posted(self._keep, until)
         if until is not None and time.monotonic() >= until:
             self._next_look = 0.0
 
     def _look_after(self, limit_s: float | None) -> None:
         """Buries who is dead, or was given too much time, though nobody waits for it just now."""
-        now, crew = time.monotonic(), self._workers.crew
-        if crew.unheard:
-            self._bury([w for w in crew.unheard if crew.present(w)], None)
-        if crew.gone:  # Ctrl-C came after they were buried
-            for w in crew.unheard | set(self._unfinished(self._out)):
-                if w in crew.gone:
-                    self._replace(w, crew.gone[w])
+        now, pool = time.monotonic(), self._workers.pool
+        if pool.cut_off:
+            self._reap_worker([w for w in pool.cut_off if pool.present(w)], None)
+        if pool.gone:  # Ctrl-C came after they were buried
+            for w in pool.cut_off | set(self._unfinished(self._out)):
+                if w in pool.gone:
+                    self._replace(w, pool.gone[w])
         if now < self._next_look:
             return
         self._next_look = now + _SLICE_S
         unfinished = self._unfinished(self._out)
-        self._bury([w for w in unfinished if crew.present(w) and not crew.alive(w)], None)
+        self._reap_worker([w for w in unfinished if pool.present(w) and not pool.alive(w)], None)
         if limit_s is not None:
             late = self._out & (now - self._sent_at >= limit_s)
-            self._bury(self._unfinished(late), limit_s)
+            self._reap_worker(self._unfinished(late), limit_s)
 
     def _unfinished(self, out: NDArray[np.uint8]) -> list[int]:
         """The workers we wait for. The gate does not tell: a worker may step after it said it was idle."""
-        board = self._workers.crew.board
+        board = self._workers.pool.board
         waiting = (out != 0) & (board["ticket"] != board["finished"])[: self._num_envs]
         return np.unique(self._worker_of[waiting]).tolist()  # type: ignore[no-any-return]
 
-    def _bury(self, gone: list[int], limit_s: float | None) -> None:
-        crew = self._workers.crew
+    def _reap_worker(self, gone: list[int], limit_s: float | None) -> None:
+        pool = self._workers.pool
         for w in gone:
-            late_s = limit_s if crew.alive(w) else None
+            late_s = limit_s if pool.alive(w) else None
             if late_s is not None:
-                crew.show_stack(w, 0.2)
-            crew.end(w)
+                pool.show_stack(w, 0.2)
+            pool.end(w)
             self._hear(self._limit_s)  # what it said before
-            self._replace(w, crew.bury(w, late_s))
+            self._replace(w, pool.reap_worker(w, late_s))
 
     def _replace(self, w: int, error: WorkerDied) -> None:
-        board = self._workers.crew.board
+        board = self._workers.pool.board
         part = self._workers.parts()[w]
         envs = range(part.start, part.stop)
         whole = [env for env in envs if self._out[env] and board["ticket"][env] == board["finished"][env]]
-        if w in self._workers.crew.unheard:
+        if w in self._workers.pool.cut_off:
             whole = []
         kept = {env: self._row(env) for env in whole}
         self._keep(self._workers.take_infos(whole))
@@ -224,26 +224,26 @@ class SendRecv:
 
     def rest(self, w: int, limit_s: float | None, guard: _core.Guard) -> None:
         """Waits until a worker has stepped all it was sent; what it said of itself is kept for `recv`."""
-        crew = self._workers.crew
-        board, part = crew.board, self._workers.parts()[w]
+        pool = self._workers.pool
+        board, part = pool.board, self._workers.parts()[w]
         begin = time.monotonic()
-        while not np.array_equal(board["ticket"][part], board["finished"][part]) or not crew.gates.idle(w):
+        while not np.array_equal(board["ticket"][part], board["finished"][part]) or not pool.gates.idle(w):
             waited = time.monotonic() - begin
-            if not crew.alive(w) or (limit_s is not None and waited > limit_s):
+            if not pool.alive(w) or (limit_s is not None and waited > limit_s):
                 raise ShoalError(
-                    f"worker {w} has {'not answered' if crew.alive(w) else 'died'}; recv() says more"
+                    f"worker {w} has {'not answered' if pool.alive(w) else 'died'}; recv() says more"
                 )
-            crew.take_posted(self._keep, None if limit_s is None else begin + limit_s)
+            pool.take_posted(self._keep, None if limit_s is None else begin + limit_s)
             guard.require_not_closing()
             time.sleep(min(0.001, waited + 2e-5))
-        crew.take_posted(self._keep, None)  # or its answer would be taken for this
+        pool.take_posted(self._keep, None)  # or its answer would be taken for this
 
     def abandon(self, limit_s: float | None) -> None:
         """After a death that was raised: waits for what the other workers are at, and forgets it."""
-        crew = self._workers.crew
+        pool = self._workers.pool
         for w, part in enumerate(self._workers.parts()):
-            if not crew.present(w):  # Ctrl-C may have come before its environments were seen to
-                crew.board["finished"][part] = crew.board["ticket"][part]
+            if not pool.present(w):  # Ctrl-C may have come before its environments were seen to
+                pool.board["finished"][part] = pool.board["ticket"][part]
         while True:
             with contextlib.suppress(WorkerDied):  # whom it lost, the reset brings back
                 self._taken(self._out.copy(), self.under_way, limit_s)

@@ -21,11 +21,11 @@ from shoal import _core
 from shoal.errors import WorkerDied
 from shoal.memory import Segment
 from shoal.memory.allocate import reopen
+from shoal.native.env_logs import EnvLogs, find_env_logs
 from shoal.native.plugin import PluginInfo
-from shoal.native.told import Told, told
 from shoal.process.chunks import EnvChunk, derived_seed
-from shoal.process.crew import DIED, IDLE, Crew
 from shoal.process.mail import Failure, HungUp
+from shoal.process.pool import DIED, IDLE, WorkerPool
 from shoal.process.worker import ERROR, INFO
 from shoal.state.exports import from_native
 from shoal.state.snapshot import Field
@@ -34,7 +34,7 @@ from shoal.vector.infos import InfoRows
 from shoal.vector.plans import Division
 from shoal.vector.plugin_actions import PluginActions
 
-__all__ = ["NOTHING", "TRIES", "Outcome", "Workers", "renew"]
+__all__ = ["NOTHING", "TRIES", "Outcome", "Workers", "copy_error"]
 
 _SLOW_S = 60.0
 _DESCRIPTORS_AT_ONCE = 64  # the kernel takes some 250 with one message
@@ -58,7 +58,7 @@ NOTHING = Outcome()
 """All has gone well, and nobody has anything to say."""
 
 
-def renew(error: WorkerDied) -> WorkerDied:
+def copy_error(error: WorkerDied) -> WorkerDied:
     """The same error to raise. One that was raised keeps its frames, and through them the environments."""
     return type(error)(*error.args, **vars(error))
 
@@ -79,12 +79,12 @@ class Workers:
         """`limit_s` is for messages on the way to a command, which take no time."""
         info = division.info
         instance_bytes = 0 if info is None else max(1, info.instance_bytes)
-        self.crew = Crew(division.plans, division.rows, context, instance_bytes, guard)
-        self.crew.limit_s = self._limit_s = limit_s
+        self.pool = WorkerPool(division.plans, division.rows, context, instance_bytes, guard)
+        self.pool.limit_s = self._limit_s = limit_s
         self._local_plan = division.local
         self.local: EnvChunk | None = None
         self._autoreset = division.plans[0].autoreset
-        self.infos = InfoRows(self.crew.board, self.parts(), division.num_envs) if info is None else None
+        self.infos = InfoRows(self.pool.board, self.parts(), division.num_envs) if info is None else None
         self._native = division.info is not None
         self._bound: tuple[Any, ...] | None = None
         self._actions: Actions | PluginActions | None = None
@@ -98,7 +98,7 @@ class Workers:
         self._kept = Outcome()
         """What a wait that was cut short had heard already, and deaths nobody was told of yet."""
         self._seeds: list[int | None] = [None] * division.num_worlds
-        self.begun_anew = np.zeros(division.num_worlds, np.bool_)
+        self.restarted = np.zeros(division.num_worlds, np.bool_)
         """Environments whose last result says that their episode was cut off: they need no reset."""
         self.restarts = 0
         self._restarted: dict[int, int] = {}
@@ -109,11 +109,11 @@ class Workers:
 
     def start(self) -> dict[str, Any]:
         """Starts everything and gives the facts of the first environment; raises what an env_fn raised."""
-        self.crew.start()
+        self.pool.start()
         if self._local_plan is not None:
-            self.local = EnvChunk(self._local_plan, _Local(self.crew.board))
-        outcome = self._checked(self.wait(None))
-        self.crew.made = True
+            self.local = EnvChunk(self._local_plan, _Local(self.pool.board))
+        outcome = self._raise_errors(self.wait(None))
+        self.pool.made = True
         facts = [outcome.answers[w] for w in sorted(outcome.answers)]
         if self.local is not None:
             facts.append(self.local.facts())
@@ -139,11 +139,11 @@ class Workers:
         self._actions = actions
         blocks = [(number, rows, ahead) for number, (_, rows, ahead) in self._blocks.items()]
         fds = [*self._action_fds(), *(segment.fileno() for segment, _, _ in self._blocks.values())]
-        self.crew.ask_all("bind", *self._bound, blocks, fds=fds)
+        self.pool.ask_all("bind", *self._bound, blocks, fds=fds)
         try:
             meanwhile()
         finally:
-            outcome = self._checked(self.wait(None))
+            outcome = self._raise_errors(self.wait(None))
         same = [pair for w in sorted(outcome.answers) for pair in outcome.answers[w]]
         if self.local is not None:
             same += self.local.bind(*self._bound, actions.segment)
@@ -188,17 +188,17 @@ class Workers:
     def post_step(self, slot: int, row: int, items: Any, raises: bool) -> bool:
         """With `raises`, False where a death is known already (`raise_known`): then nobody steps."""
         if items is None:
-            if not self.crew.step(slot, row, raises):
+            if not self.pool.step(slot, row, raises):
                 return False
-        elif raises and not self.crew.gates.all_live:
+        elif raises and not self.pool.gates.all_live:
             return False
         mine: Any = None
         if items is not None:
             if self.local is not None:
                 # Copied as a message copies: an environment may keep or change what it is given.
                 mine = copy.deepcopy(items[self._local_first :])
-            parts = (items[plan.first : plan.first + plan.count] for plan in self.crew.plans)
-            self.crew.ask_each([("step", slot, row, part) for part in parts])
+            parts = (items[plan.first : plan.first + plan.count] for plan in self.pool.plans)
+            self.pool.ask_each([("step", slot, row, part) for part in parts])
         if self.local is not None:
             local = self.local
             self._local_call = lambda: local.step(slot, row, mine)
@@ -207,11 +207,11 @@ class Workers:
     def raise_known(self) -> NoReturn:
         """Raises a death that is known, and remembers all."""
         self._kept.faults.clear()  # they are gone, too
-        for w in self.crew.gates.dead():
-            self.crew.bury(w)
-        self.lost.update(self.crew.gone)
+        for w in self.pool.gates.dead():
+            self.pool.reap_worker(w)
+        self.lost.update(self.pool.gone)
         self._guard.require_not_closing()  # which forgets deaths
-        raise renew(next(iter(self.lost.values())))
+        raise copy_error(next(iter(self.lost.values())))
 
     @property
     def _local_first(self) -> int:
@@ -224,7 +224,7 @@ class Workers:
 
     def post_reset(self, slot: int, row: int, seeds: list[int | None], options: Any, mask: Any) -> None:
         arguments = (slot, row, seeds, options, mask)
-        self.crew.ask_each([self._reset_message(*arguments, w) for w in range(self.crew.size)])
+        self.pool.ask_each([self._reset_message(*arguments, w) for w in range(self.pool.size)])
         if self.local is not None:
             local, part = self.local, self.parts()[-1]
             chosen = None if mask is None else mask[part].tolist()
@@ -233,7 +233,7 @@ class Workers:
     def post_reset_of(
         self, slot: int, row: int, seeds: list[int | None], options: Any, mask: Any, w: int
     ) -> None:
-        self.crew.ask(w, *self._reset_message(slot, row, seeds, options, mask, w))
+        self.pool.ask(w, *self._reset_message(slot, row, seeds, options, mask, w))
 
     def _reset_message(
         self, slot: int, row: int, seeds: list[int | None], options: Any, mask: Any, w: int
@@ -243,11 +243,11 @@ class Workers:
 
     def parts(self) -> list[slice]:
         """The environments of each chunk."""
-        plans = [*self.crew.plans, *([] if self._local_plan is None else [self._local_plan])]
+        plans = [*self.pool.plans, *([] if self._local_plan is None else [self._local_plan])]
         return [slice(plan.first, plan.first + plan.count) for plan in plans]
 
     def post_call(self, kind: str, arguments_of: list[tuple[Any, ...]]) -> None:
-        self.crew.ask_each([(kind, *arguments_of[w]) for w in range(self.crew.size)])
+        self.pool.ask_each([(kind, *arguments_of[w]) for w in range(self.pool.size)])
         if self.local is not None:
             method = getattr(self.local, f"on_{kind}")
             self._local_call = lambda: method(*arguments_of[-1])
@@ -267,10 +267,10 @@ class Workers:
         """Asks the worker of one environment, and gives its answer."""
         w = self.owner(env_id)
         self.is_asking = True
-        self.crew.ask(w, name, method, env_id - self.parts()[w].start, *rest)
+        self.pool.ask(w, name, method, env_id - self.parts()[w].start, *rest)
         outcome = self.wait(None)
         self.is_asking = False
-        return self._checked(outcome).answers.get(w)
+        return self._raise_errors(outcome).answers.get(w)
 
     def catch_up(self) -> None:
         """After a question whose answer was not awaited, for Ctrl-C came: waits for all who live."""
@@ -285,41 +285,43 @@ class Workers:
 
     def look(self, w: int, local: int | None) -> list[dict[str, Field]]:
         """What one environment of an idle worker exports, or each of them."""
-        if w == self.crew.size:
+        if w == self.pool.size:
             assert self.local is not None
             return self.local.on_look(local)
         self.is_asking = True
-        self.crew.ask(w, "look", local)
+        self.pool.ask(w, "look", local)
         outcome = Outcome()
         self._wait(outcome, self._limit_s, None, w, time.monotonic())
         self.is_asking = False
-        found: list[Any] = self._checked(outcome).answers[w]
+        found: list[Any] = self._raise_errors(outcome).answers[w]
         if not self._native:
             return found
-        return [from_native(raw, self.crew.board["instances"][w]) for raw in found]
+        return [from_native(raw, self.pool.board["instances"][w]) for raw in found]
 
-    def told(self, info: PluginInfo) -> Told | None:
+    def find_env_logs(self, info: PluginInfo) -> EnvLogs | None:
         """The logs of C environments that keep one, in the board."""
-        self.crew.ask(0, "look", 0)
+        self.pool.ask(0, "look", 0)
         outcome = Outcome()
         self._wait(outcome, self._limit_s, None, 0, time.monotonic())
-        raw = self._checked(outcome).answers[0][0]
-        instances = self.crew.board["instances"]
-        return told(info, raw, [(instances[w], plan.count) for w, plan in enumerate(self.crew.plans)])
+        raw = self._raise_errors(outcome).answers[0][0]
+        instances = self.pool.board["instances"]
+        return find_env_logs(
+            info, raw, [(instances[w], plan.count) for w, plan in enumerate(self.pool.plans)]
+        )
 
     def _tell_all(self, name: str, *arguments: Any, fds: Sequence[int] = ()) -> None:
         """A message to every worker, answered, on the way to a command that will find out who is gone."""
         self.is_asking = True
-        self.crew.ask_all(name, *arguments, fds=fds)
+        self.pool.ask_all(name, *arguments, fds=fds)
         outcome = self.wait(self._limit_s)
         self.is_asking = False
         self._kept.faults.update(outcome.faults)
-        self._checked(Outcome(outcome.answers))
+        self._raise_errors(Outcome(outcome.answers))
 
-    def _checked(self, outcome: Outcome) -> Outcome:
+    def _raise_errors(self, outcome: Outcome) -> Outcome:
         self.lost.update(outcome.faults)
         for error in outcome.faults.values():
-            raise renew(error)
+            raise copy_error(error)
         for answer in outcome.answers.values():
             if isinstance(answer, Failure):
                 raise answer.exception()
@@ -335,20 +337,20 @@ class Workers:
         begin = time.monotonic()
         if self._local_call is not None:
             self._run_local()
-        gates = self.crew.gates
-        quickly = timeout_s is None and not self.crew.gone
+        gates = self.pool.gates
+        quickly = timeout_s is None and not self.pool.gone
         if quickly and gates.wait(_QUICK_NS, -1, raises) == IDLE and not gates.replied:
             if not (self._local_reports or self._kept.faults or self._kept.answers):
                 return NOTHING
         outcome = self._kept
         if not (raises and outcome.faults):
             self._wait(outcome, limit_s, timeout_s, None, begin, raises)
-        outcome.faults.update({w: error for w, error in self.crew.gone.items() if w not in self.lost})
+        outcome.faults.update({w: error for w, error in self.pool.gone.items() if w not in self.lost})
         if raises and outcome.faults:
             self.raise_known()
         self._kept = Outcome()
         if self._local_reports:
-            outcome.answers[self.crew.size] = self._local_reports
+            outcome.answers[self.pool.size] = self._local_reports
             self._local_reports = []
         return outcome
 
@@ -361,59 +363,59 @@ class Workers:
         begin: float,
         to_first_death: bool = False,
     ) -> None:
-        crew = self.crew
+        pool = self.pool
         while True:
             waited = time.monotonic() - begin
             limits = [_SLOW_S if not self._slow_warned else 3600.0]
             limits += [limit - waited for limit in (limit_s, timeout_s) if limit is not None]
-            status = crew.wait(min(limits), only, to_first_death)
+            status = pool.wait(min(limits), only, to_first_death)
             if status == IDLE:
                 break
             waited = time.monotonic() - begin
             if status == DIED:
-                for w in crew.gates.dead():
-                    if to_first_death or w in crew.busy(only):
-                        outcome.faults[w] = crew.bury(w)
+                for w in pool.gates.dead():
+                    if to_first_death or w in pool.busy(only):
+                        outcome.faults[w] = pool.reap_worker(w)
                 if to_first_death and outcome.faults:
                     return
             elif limit_s is not None and waited >= limit_s:
-                for w in crew.busy(only):
-                    outcome.faults[w] = crew.bury(w, limit_s if crew.alive(w) else None)
+                for w in pool.busy(only):
+                    outcome.faults[w] = pool.reap_worker(w, limit_s if pool.alive(w) else None)
             elif timeout_s is not None and waited >= timeout_s:
                 raise TimeoutError
             elif limit_s is None and waited >= _SLOW_S and not self._slow_warned:
                 self._warn_slow(waited)
-        if crew.gates.replied:
+        if pool.gates.replied:
             until = None if limit_s is None else begin + limit_s
-            for w in range(crew.size) if only is None else [only]:
+            for w in range(pool.size) if only is None else [only]:
                 try:
-                    answer = crew.answer(w, until, forget=False)
+                    answer = pool.answer(w, until, forget=False)
                 except HungUp:
                     late = until is not None and time.monotonic() >= until
-                    outcome.faults[w] = crew.bury(w, limit_s if late else None)
+                    outcome.faults[w] = pool.reap_worker(w, limit_s if late else None)
                     continue
                 if answer is not None:
                     outcome.answers[w] = answer
-                    crew.gates.reply(w)  # only now: Ctrl-C before this finds it there again
+                    pool.gates.reply(w)  # only now: Ctrl-C before this finds it there again
 
     def _warn_slow(self, waited: float) -> None:
         self._slow_warned = True
-        for w in self.crew.busy():
-            plan = self.crew.plans[w]
+        for w in self.pool.busy():
+            plan = self.pool.plans[w]
             which = f"environments {plan.first}-{plan.first + plan.count - 1}"
             logger.warn(
-                f"worker {w} (process {self.crew.pid(w)}, {which}) has been busy for {waited:.0f} s; "
+                f"worker {w} (process {self.pool.pid(w)}, {which}) has been busy for {waited:.0f} s; "
                 "step_timeout_s= would end it. Its Python stack:\n%s",
-                self.crew.show_stack(w),
+                self.pool.show_stack(w),
             )
 
     def settle(self, timeout_s: float) -> None:
         """Gives what is under way a little time to end; who died meanwhile is for close to find."""
         with contextlib.suppress(KeyboardInterrupt):
-            self.crew.wait(timeout_s)
+            self.pool.wait(timeout_s)
 
     def statistics(self, vector_steps: int, waited_ns: int, infos_ns: int) -> dict[str, Any]:
-        steps, episodes, returns, lengths = self.crew.board["sums"].sum(axis=0)[:4].tolist()
+        steps, episodes, returns, lengths = self.pool.board["sums"].sum(axis=0)[:4].tolist()
         busy_ns, env_ns = (max(part) for part in zip(*self._times(), strict=True))
         share = 1e-3 / max(1, vector_steps)
         return {
@@ -432,7 +434,7 @@ class Workers:
 
     def _times(self) -> list[tuple[int, int]]:
         """Of every chunk: how long it took for steps, and the environments' part of that."""
-        times = [self.crew.gates.times(w) for w in range(self.crew.size)]
+        times = [self.pool.gates.times(w) for w in range(self.pool.size)]
         return times if self.local is None else [*times, (self.local_ns, self.local_ns)]
 
     # -- repair ---------------------------------------------------------------------------------------
@@ -440,18 +442,18 @@ class Workers:
     def replace(self, w: int, error: WorkerDied, slot: int, row: int, limit_s: float | None) -> list[Any]:
         """A new worker in place of one that is gone; first observations of its environments in their rows."""
         for _ in range(TRIES):
-            reports, again = self._replaced(w, slot, row, limit_s)
+            reports, again = self._try_replace(w, slot, row, limit_s)
             if again is None:
                 return reports
             error = again
-        raise renew(error)
+        raise copy_error(error)
 
-    def _replaced(
+    def _try_replace(
         self, w: int, slot: int, row: int, limit_s: float | None
     ) -> tuple[list[Any], WorkerDied | None]:
-        plan, part = self.crew.plans[w], self.parts()[w]
-        if self.crew.present(w):  # a replacement whose environments could not be made
-            self.crew.bury(w)
+        plan, part = self.pool.plans[w], self.parts()[w]
+        if self.pool.present(w):  # a replacement whose environments could not be made
+            self.pool.reap_worker(w)
         self.restarts += 1
         count = self._restarted[w] = self._restarted.get(w, 0) + 1
         seeds: list[int | None] = [None] * len(self._seeds)
@@ -464,9 +466,9 @@ class Workers:
         for number, (segment, rows, ahead) in list(self._blocks.items()):  # a rollout may go meanwhile
             blocks.append((number, rows, ahead))
             memory.append(segment.fileno())
-        ask, first = self.crew.ask, _DESCRIPTORS_AT_ONCE
+        ask, first = self.pool.ask, _DESCRIPTORS_AT_ONCE
         steps: list[Callable[[], None]] = [
-            partial(self.crew.start, [w]),
+            partial(self.pool.start, [w]),
             partial(ask, w, "bind", *bound, blocks[:first], fds=[*self._action_fds(), *memory[:first]]),
         ]
         for block, fd in zip(blocks[first:], memory[first:], strict=True):
@@ -482,7 +484,7 @@ class Workers:
         part = self.parts()[w]
         return self.take_infos(list(range(part.start, part.stop)))
 
-    def begin_anew(
+    def reset_worker(
         self, w: int, slot: int, row: int, limit_s: float | None
     ) -> tuple[list[Any], WorkerDied | None]:
         """Resets the environments of one worker; their first observations in their rows, or its death."""
@@ -509,33 +511,33 @@ class Workers:
         return [*(answer or []), *self.take_infos_of(w)], None
 
     def close(self, timeout_s: float) -> None:
-        self.crew.stop(timeout_s)
+        self.pool.stop(timeout_s)
         for number in list(self._blocks):
             self.drop_block(number)
         for _, segment in self._dropped:
             segment.close()
         self._dropped.clear()
         self.lost.clear()  # an exception keeps its frames, and these keep us
-        self.crew.gone.clear()
+        self.pool.gone.clear()
         if self.local is not None:
             self.local.close()
             self.local = None
 
     def mark(self, w: int, error: WorkerDied, into: Rows, row: int) -> list[Any]:
         """Marks the rows of a replaced worker: truncated, with info["fault"]."""
-        plan = self.crew.plans[w]
+        plan = self.pool.plans[w]
         begin = row + plan.first * plan.agents
         rows = slice(begin, begin + plan.count * plan.agents)
         into.reward[rows] = 0
         into.terminated[rows] = False
         into.truncated[rows] = True
         envs = slice(plan.first, plan.first + plan.count)
-        self.crew.board["reset"][envs] = self._autoreset == _core.AUTORESET_NEXT_STEP
-        self.begun_anew[envs] = True
-        return self.fault_infos(w, error)
+        self.pool.board["reset"][envs] = self._autoreset == _core.AUTORESET_NEXT_STEP
+        self.restarted[envs] = True
+        return self.make_fault_infos(w, error)
 
-    def fault_infos(self, w: int, error: WorkerDied) -> list[Any]:
-        plan = self.crew.plans[w]
+    def make_fault_infos(self, w: int, error: WorkerDied) -> list[Any]:
+        plan = self.pool.plans[w]
         first = plan.first * plan.agents
         rows = range(first, first + plan.count * plan.agents)
         return [(env, INFO, {"fault": error.summary}) for env in rows]

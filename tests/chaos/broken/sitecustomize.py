@@ -62,16 +62,16 @@ def a_push_is_acknowledged_and_thrown_away():
 
 
 def a_death_is_not_heard():
-    from shoal.process.crew import DIED, Crew
+    from shoal.process.pool import DIED, WorkerPool
 
-    wait = Crew.wait
+    wait = WorkerPool.wait
 
     def deaf(self, timeout_s, only=None):
         while (status := wait(self, timeout_s, only)) == DIED:
             pass
         return status
 
-    Crew.wait = deaf
+    WorkerPool.wait = deaf
 
 
 def a_descriptor_of_each_dead_worker_stays_open():
@@ -81,7 +81,7 @@ def a_descriptor_of_each_dead_worker_stays_open():
 
     def leaky(self):
         if not self._reaped:
-            os.dup(self.said_fd)
+            os.dup(self.stderr_read_fd)
         return reap(self)
 
     Running.reap = leaky
@@ -94,16 +94,16 @@ def workers_do_not_watch_their_parent():
 
 
 def a_death_names_the_wrong_environments():
-    from shoal.process.crew import Crew
+    from shoal.process.pool import WorkerPool
 
-    bury = Crew.bury
+    reap_worker = WorkerPool.reap_worker
 
     def mistaken(self, *arguments):
-        error = bury(self, *arguments)
+        error = reap_worker(self, *arguments)
         error.env_ids = [env + 1 for env in error.env_ids]
         return error
 
-    Crew.bury = mistaken
+    WorkerPool.reap_worker = mistaken
 
 
 if os.environ.get("BREAK"):

@@ -91,12 +91,12 @@ def _placed(burst: Burst, pid: int, mine: int, partners: int) -> Burst:
 
 
 def _bound_gates() -> tuple[Any, int, Callable[[], None]]:
-    memory = mmap.mmap(-1, _core.GATE_BYTES + _core.BELL_BYTES)  # both are whole cache lines
+    memory = mmap.mmap(-1, _core.GATE_BYTES + _core.WAKEUP_BYTES)  # both are whole cache lines
     gate_words = np.ndarray((1, _core.GATE_BYTES), np.uint8, memory)
-    bell_words = np.ndarray(_core.BELL_BYTES, np.uint8, memory, _core.GATE_BYTES)
+    bell_words = np.ndarray(_core.WAKEUP_BYTES, np.uint8, memory, _core.GATE_BYTES)
     words = gate_words, bell_words
-    bell_fd, ring_fd = _core.bell_create()
-    gates = _core.Gates(*words, 1, bell_fd, False)
+    wakeup_fd, ring_fd = _core.wakeup_create()
+    gates = _core.Gates(*words, 1, wakeup_fd, False)
     pid = os.fork()
     if pid == 0:
         try:
@@ -113,7 +113,7 @@ def _bound_gates() -> tuple[Any, int, Callable[[], None]]:
     def close() -> None:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-        for fd in {pidfd, bell_fd, ring_fd}:
+        for fd in {pidfd, wakeup_fd, ring_fd}:
             os.close(fd)
 
     return gates, pid, close

@@ -29,7 +29,7 @@ typedef struct line {
 typedef struct table {
 #ifdef SHOAL_GATE
     shoal_gate gate;
-    shoal_bell bell;
+    shoal_wakeup wakeup;
 #endif
     line there, back;
 } table;
@@ -40,8 +40,8 @@ typedef struct pingpong {
     int kind;
     uint32_t turn;
 #ifdef SHOAL_GATE
-    int bell_fd, ring_fd;
-    shoal_patience patience;
+    int wakeup_fd, ring_fd;
+    shoal_wait_policy policy;
 #endif
 } pingpong;
 
@@ -91,33 +91,33 @@ static bool is_gate(const pingpong *p) { return p->kind <= GATE_YIELDS; }
 static void gate_round(pingpong *p) {
     shoal_gate *gate = &p->shared->gate;
     shoal_gate_post(gate, SHOAL_STEP);
-    while (!shoal_gates_look(&gate, 1, &p->patience)) {
-        struct pollfd polled = {p->bell_fd, POLLIN, 0};
-        shoal_bell_arm(&p->shared->bell, SHOAL_BELL_ALL);
+    while (!shoal_gates_wait_awake(&gate, 1, &p->policy)) {
+        struct pollfd polled = {p->wakeup_fd, POLLIN, 0};
+        shoal_wakeup_arm(&p->shared->wakeup, SHOAL_WAKE_FOR_ALL);
         if (shoal_gate_idle(gate)) {
-            shoal_bell_disarm(&p->shared->bell);
+            shoal_wakeup_disarm(&p->shared->wakeup);
             return;
         }
-        shoal_bell_sleep(&p->shared->bell, &polled, 1, SHOAL_GATE_SLICE_NS, &p->patience);
+        shoal_wakeup_sleep(&p->shared->wakeup, &polled, 1, SHOAL_GATE_SLICE_NS, &p->policy);
     }
 }
 
 static uint32_t gate_wait(pingpong *p, uint32_t seen) {
-    return shoal_gate_wait(&p->shared->gate, seen, &p->patience);
+    return shoal_gate_wait(&p->shared->gate, seen, &p->policy);
 }
 
 static void gate_finish(pingpong *p, uint32_t seen) {
-    shoal_gate_finish(&p->shared->gate, 1, 0, seen, &p->shared->bell, p->ring_fd);
+    shoal_gate_finish(&p->shared->gate, 1, 0, seen, &p->shared->wakeup, p->ring_fd);
 }
 
 static int gate_open(pingpong *p) {
-    p->patience = shoal_patience_new(p->kind == GATE_YIELDS, 0);
-    return shoal_bell_create(&p->bell_fd, &p->ring_fd);
+    p->policy = shoal_wait_policy_new(p->kind == GATE_YIELDS, 0);
+    return shoal_wakeup_create(&p->wakeup_fd, &p->ring_fd);
 }
 
 static void gate_close(pingpong *p) {
-    close(p->bell_fd);
-    if (p->ring_fd != p->bell_fd)
+    close(p->wakeup_fd);
+    if (p->ring_fd != p->wakeup_fd)
         close(p->ring_fd);
 }
 #else

@@ -1,4 +1,5 @@
-/* Tests of signs of life (core/platform.c): taken away however a thread ends, and heard of by who sleeps. */
+/* Tests of liveness words (core/platform.c): the kernel clears them however a thread ends, and wakes
+ * sleepers. */
 // SPDX-License-Identifier: MIT
 #define _GNU_SOURCE
 #include "check.h"
@@ -16,7 +17,7 @@
 enum { MANY = 200, LONG_NS = 2000000000, HEAVY_BYTES = 256 << 20 };
 
 typedef struct world {
-    shoal_life lives[MANY];
+    shoal_liveness liveness_words[MANY];
     shoal_word word, ready;
 } world;
 
@@ -28,12 +29,12 @@ static world *open_world(void) {
 
 static void close_world(world *w) { CHECK_EQUAL(munmap(w, sizeof *w), 0); }
 
-/* A process that holds a life and then, if it is not killed before, does `end`. */
-static pid_t start_holder(world *w, shoal_life *life, void (*end)(void)) {
+/* A process that holds a liveness word and then, if it is not killed before, does `end`. */
+static pid_t start_holder(world *w, shoal_liveness *liveness, void (*end)(void)) {
     const uint32_t before = atomic_load(&w->ready);
     const pid_t pid = fork();
     if (pid == 0) {
-        CHECK_EQUAL(shoal_life_hold(life), 0);
+        CHECK_EQUAL(shoal_liveness_hold(liveness), 0);
         atomic_fetch_add(&w->ready, 1);
         shoal_futex_wake(&w->ready);
         end();
@@ -61,14 +62,14 @@ static void become_another(void) {
 }
 static void fault(void) { raise(SIGSEGV); }
 
-static int watched_until_over(world *w, shoal_life *life) {
-    shoal_life *const lives[] = {life};
+static int watched_until_over(world *w, shoal_liveness *liveness) {
+    shoal_liveness *const liveness_words[] = {liveness};
     const uint64_t begin = shoal_now_ns();
-    while (!shoal_life_is_over(life) && shoal_now_ns() - begin < LONG_NS) {
-        CHECK(shoal_lives_can_be_watched(lives, 1));
-        shoal_futex_wait_beside(&w->word, 0, lives, 1, LONG_NS);
+    while (!shoal_liveness_has_ended(liveness) && shoal_now_ns() - begin < LONG_NS) {
+        CHECK(shoal_liveness_can_be_watched(liveness_words, 1));
+        shoal_futex_wait_with_liveness(&w->word, 0, liveness_words, 1, LONG_NS);
     }
-    return shoal_life_is_over(life) && shoal_now_ns() - begin < LONG_NS;
+    return shoal_liveness_has_ended(liveness) && shoal_now_ns() - begin < LONG_NS;
 }
 
 static void reap(pid_t pid) {
@@ -80,15 +81,15 @@ static void a_life_ends_with_its_thread_however_that_ends(void) {
     void (*const ends[])(void) = {end_process, end_thread, become_another, fault};
     world *w = open_world();
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
-        const pid_t pid = start_holder(w, &w->lives[i], ends[i]);
-        CHECK(watched_until_over(w, &w->lives[i]));
+        const pid_t pid = start_holder(w, &w->liveness_words[i], ends[i]);
+        CHECK(watched_until_over(w, &w->liveness_words[i]));
         reap(pid);
-        CHECK(shoal_life_is_over(&w->lives[i])); /* for ever */
+        CHECK(shoal_liveness_has_ended(&w->liveness_words[i])); /* for ever */
     }
-    const pid_t pid = start_holder(w, &w->lives[9], stay);
-    CHECK(!shoal_life_is_over(&w->lives[9]));
+    const pid_t pid = start_holder(w, &w->liveness_words[9], stay);
+    CHECK(!shoal_liveness_has_ended(&w->liveness_words[9]));
     kill(pid, SIGKILL);
-    CHECK(watched_until_over(w, &w->lives[9]));
+    CHECK(watched_until_over(w, &w->liveness_words[9]));
     reap(pid);
     close_world(w);
 }
@@ -110,24 +111,24 @@ static void beget(void) {
 static void a_life_outlives_children(void) {
     world *w = open_world();
     int status;
-    const pid_t pid = start_holder(w, &w->lives[0], beget);
+    const pid_t pid = start_holder(w, &w->liveness_words[0], beget);
     CHECK_EQUAL(waitpid(pid, &status, WUNTRACED), pid);
     CHECK(WIFSTOPPED(status));
-    CHECK(!shoal_life_is_over(&w->lives[0]));
+    CHECK(!shoal_liveness_has_ended(&w->liveness_words[0]));
     reap(pid);
-    CHECK(shoal_life_is_over(&w->lives[0]));
+    CHECK(shoal_liveness_has_ended(&w->liveness_words[0]));
     close_world(w);
 }
 
 static void who_sleeps_beside_lives_is_woken_by_the_word_too(void) {
     world *w = open_world();
-    shoal_life *const lives[] = {&w->lives[0]};
-    const pid_t pid = start_holder(w, &w->lives[0], stay);
+    shoal_liveness *const liveness_words[] = {&w->liveness_words[0]};
+    const pid_t pid = start_holder(w, &w->liveness_words[0], stay);
     uint64_t begin = shoal_now_ns();
-    shoal_futex_wait_beside(&w->word, 1, lives, 1, LONG_NS); /* it is not 1 */
+    shoal_futex_wait_with_liveness(&w->word, 1, liveness_words, 1, LONG_NS); /* it is not 1 */
     CHECK(shoal_now_ns() - begin < LONG_NS / 2);
     begin = shoal_now_ns();
-    shoal_futex_wait_beside(&w->word, 0, lives, 1, 3000000);
+    shoal_futex_wait_with_liveness(&w->word, 0, liveness_words, 1, 3000000);
     CHECK(shoal_now_ns() - begin >= 3000000);
     const pid_t waker = fork();
     if (waker == 0) {
@@ -138,9 +139,9 @@ static void who_sleeps_beside_lives_is_woken_by_the_word_too(void) {
     }
     begin = shoal_now_ns();
     while (atomic_load(&w->word) == 0)
-        shoal_futex_wait_beside(&w->word, 0, lives, 1, LONG_NS);
+        shoal_futex_wait_with_liveness(&w->word, 0, liveness_words, 1, LONG_NS);
     CHECK(shoal_now_ns() - begin < LONG_NS / 2);
-    CHECK(!shoal_life_is_over(&w->lives[0]));
+    CHECK(!shoal_liveness_has_ended(&w->liveness_words[0]));
     CHECK_EQUAL(waitpid(waker, NULL, 0), waker);
     reap(pid);
     close_world(w);
@@ -148,51 +149,53 @@ static void who_sleeps_beside_lives_is_woken_by_the_word_too(void) {
 
 static void a_life_that_nobody_holds_cannot_be_watched(void) {
     world *w = open_world();
-    shoal_life *lives[MANY];
-    const pid_t pid = start_holder(w, &w->lives[0], stay);
-    lives[0] = &w->lives[0];
-    lives[1] = &w->lives[1];
-    CHECK(shoal_lives_can_be_watched(lives, 1));
-    CHECK(!shoal_lives_can_be_watched(lives, 2));
-    CHECK(!shoal_life_is_over(lives[1]));
+    shoal_liveness *liveness_words[MANY];
+    const pid_t pid = start_holder(w, &w->liveness_words[0], stay);
+    liveness_words[0] = &w->liveness_words[0];
+    liveness_words[1] = &w->liveness_words[1];
+    CHECK(shoal_liveness_can_be_watched(liveness_words, 1));
+    CHECK(!shoal_liveness_can_be_watched(liveness_words, 2));
+    CHECK(!shoal_liveness_has_ended(liveness_words[1]));
     for (uint32_t at = 0; at < 200; at++) { /* whatever a process that runs wild writes there */
-        memset(w->lives[1].room, 0xff, sizeof w->lives[1].room);
-        atomic_store(&w->lives[1].at, at < 100 ? at : UINT32_MAX - at);
-        const int within = at > 0 && at <= sizeof w->lives[1].room && at % 4 == 1;
-        CHECK_EQUAL(shoal_life_is_over(lives[1]), within);
-        CHECK_EQUAL(shoal_lives_can_be_watched(lives, 2), within);
+        memset(w->liveness_words[1].room, 0xff, sizeof w->liveness_words[1].room);
+        atomic_store(&w->liveness_words[1].at, at < 100 ? at : UINT32_MAX - at);
+        const int within = at > 0 && at <= sizeof w->liveness_words[1].room && at % 4 == 1;
+        CHECK_EQUAL(shoal_liveness_has_ended(liveness_words[1]), within);
+        CHECK_EQUAL(shoal_liveness_can_be_watched(liveness_words, 2), within);
     }
     for (int i = 0; i < MANY; i++)
-        lives[i] = &w->lives[0];
-    CHECK(shoal_lives_can_be_watched(lives, 127));
-    CHECK(!shoal_lives_can_be_watched(lives, 128)); /* more than the kernel takes: descriptors, then */
-    shoal_futex_wait_beside(&w->word, 0, lives, MANY, 1000);
+        liveness_words[i] = &w->liveness_words[0];
+    CHECK(shoal_liveness_can_be_watched(liveness_words, 127));
+    CHECK(!shoal_liveness_can_be_watched(liveness_words,
+                                         128)); /* more than the kernel takes: descriptors, then */
+    shoal_futex_wait_with_liveness(&w->word, 0, liveness_words, MANY, 1000);
     reap(pid);
-    CHECK(shoal_life_is_over(lives[0]));
+    CHECK(shoal_liveness_has_ended(liveness_words[0]));
     close_world(w);
 }
 
 static void a_life_that_is_released_is_not_over_and_another_may_follow(void) {
     world *w = open_world();
-    CHECK_EQUAL(shoal_life_hold(&w->lives[0]), 0);
-    CHECK_EQUAL(shoal_life_hold(&w->lives[1]), 0);
+    CHECK_EQUAL(shoal_liveness_hold(&w->liveness_words[0]), 0);
+    CHECK_EQUAL(shoal_liveness_hold(&w->liveness_words[1]), 0);
     const pid_t pid = fork();
     if (pid == 0) { /* a copy of who holds it is not who holds it */
-        shoal_life_release(&w->lives[0]);
+        shoal_liveness_release(&w->liveness_words[0]);
         _exit(0);
     }
     CHECK_EQUAL(waitpid(pid, NULL, 0), pid);
-    shoal_life *const lives[] = {&w->lives[0], &w->lives[1]};
-    CHECK(shoal_lives_can_be_watched(lives, 2));
-    shoal_life_release(&w->lives[0]);
-    CHECK(!shoal_life_is_over(&w->lives[0]) && !shoal_lives_can_be_watched(lives, 1));
-    shoal_life_release(&w->lives[0]); /* and nothing more happens */
-    CHECK(shoal_lives_can_be_watched(lives + 1, 1));
-    shoal_life_release(&w->lives[1]);
+    shoal_liveness *const liveness_words[] = {&w->liveness_words[0], &w->liveness_words[1]};
+    CHECK(shoal_liveness_can_be_watched(liveness_words, 2));
+    shoal_liveness_release(&w->liveness_words[0]);
+    CHECK(!shoal_liveness_has_ended(&w->liveness_words[0]) &&
+          !shoal_liveness_can_be_watched(liveness_words, 1));
+    shoal_liveness_release(&w->liveness_words[0]); /* and nothing more happens */
+    CHECK(shoal_liveness_can_be_watched(liveness_words + 1, 1));
+    shoal_liveness_release(&w->liveness_words[1]);
     close_world(w);
     w = open_world(); /* what is locked next must find nothing of the old memory */
-    CHECK_EQUAL(shoal_life_hold(&w->lives[2]), 0);
-    shoal_life_release(&w->lives[2]);
+    CHECK_EQUAL(shoal_liveness_hold(&w->liveness_words[2]), 0);
+    shoal_liveness_release(&w->liveness_words[2]);
     close_world(w);
 }
 
@@ -210,12 +213,12 @@ static void a_death_is_told_before_the_memory_is_taken_apart(void) {
     world *w = open_world();
     int early = 0;
     for (int turn = 0; turn < 10 && !early; turn++) { /* a busy machine may run us too late */
-        const pid_t pid = start_holder(w, &w->lives[turn], fill_memory);
+        const pid_t pid = start_holder(w, &w->liveness_words[turn], fill_memory);
         CHECK_EQUAL(waitpid(pid, NULL, WUNTRACED), pid);
         struct pollfd pidfd = {(int)syscall(SYS_pidfd_open, pid, 0), POLLIN, 0};
         CHECK(pidfd.fd >= 0);
         kill(pid, SIGKILL);
-        CHECK(watched_until_over(w, &w->lives[turn]));
+        CHECK(watched_until_over(w, &w->liveness_words[turn]));
         early = poll(&pidfd, 1, 0) == 0;
         reap(pid);
         close(pidfd.fd);
@@ -229,7 +232,8 @@ int main(void) {
     setvbuf(stdout, NULL, _IONBF, 0);
     alarm(120);
     world *w = open_world(); /* it stays: this thread holds one */
-    if (shoal_life_hold(&w->lives[0]) != 0 || !shoal_lives_can_be_watched(&(shoal_life *){&w->lives[0]}, 1)) {
+    if (shoal_liveness_hold(&w->liveness_words[0]) != 0 ||
+        !shoal_liveness_can_be_watched(&(shoal_liveness *){&w->liveness_words[0]}, 1)) {
         printf("skipped: this system has no robust futexes, or cannot wait for several\n");
         return 0;
     }

@@ -34,7 +34,7 @@ from shoal.process.infos import info_fields
 from shoal.process.launcher import open_pidfd
 from shoal.process.mail import BOX_BYTES, HungUp, Mail, dumps, receive, transmit
 from shoal.process.registry import Registry, pickle_registry
-from shoal.process.start import RUNS, Running, start
+from shoal.process.start import STILL_RUNNING, Running, start
 from shoal.process.worker import (
     MESSAGE,
     SHOW_STACK,
@@ -45,10 +45,10 @@ from shoal.process.worker import (
 from shoal.spaces import Bounds
 from shoal.state.session import watch_fields
 
-__all__ = ["DIED", "IDLE", "TIMEOUT", "Crew", "Plan", "checked_makers", "surroundings"]
+__all__ = ["DIED", "IDLE", "TIMEOUT", "Plan", "WorkerPool", "checked_makers", "surroundings"]
 
 IDLE, TIMEOUT, DIED = _core.GATES_IDLE, _core.GATES_TIMEOUT, _core.GATES_DIED
-_DYING_S = 5.0
+_EXIT_S = 5.0
 """For what the kernel is long in taking apart, or writes to a core file, nobody waits longer."""
 _FOREVER_NS = 2**62
 _DESCRIPTORS = 5
@@ -82,7 +82,7 @@ class Plan:
     """The program's, for environments in Python."""
 
 
-class Crew:
+class WorkerPool:
     """Worker processes with their board."""
 
     def __init__(
@@ -108,12 +108,12 @@ class Crew:
         """How long a worker may be deaf while a message too large for its box is sent to it."""
         self._running: list[Running | None] = [None] * self.size
         self._mails: list[Mail | None] = [None] * self.size
-        self._dying: list[Running] = []
+        self._exiting: list[Running] = []
         """Workers that were buried while the kernel took their memory apart. Until then they may write, even
         take the bell from others and not ring it: nobody is waited for, or follows them, before."""
         self.gone: dict[int, WorkerDied] = {}
         """Workers that were buried and not replaced, even if Ctrl-C came before anybody was told."""
-        self.unheard: set[int] = set()
+        self.cut_off: set[int] = set()
         """Workers that were killed since Ctrl-C came while a message of theirs was read: what their
         environments finished is not whole."""
         _require_descriptors(self.size)
@@ -121,10 +121,10 @@ class Crew:
         self._kills = oom_kills(self._oom_counters)
         self.board = Segment(_board_layout(self.plans, rows, instance_bytes))
         with telling("make what workers ring when they are done", WorkerError):
-            self._bell_fd, self._ring_fd = _core.bell_create()
+            self._wakeup_fd, self._wakeup_write_fd = _core.wakeup_create()
         self._parent_fd = open_pidfd(self._pid)
         self.gates = _core.Gates(
-            self.board["gates"], self.board["bell"], self.size, self._bell_fd, self._crowded, guard
+            self.board["gates"], self.board["wakeup"], self.size, self._wakeup_fd, self._crowded, guard
         )
         self.made = False
         """Whether the environments were all made once."""
@@ -137,14 +137,14 @@ class Crew:
 
     def start(self, workers: Sequence[int] | None = None) -> None:
         """Starts workers; each answers with its facts (`answer`) when its environments are made."""
-        self._reap_dying(_DYING_S)
+        self._reap_exiting(_EXIT_S)
         chosen = list(range(self.size) if workers is None else workers)
         if self._context == "fork":
             pickle_registry()  # so that a worker sees which specs have changed since it was planned
         for w in chosen:  # all of them first: while one begins to run, the next is forked
             plan = self.plans[w]
             self.gone.pop(w, None)
-            self.unheard.discard(w)
+            self.cut_off.discard(w)
             self.board["tail"][w] = 0  # before it runs: one that is forked begins at once
             self.gates.watch(w, -1, False)
             running = start(self._context, plan.daemon, f"ShoalWorker-{w}", partial(self._inherited, w))
@@ -164,8 +164,8 @@ class Crew:
                 transmit(running.channel, dumps(plan), self._descriptors(running), running.alive)
         except HungUp:  # it died at once, or cannot be told and would wait for ever: wait will say so
             running.send_signal(signal.SIGKILL)
-        os.close(running.says_fd)
-        running.says_fd = -1
+        os.close(running.stderr_write_fd)
+        running.stderr_write_fd = -1
         self.gates.post(w, MESSAGE, 0, 0, 0)
 
     def _inherited(self, w: int, running: Running) -> tuple[Plan, list[int], Segment]:
@@ -173,7 +173,14 @@ class Crew:
         return self.plans[w], [os.dup(fd) for fd in self._descriptors(running)], self.board
 
     def _descriptors(self, running: Running) -> list[int]:
-        fds = [self.board.fileno(), self._ring_fd, running.said_fd, running.says_fd, 1, 2]
+        fds = [
+            self.board.fileno(),
+            self._wakeup_write_fd,
+            running.stderr_read_fd,
+            running.stderr_write_fd,
+            1,
+            2,
+        ]
         return fds if self._parent_fd < 0 else [*fds, self._parent_fd]
 
     # -- commands -------------------------------------------------------------------------------------
@@ -199,18 +206,18 @@ class Crew:
         present = {
             w: running
             for w, running in enumerate(self._running)
-            if running is not None and w not in self.unheard and running.channel.fileno() >= 0
+            if running is not None and w not in self.cut_off and running.channel.fileno() >= 0
         }
         if not select.select([running.channel for running in present.values()], [], [], 0)[0]:
             return  # almost always: one system call for all of them
         for w, running in present.items():
             try:
                 while select.select([running.channel], [], [], 0)[0]:
-                    keep(receive(running.channel, partial(_is_there, running, until))[0])
+                    keep(receive(running.channel, partial(_is_responsive, running, until))[0])
             except (HungUp, OSError):
                 continue
             except BaseException:  # Ctrl-C: a message may be lost
-                self.unheard.add(w)
+                self.cut_off.add(w)
                 running.send_signal(signal.SIGKILL)
                 raise
 
@@ -226,7 +233,7 @@ class Crew:
         until = None if self.limit_s is None else time.monotonic() + self.limit_s
         try:
             self.gates.post(worker, MESSAGE, 0, 0, count)
-            mail.send_rest(partial(_is_there, running, until))
+            mail.send_rest(partial(_is_responsive, running, until))
             if fds:
                 socket.send_fds(running.channel, [b"f"], list(fds))
         except (HungUp, OSError):  # it is dead, or has half a message and would wait for ever
@@ -251,9 +258,9 @@ class Crew:
 
         With `any_death`, also DIED where one died that had answered, while others are busy.
         """
-        if self._dying:
+        if self._exiting:
             begin = time.monotonic()
-            if not self._reap_dying(timeout_s):
+            if not self._reap_exiting(timeout_s):
                 return TIMEOUT
             timeout_s = None if timeout_s is None else timeout_s - (time.monotonic() - begin)
         timeout_ns = _FOREVER_NS if timeout_s is None else max(0, int(timeout_s * 1e9))
@@ -271,7 +278,7 @@ class Crew:
             self.gates.reply(worker)
             return None
         try:
-            message = mail.take(count, partial(_is_there, running, until))
+            message = mail.take(count, partial(_is_responsive, running, until))
             if forget:
                 self.gates.reply(worker)
             return message
@@ -323,7 +330,7 @@ class Crew:
         running = self._running[worker]
         if running is not None:
             running.send_signal(signal.SIGKILL)
-            running.wait(_DYING_S)
+            running.wait(_EXIT_S)
 
     def kill(self) -> None:
         """Kills all workers, and nothing else: a thread that waits for one of them finds out itself."""
@@ -331,7 +338,7 @@ class Crew:
             if running is not None:
                 running.send_signal(signal.SIGKILL)
 
-    def bury(self, worker: int, late_s: float | None = None) -> WorkerDied:
+    def reap_worker(self, worker: int, late_s: float | None = None) -> WorkerDied:
         """Ends a worker for certain, and returns what there is to say; `late_s`: it was late.
 
         One whose death came of itself may still be dying, for some milliseconds.
@@ -342,37 +349,37 @@ class Crew:
         assert running is not None
         if late_s is not None and running.alive():
             self.show_stack(worker, 0.2)  # into its last words; one that is stopped says nothing
-        status = running.fate() if late_s is None else None
-        is_another = status == RUNS  # its sign of life is gone, and it runs: as another program
+        status = running.exit_status() if late_s is None else None
+        is_another = status == STILL_RUNNING  # its sign of life is gone, and it runs: as another program
         running.send_signal(signal.SIGKILL)
         if status is not None and not is_another:
-            words = _passed_on(running)
-            self._dying.append(running)
+            words = _forward_stderr(running)
+            self._exiting.append(running)
         else:
-            running.wait(_DYING_S)
-            words = _passed_on(running)
+            running.wait(_EXIT_S)
+            words = _forward_stderr(running)
             status = running.reap()
             is_another = is_another and status == signal.SIGKILL  # else it was only late to end
         tail = (_core.read_tail(self.board["tail"][worker]) + words).decode(errors="replace")
-        error = self._obituary(self.plans[worker], running.pid, status, tail, late_s, is_another)
+        error = self._describe_death(self.plans[worker], running.pid, status, tail, late_s, is_another)
         self.gone[worker] = error
         self._running[worker] = self._mails[worker] = None
         self.gates.watch(worker, -1, False)
         return error
 
-    def _reap_dying(self, timeout_s: float | None) -> bool:
+    def _reap_exiting(self, timeout_s: float | None) -> bool:
         """Whether all of them have ended by then."""
         deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
-        while self._dying:
-            running = self._dying[-1]
+        while self._exiting:
+            running = self._exiting[-1]
             if not running.wait(min(deadline - time.monotonic(), 3600)):
                 return False
-            _passed_on(running)
+            _forward_stderr(running)
             running.reap()
-            self._dying.pop()
+            self._exiting.pop()
         return True
 
-    def _obituary(
+    def _describe_death(
         self, plan: Plan, pid: int, status: int | None, tail: str, late_s: float | None, is_another: bool
     ) -> WorkerDied:
         number = os.WTERMSIG(status) if status is not None and os.WIFSIGNALED(status) else None
@@ -424,15 +431,15 @@ class Crew:
                 running = self._running[w]
                 if running is not None:
                     running.wait(1)
-                    _passed_on(running)
+                    _forward_stderr(running)
                     running.reap()
                     self._running[w] = None
                 self.gates.watch(w, -1, False)
-            self._reap_dying(_DYING_S)
-            while self._dying:
-                self._dying.pop().reap()
+            self._reap_exiting(_EXIT_S)
+            while self._exiting:
+                self._exiting.pop().reap()
         self.board.close()
-        for fd in {self._bell_fd, self._ring_fd, self._parent_fd}:
+        for fd in {self._wakeup_fd, self._wakeup_write_fd, self._parent_fd}:
             if fd >= 0:
                 os.close(fd)
 
@@ -449,7 +456,7 @@ def _board_layout(plans: Sequence[Plan], rows: int, instance_bytes: int) -> Layo
         {
             **fields,
             "gates": (np.uint8, (workers, _core.GATE_BYTES)),
-            "bell": (np.uint8, (_core.BELL_BYTES,)),
+            "wakeup": (np.uint8, (_core.WAKEUP_BYTES,)),
             "request": (np.uint8, (workers, BOX_BYTES)),
             "reply": (np.uint8, (workers, BOX_BYTES)),
             "tail": (np.uint8, (workers, _core.TAIL_BYTES)),
@@ -470,13 +477,13 @@ def _require_descriptors(workers: int) -> None:
         )
 
 
-def _is_there(running: Running, until: float | None) -> bool:
+def _is_responsive(running: Running, until: float | None) -> bool:
     return running.alive() and (until is None or time.monotonic() < until)
 
 
-def _passed_on(running: Running) -> bytes:
+def _forward_stderr(running: Running) -> bytes:
     """What a dead worker had said and nobody heard yet, said for it."""
-    words = running.last_words()
+    words = running.read_stderr()
     if words:
         with contextlib.suppress(OSError):
             os.write(2, words)

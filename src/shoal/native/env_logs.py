@@ -1,4 +1,4 @@
-"""The log that PufferLib's environments keep, as arrays: numbers in each instance, told when episodes end."""
+"""The logs of PufferLib's environments as arrays; infos report them when episodes end."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from shoal.native.plugin import PluginInfo
 
-__all__ = ["Told", "told"]
+__all__ = ["EnvLogs", "find_env_logs"]
 
 _PREFIX = "log/"
 
 
-class Told:
-    """Reads the logs of all worlds where they lie."""
+class EnvLogs:
+    """Reads the logs of all worlds in place."""
 
     def __init__(self, names: list[str], tables: list[NDArray[np.float64]], agents: int) -> None:
         """`tables` are [worlds, names], one for each part of the memory, in order."""
@@ -28,8 +28,13 @@ class Told:
         return {name: np.where(done, table[:, i], 0.0) for i, name in enumerate(self._names)}
 
 
-def told(info: PluginInfo, raw: Sequence[Any], parts: Sequence[tuple[NDArray[np.uint8], int]]) -> Told | None:
-    """For the exported fields of one environment and (memory, worlds) of each part; None: it keeps no log."""
+def find_env_logs(
+    info: PluginInfo, raw: Sequence[Any], parts: Sequence[tuple[NDArray[np.uint8], int]]
+) -> EnvLogs | None:
+    """Finds the logs by the exported fields of one environment and (memory, worlds) of each part.
+
+    Returns None if the environment keeps no log.
+    """
     fields = [(name, offset) for name, *_, offset, _ in raw if name.startswith(_PREFIX)]
     if not fields:
         return None
@@ -38,4 +43,4 @@ def told(info: PluginInfo, raw: Sequence[Any], parts: Sequence[tuple[NDArray[np.
         np.ndarray((worlds, len(fields)), np.float64, memory.reshape(-1), first, (info.instance_bytes, 8))
         for memory, worlds in parts
     ]
-    return Told([name.removeprefix(_PREFIX) for name, _ in fields], tables, info.agents)
+    return EnvLogs([name.removeprefix(_PREFIX) for name, _ in fields], tables, info.agents)

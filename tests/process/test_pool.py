@@ -1,0 +1,282 @@
+"""The crew: commands and messages reach workers, deaths are told, and all of them end."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+import signal
+import threading
+from functools import partial
+
+import pytest
+
+from shoal.errors import WorkerDied, WorkerError, WorkerTimeout
+from shoal.process.mail import BOX_BYTES, Failure
+from shoal.process.pool import DIED, IDLE, TIMEOUT, Plan, WorkerPool, checked_makers, surroundings
+from shoal.spaces import Bounds
+from tests.crash.fragile import (
+    ABORT,
+    BECOME,
+    BIG_BYTES,
+    C_LOOP,
+    EXIT,
+    HEAVY,
+    KILL,
+    LOOP,
+    SAY,
+    SOON_S,
+    Fragile,
+    at_most,
+    is_running,
+    wait_until,
+)
+
+
+def plan_of(worker, workers=2):
+    maker = checked_makers([partial(Fragile, worker)], worker)
+    return Plan(
+        worker=worker,
+        first=worker,
+        count=1,
+        num_envs=workers,
+        autoreset=0,
+        makers=maker,
+        plugin=None,
+        bounds=Bounds(None, None, None),
+        all_spaces=False,
+        restarts=False,
+        daemon=True,
+        crowded=True,
+        seeds=[None],
+    )
+
+
+@pytest.fixture
+def pool():
+    made = WorkerPool([plan_of(0), plan_of(1)], 2, None)
+    made.start()
+    assert made.wait(4 * SOON_S) == IDLE
+    for w in range(2):
+        assert made.answer(w, None)["action_space"] == Fragile.action_space
+    yield made
+    made.stop(0.5)
+
+
+def ask(pool, w, what):
+    pool.ask(w, "call", "do", (what,), {})
+
+
+def test_an_answer_comes_once_and_only_from_who_was_asked(pool):
+    pool.ask(1, "call", "echo", ("value",), {})
+    assert pool.wait(SOON_S) == IDLE
+    assert pool.answer(0, None) is None
+    assert pool.answer(1, None)[0].thaw() == "value"
+    assert pool.answer(1, None) is None
+
+
+@pytest.mark.parametrize("size", [10, BOX_BYTES, BOX_BYTES + 1, BIG_BYTES])
+def test_messages_of_any_size_arrive_both_ways(pool, size):
+    value = os.urandom(size)
+    pool.ask_all("call", "echo", (value,), {})
+    assert pool.wait(4 * SOON_S) == IDLE
+    for w in range(2):
+        assert pool.answer(w, None)[0].thaw() == value
+
+
+def test_a_message_that_nobody_understands_is_answered_with_the_error(pool):
+    pool.ask(0, "nonsense", 1)
+    assert pool.wait(SOON_S) == IDLE
+    answer = pool.answer(0, None)
+    assert isinstance(answer, Failure) and isinstance(answer.exception(), AttributeError)
+
+
+def test_one_worker_can_be_waited_for_alone(pool):
+    ask(pool, 0, LOOP)
+    ask(pool, 1, SAY)
+    assert pool.wait(SOON_S, 1) == IDLE
+    assert pool.busy() == [0] and pool.busy(1) == []
+    assert pool.wait(0.01) == TIMEOUT
+
+
+def test_a_death_is_waited_for_in_vain_by_nobody_and_told_once(pool):
+    ask(pool, 0, KILL)
+    with at_most(SOON_S):
+        assert pool.wait(None) == DIED
+    victim = pool.pid(0)
+    error = pool.reap_worker(0)
+    assert type(error) is WorkerDied
+    assert (error.pid, error.env_ids, error.signal, error.exitcode) == (victim, [0], signal.SIGKILL, None)
+    assert not pool.present(0) and pool.pid(0) is None and not pool.alive(0)
+    assert pool.wait(None) == IDLE
+    pool.ask(0, "call", "echo", (1,), {})  # nobody is there to answer
+    assert pool.wait(None) == IDLE and pool.answer(0, None) is None
+    pool.start([0])
+    assert pool.gates.dead() == []  # whatever the one before has left in the gate
+    assert pool.wait(4 * SOON_S) == IDLE and pool.answer(0, None)["render_mode"] is None
+
+
+def died(pool, what):
+    """Has a heavy worker die, and says what is told of it; whether that was before it was dead."""
+    ask(pool, 0, HEAVY)
+    assert pool.wait(4 * SOON_S) == IDLE and pool.answer(0, None) is not None
+    victim = pool.pid(0)
+    ask(pool, 0, what)
+    with at_most(SOON_S):
+        assert pool.wait(None) == DIED
+    error = pool.reap_worker(0)
+    assert error.pid == victim and not pool.present(0)
+    early = bool(pool._exiting)
+    pool.start([0])
+    assert not pool._exiting and not is_running(victim)  # nobody takes its place before
+    assert pool.wait(4 * SOON_S) == IDLE and pool.answer(0, None)["render_mode"] is None
+    return error.signal, error.exitcode, early
+
+
+@pytest.mark.parametrize(
+    ("what", "number", "code"), [(KILL, signal.SIGKILL, None), (ABORT, signal.SIGABRT, None), (EXIT, None, 7)]
+)
+def test_a_death_is_told_while_the_kernel_takes_the_memory_apart(pool, monkeypatch, what, number, code):
+    early = False
+    for _ in range(10):  # a busy machine may run us too late
+        *facts, soon = died(pool, what)
+        assert facts == [number, code]
+        early = early or soon
+        if early:
+            break
+    release = [int(part) for part in re.findall(r"\d+", os.uname().release)[:2]]
+    assert early or not hasattr(os, "pidfd_open") or release < [5, 16]
+    monkeypatch.setattr("shoal.process.start.Running.exit_status", lambda self: None)  # as where nobody says
+    assert died(pool, what) == (number, code, False)
+
+
+def test_a_crew_that_ends_while_one_is_dying_leaves_nothing(pool):
+    before = len(os.listdir("/proc/self/fd"))
+    ask(pool, 0, HEAVY)
+    assert pool.wait(4 * SOON_S) == IDLE
+    pids = [pool.pid(0), pool.pid(1)]
+    os.kill(pids[0], signal.SIGKILL)
+    ask(pool, 0, SAY)
+    assert pool.wait(SOON_S) == DIED
+    pool.reap_worker(0)
+    pool.stop(0.5)
+    assert not pool._exiting and not any(map(is_running, pids))
+    assert len(os.listdir("/proc/self/fd")) < before
+
+
+def modesty_of(thread):
+    return os.sched_getscheduler(thread), os.getpriority(os.PRIO_PROCESS, thread)
+
+
+def test_the_threads_that_watch_leave_a_core_to_others(pool):
+    pid = pool.pid(0)
+    nice = os.getpriority(os.PRIO_PROCESS, 0)
+    assert modesty_of(pid) == (os.SCHED_OTHER, nice)  # whoever steps does not
+    threads = [int(name) for name in os.listdir(f"/proc/{pid}/task") if int(name) != pid]
+    assert len(threads) == 2
+    found = {(os.SCHED_BATCH, min(19, nice + 10))}
+    wait_until(lambda: {modesty_of(thread) for thread in threads} == found, SOON_S)
+
+
+def test_one_that_becomes_another_program_is_dead(pool):
+    ask(pool, 0, BECOME)
+    victim = pool.pid(0)
+    with at_most(SOON_S):
+        assert pool.wait(None) == DIED
+    error = pool.reap_worker(0)
+    assert (error.pid, error.signal) == (victim, signal.SIGKILL) and "another program (exec)" in str(error)
+    wait_until(lambda: not is_running(victim), SOON_S)
+    assert pool.wait(None) == IDLE
+
+
+def test_one_that_ends_of_itself_is_not_taken_for_another_program(pool):
+    for _ in range(5):
+        pool.ask(0, "call", "leave_from_a_thread", (), {})
+        with at_most(SOON_S):
+            assert pool.wait(None) == DIED
+        error = pool.reap_worker(0)
+        assert (error.signal, error.exitcode) == (None, 0) and "ended with exit code 0" in str(error)
+        pool.start([0])
+        assert pool.wait(4 * SOON_S) == IDLE and pool.answer(0, None) is not None
+
+
+def test_one_of_which_nothing_is_decided_yet_is_not_taken_for_another_program(pool):
+    pool.ask(0, "call", "leave_from_a_thread", (), {"delay_s": 0.02})
+    assert pool._running[0].exit_status() is None
+    assert pool.reap_worker(0).exitcode == 0
+
+
+def test_any_death_is_told_to_who_asks_for_that_while_others_are_busy(pool):
+    ask(pool, 1, LOOP)
+    victim = pool.pid(0)
+    os.kill(victim, signal.SIGKILL)
+    wait_until(lambda: not is_running(victim), SOON_S)
+    assert pool.gates.dead() == [0]
+    assert pool.wait(0.05) == TIMEOUT  # it had nothing to do
+    with at_most(SOON_S):
+        assert pool.wait(None, any_death=True) == DIED
+    pool.reap_worker(0)
+    assert pool.wait(0.05, any_death=True) == TIMEOUT
+
+
+def test_who_is_late_is_ended_for_certain(pool):
+    ask(pool, 1, C_LOOP)
+    assert pool.wait(0.05) == TIMEOUT
+    victim = pool.pid(1)
+    with at_most(SOON_S):
+        error = pool.reap_worker(1, 0.05)
+    assert isinstance(error, WorkerTimeout) and "did not answer within 0.05 s" in str(error)
+    assert not is_running(victim)
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is WorkerTimeout and again.env_ids == [1] and again.summary == error.summary
+
+
+def test_the_stack_of_a_worker_in_a_loop_can_be_seen_and_it_goes_on(pool):
+    ask(pool, 0, LOOP)
+    wait_until(lambda: "in do" in pool.show_stack(0), 4 * SOON_S)
+    assert "fragile.py" in pool.show_stack(0)
+    assert pool.alive(0) and pool.busy() == [0]
+
+
+def test_all_workers_end_in_time_whatever_they_do(pool):
+    pids = [pool.pid(0), pool.pid(1)]
+    ask(pool, 0, C_LOOP)
+    os.kill(pids[1], signal.SIGSTOP)
+    with at_most(0.5 + SOON_S):
+        pool.stop(0.5)
+    assert not any(map(is_running, pids))
+    pool.stop(0.5)
+
+
+def test_a_crew_of_which_one_worker_cannot_be_made_says_which():
+    plans = [plan_of(0), plan_of(1)]
+    plans[1].makers = checked_makers([partial(Fragile, 1, "/no/such/file")], 1)
+    pool = WorkerPool(plans, 2, None)
+    try:
+        pool.start()
+        assert pool.wait(4 * SOON_S) == IDLE
+        answer = pool.answer(1, None)
+        assert isinstance(answer, Failure) and answer.env_id == 1
+        assert isinstance(answer.exception(), FileNotFoundError)
+    finally:
+        pool.stop(0.5)
+
+
+def test_functions_that_cannot_travel_are_named_before_anything_is_started():
+    lock = threading.Lock()
+    with pytest.raises(WorkerError, match=r"env_fns\[6\].*cannot be sent"):
+        checked_makers([Fragile, lambda: lock], 5)
+
+
+def test_the_surroundings_of_this_process_go_along(monkeypatch, tmp_path):
+    monkeypatch.setenv("OMPI_RANK", "1")
+    monkeypatch.setenv("SHOAL_TEST", "here")
+    monkeypatch.chdir(tmp_path)
+    found = surroundings()
+    assert found.directory == str(tmp_path) and found.environment["SHOAL_TEST"] == "here"
+    assert "OMPI_RANK" not in found.environment
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert surroundings().directory == "/"
