@@ -19,6 +19,7 @@
 #include <math.h>
 #include <shoal/env.h>
 #include <shoal/ext/checkpoint.h>
+#include <shoal/ext/info.h>
 #include <shoal/ext/observe.h>
 #include <string.h>
 #ifdef __SSE2__
@@ -38,7 +39,7 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "lanes_mask reads flag
 
 #define LANES_PRECISION                                                                                      \
     {.name = "precision",                                                                                    \
-     .help = "of state and arithmetic: double, as in Gymnasium, or float, which is faster",                  \
+     .help = "type of the state and the arithmetic: double, as in Gymnasium, or float, which is faster",     \
      .type = SHOAL_OPTION_STRING,                                                                            \
      .value = {.s = "double"}}
 
@@ -323,7 +324,8 @@ LANES_INLINE uint64_t lanes_list(const shoal_envs *envs, uint64_t begin, uint64_
                          SHOAL_OBSERVATION(float, envs, 0, env));                                            \
     }
 
-/* Writes reset, step and observe, which go to the precision chosen, and lanes_get_extension. */
+/* Writes reset, step and observe, which call those of the chosen precision, and lanes_get_extension, which
+ * also returns the plug-in's INFO. */
 #define LANES_BOTH_PRECISIONS                                                                                \
     static void reset(shoal_envs *envs, uint64_t begin, uint64_t end) {                                      \
         (envs->options[0].s[0] == 'f' ? reset_float : reset_double)(envs, begin, end);                       \
@@ -338,6 +340,8 @@ LANES_INLINE uint64_t lanes_list(const shoal_envs *envs, uint64_t begin, uint64_
         static const shoal_checkpoint_v1 checkpoint = {lanes_checkpoint_size, lanes_checkpoint_save,         \
                                                        lanes_checkpoint_restore};                            \
         static const shoal_observe_v1 observer = {observe};                                                  \
+        if (strcmp(id, SHOAL_EXT_INFO) == 0)                                                                 \
+            return &INFO;                                                                                    \
         if (strcmp(id, SHOAL_EXT_OBSERVE) == 0)                                                              \
             return &observer;                                                                                \
         return strcmp(id, SHOAL_EXT_CHECKPOINT) == 0 ? &checkpoint : 0;                                      \

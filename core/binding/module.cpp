@@ -191,7 +191,8 @@ NB_MODULE(_core, m) {
         .def_prop_ro("abi", &Plugin::abi)
         .def_prop_ro("options", &Plugin::options)
         .def("has_extension", &Plugin::has_extension, "id"_a)
-        .def("describe", &Plugin::describe, "values"_a);
+        .def("describe", &Plugin::describe, "values"_a)
+        .def("info", &Plugin::info);
 
     nb::class_<Guard>(m, "Guard")
         .def(nb::init<>())

@@ -6,9 +6,12 @@
 #include "plugin.h"
 #include "python.hpp"
 
+#include <shoal/ext/info.h>
+
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
+#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
@@ -90,6 +93,21 @@ class Plugin {
         return facts;
     }
 
+    /* The texts of shoal.info/1 as they are; None without it. shoal/native/describe.py compares them with the
+     * fields. */
+    nb::object info() const {
+        const auto *info = static_cast<const shoal_info_v1 *>(extension(SHOAL_EXT_INFO));
+        if (info == nullptr)
+            return nb::none();
+        nb::dict facts;
+        facts["summary"] = text(info->summary, "summary");
+        facts["reward"] = text(info->reward, "reward");
+        facts["ending"] = text(info->ending, "ending");
+        facts["observations"] = texts_of_fields(info->observations, info->num_observations, "observations");
+        facts["actions"] = texts_of_fields(info->actions, info->num_actions, "actions");
+        return facts;
+    }
+
     void fill(const Values &values, shoal_description *description) const {
         shoal_message why;
         if (shoal_plugin_describe(&plugin_, values.items.data(), description, &why) != 0)
@@ -97,6 +115,46 @@ class Plugin {
     }
 
   private:
+    [[noreturn]] void refuse_info(const std::string &what) const {
+        raise_shoal("PluginError", (name() + ": shoal.info/1: " + what).c_str());
+    }
+
+    nb::str text(const char *given, const std::string &what) const {
+        enum { MOST = 4096 };
+        if (given == nullptr || given[0] == '\0' || strnlen(given, MOST) == MOST)
+            refuse_info(what + " must be a text of 1 to 4095 bytes");
+        PyObject *decoded = PyUnicode_FromString(given);
+        if (decoded == nullptr) {
+            PyErr_Clear();
+            refuse_info(what + " must be UTF-8");
+        }
+        return nb::steal<nb::str>(decoded);
+    }
+
+    nb::list texts(const char *const *names, uint64_t count, const std::string &what) const {
+        if (count > 4096 || (count != 0 && names == nullptr))
+            refuse_info(what + " has the count " + std::to_string(count) +
+                        (count > 4096 ? "; at most 4096 names are allowed" : " but is NULL"));
+        nb::list all;
+        for (uint64_t i = 0; i < count; i++)
+            all.append(text(names[i], what));
+        return all;
+    }
+
+    nb::list texts_of_fields(const shoal_info_field *fields, uint64_t count, const std::string &what) const {
+        if (count > 4096 || (count != 0 && fields == nullptr))
+            refuse_info(what + " has the count " + std::to_string(count) +
+                        (count > 4096 ? "; at most 4096 fields are allowed" : " but is NULL"));
+        nb::list all;
+        for (uint64_t i = 0; i < count; i++) {
+            const std::string field = what + "[" + std::to_string(i) + "]";
+            all.append(nb::make_tuple(text(fields[i].text, field + ".text"),
+                                      texts(fields[i].elements, fields[i].num_elements, field + ".elements"),
+                                      texts(fields[i].values, fields[i].num_values, field + ".values")));
+        }
+        return all;
+    }
+
     static nb::list fields(const shoal_fields &all) {
         nb::list list;
         for (uint64_t i = 0; i < all.count; i++) {

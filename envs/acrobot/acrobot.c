@@ -13,6 +13,28 @@ static const shoal_option OPTIONS[] = {
     LANES_PRECISION,
 };
 
+static const shoal_info_field OBSERVED[] = {
+    {"The angles of both joints, as cosine and sine, and their speeds. Angle 1 is zero when the first link "
+     "hangs down; angle 2 is relative to the first link.",
+     SHOAL_NAMES("cos(angle 1)", "sin(angle 1)", "cos(angle 2)", "sin(angle 2)", "angular velocity 1, rad/s",
+                 "angular velocity 2, rad/s"),
+     0, 0},
+};
+static const shoal_info_field ACTED[] = {
+    {"The torque on the joint between the two links.", 0, 0,
+     SHOAL_NAMES("torque -1", "no torque", "torque +1")},
+};
+static const shoal_info_v1 INFO = {
+    .summary = "Swing the tip of a two-link arm above a line by the torque of its middle joint",
+    .reward = "-1 for every step, and 0 for the step that reaches the line.",
+    .ending =
+        "The tip is higher than one link above the fixed joint: -cos(angle 1) - cos(angle 1 + angle 2) > 1.",
+    .observations = OBSERVED,
+    .num_observations = 1,
+    .actions = ACTED,
+    .num_actions = 1,
+};
+
 #define REAL double
 #include "acrobot.c"
 #undef REAL

@@ -12,9 +12,29 @@ enum { PRECISION, SUTTON_BARTO_REWARD };
 static const shoal_option OPTIONS[] = {
     LANES_PRECISION,
     {.name = "sutton_barto_reward",
-     .help = "1: reward 0 for each step and -1 for the fall, instead of 1 for each",
+     .help = "1: the reward is 0 for each step and -1 for the fall, instead of 1 for each step",
      .type = SHOAL_OPTION_INT,
      .value = {.i = 0}},
+};
+
+static const shoal_info_field OBSERVED[] = {
+    {"Position and speed of the cart, angle of the pole from upright and its speed.",
+     SHOAL_NAMES("cart position, m", "cart velocity, m/s", "pole angle, rad", "pole angular velocity, rad/s"),
+     0, 0},
+};
+static const shoal_info_field ACTED[] = {
+    {"The direction in which the cart is pushed with 10 N.", 0, 0, SHOAL_NAMES("push left", "push right")},
+};
+static const shoal_info_v1 INFO = {
+    .summary = "Keep a pole upright on a cart by pushing the cart left or right",
+    .reward = "1 for every step, including the last one. With sutton_barto_reward=1: 0 for every step and -1 "
+              "for the step in which the pole falls.",
+    .ending =
+        "The pole leans more than 12 degrees from upright, or the cart is more than 2.4 m from the middle.",
+    .observations = OBSERVED,
+    .num_observations = 1,
+    .actions = ACTED,
+    .num_actions = 1,
 };
 
 #define REAL double

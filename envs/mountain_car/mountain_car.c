@@ -17,6 +17,22 @@ static const shoal_option OPTIONS[] = {
      .value = {.f = 0}},
 };
 
+static const shoal_info_field OBSERVED[] = {
+    {"Where the car is along the valley, and how fast it moves.", SHOAL_NAMES("position", "velocity"), 0, 0},
+};
+static const shoal_info_field ACTED[] = {
+    {"The direction in which the engine pushes.", 0, 0, SHOAL_NAMES("push left", "no push", "push right")},
+};
+static const shoal_info_v1 INFO = {
+    .summary = "Rock a weak car out of a valley by pushing left, not at all, or right",
+    .reward = "-1 for every step.",
+    .ending = "The car reaches position 0.5 with at least the velocity goal_velocity.",
+    .observations = OBSERVED,
+    .num_observations = 1,
+    .actions = ACTED,
+    .num_actions = 1,
+};
+
 #define REAL double
 #include "mountain_car.c"
 #undef REAL

@@ -20,6 +20,22 @@ static const shoal_option OPTIONS[] = {
      .value = {.f = 0}},
 };
 
+static const shoal_info_field OBSERVED[] = {
+    {"Where the car is along the valley, and how fast it moves.", SHOAL_NAMES("position", "velocity"), 0, 0},
+};
+static const shoal_info_field ACTED[] = {
+    {"The force of the engine; values beyond the bounds are clipped.", SHOAL_NAMES("force"), 0, 0},
+};
+static const shoal_info_v1 INFO = {
+    .summary = "Rock a weak car out of a valley with a force of your choice, at a cost",
+    .reward = "100 for the step that reaches the goal, minus 0.1 * force^2 for every step.",
+    .ending = "The car reaches position 0.45 with at least the velocity goal_velocity.",
+    .observations = OBSERVED,
+    .num_observations = 1,
+    .actions = ACTED,
+    .num_actions = 1,
+};
+
 #define REAL double
 #include "mountain_car_continuous.c"
 #undef REAL

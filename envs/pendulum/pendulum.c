@@ -11,7 +11,25 @@
 enum { PRECISION, GRAVITY };
 static const shoal_option OPTIONS[] = {
     LANES_PRECISION,
-    {.name = "g", .help = "the pull of gravity", .type = SHOAL_OPTION_FLOAT, .value = {.f = 10}},
+    {.name = "g", .help = "acceleration of gravity in m/s^2", .type = SHOAL_OPTION_FLOAT, .value = {.f = 10}},
+};
+
+static const shoal_info_field OBSERVED[] = {
+    {"The angle from upright, as cosine and sine, and its speed.",
+     SHOAL_NAMES("cos(angle)", "sin(angle)", "angular velocity, rad/s"), 0, 0},
+};
+static const shoal_info_field ACTED[] = {
+    {"The torque on the joint; values beyond the bounds are clipped.", SHOAL_NAMES("torque"), 0, 0},
+};
+static const shoal_info_v1 INFO = {
+    .summary = "Swing a pendulum up and hold it there with little torque",
+    .reward =
+        "-(angle^2 + 0.1 * velocity^2 + 0.001 * torque^2), with the angle from upright between -pi and pi.",
+    .ending = "Only the time limit ends an episode.",
+    .observations = OBSERVED,
+    .num_observations = 1,
+    .actions = ACTED,
+    .num_actions = 1,
 };
 
 #define REAL double

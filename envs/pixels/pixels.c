@@ -8,6 +8,7 @@
 // SPDX-License-Identifier: MIT
 #include <shoal/env.h>
 #include <shoal/ext/checkpoint.h>
+#include <shoal/ext/info.h>
 #include <shoal/ext/observe.h>
 #include <shoal/ext/render.h>
 #include <string.h>
@@ -22,9 +23,30 @@ typedef struct Pixels {
 } Pixels;
 
 static const shoal_option OPTIONS[] = {
-    {.name = "height", .help = "of a picture", .type = SHOAL_OPTION_INT, .value = {.i = 84}},
-    {.name = "width", .help = "of a picture", .type = SHOAL_OPTION_INT, .value = {.i = 84}},
-    {.name = "frames", .help = "pictures in an observation", .type = SHOAL_OPTION_INT, .value = {.i = 4}},
+    {.name = "height", .help = "rows of pixels in a picture", .type = SHOAL_OPTION_INT, .value = {.i = 84}},
+    {.name = "width", .help = "pixels in a row", .type = SHOAL_OPTION_INT, .value = {.i = 84}},
+    {.name = "frames",
+     .help = "number of pictures in an observation",
+     .type = SHOAL_OPTION_INT,
+     .value = {.i = 4}},
+};
+
+static const shoal_info_field OBSERVED[] = {
+    {"The last `frames` pictures in shades of grey, the newest one last: [height, width, frames].", 0, 0, 0,
+     0},
+};
+static const shoal_info_field ACTED[] = {
+    {"A diagonal ramp of greys drifts over the picture; the action slows it down or speeds it up.", 0, 0,
+     SHOAL_NAMES("brake", "coast", "push")},
+};
+static const shoal_info_v1 INFO = {
+    .summary = "Keep a drifting picture at mid-grey; every byte of its camera frames is new in every step",
+    .reward = "1 while the first pixel is mid-grey (128), falling to 0 at black and at white.",
+    .ending = "Only the time limit ends an episode.",
+    .observations = OBSERVED,
+    .num_observations = 1,
+    .actions = ACTED,
+    .num_actions = 1,
 };
 
 static const char *describe(const shoal_value *options, shoal_spec *spec) {
@@ -122,6 +144,8 @@ static const void *get_extension(const char *id) {
     static const shoal_checkpoint_v1 checkpoint = {0}; /* the instance is all there is to save */
     static const shoal_observe_v1 observer = {Pixels_observe};
     static const shoal_render_v1 render = {.fps = 60, .size = render_size, .draw = render_draw};
+    if (strcmp(id, SHOAL_EXT_INFO) == 0)
+        return &INFO;
     if (strcmp(id, SHOAL_EXT_CHECKPOINT) == 0)
         return &checkpoint;
     if (strcmp(id, SHOAL_EXT_OBSERVE) == 0)

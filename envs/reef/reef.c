@@ -13,6 +13,7 @@
 #include "picture.h"
 #include "world.h"
 #include <shoal/ext/checkpoint.h>
+#include <shoal/ext/info.h>
 #include <shoal/ext/observe.h>
 #include <shoal/ext/render.h>
 
@@ -38,11 +39,41 @@ static const struct {
         .name = id, .help = text, .type = SHOAL_OPTION_INT, .value = {.i = number }                          \
     }
 static const shoal_option OPTIONS[NUM_OPTIONS] = {
-    [HEIGHT] = INT_OPTION("height", "lines of the map", 64),
-    [WIDTH] = INT_OPTION("width", "cells in a line of the map", 64),
-    [NUM_AGENTS] = INT_OPTION("num_agents", "fish, a row each", 16),
-    [NUM_ENEMIES] = INT_OPTION("num_enemies", "crabs, eels and sharks", 16),
-    [WINDOW] = INT_OPTION("window", "cells along an edge of what a fish sees, odd", 11),
+    [HEIGHT] = INT_OPTION("height", "rows of cells of the map", 64),
+    [WIDTH] = INT_OPTION("width", "cells in a row of the map", 64),
+    [NUM_AGENTS] = INT_OPTION("num_agents", "number of fish; each is one agent", 16),
+    [NUM_ENEMIES] = INT_OPTION("num_enemies", "number of crabs, eels and sharks", 16),
+    [WINDOW] = INT_OPTION("window", "cells along an edge of the window that a fish sees; odd", 11),
+};
+
+static const shoal_info_field OBSERVED[] = {
+    {"The square window around the fish: [window, window, 4]. Cells outside the map are rock.",
+     SHOAL_NAMES("terrain: 0 deep water, 1 water, 2 shallows, 3 sand, 4 kelp, 5 coral, 6 rock",
+                 "food: 1 if there is some", "occupant: 0 nobody, 1 fish, 2 crab, 3 eel, 4 shark",
+                 "level of the occupant"),
+     0, 0},
+    {"What the fish knows about itself; all numbers are between 0 and 1.",
+     SHOAL_NAMES("health / maximum health", "energy / 100", "combat level / 20", "gathering level / 20",
+                 "1 while in a fight", "row / (height - 1)", "column / (width - 1)"),
+     0, 0},
+};
+static const shoal_info_field ACTED[] = {
+    {"What the fish does in this step. An attack bites the enemy ahead, or else one beside or behind the "
+     "fish.",
+     0, 0, SHOAL_NAMES("stay", "move up", "move right", "move down", "move left", "gather food", "attack")},
+};
+static const shoal_info_v1 INFO = {
+    .summary =
+        "Feed, fight and survive as fish on a generated reef with crabs, eels and sharks (several agents)",
+    .reward = "0.1 for food, 0.2 times its level for a beaten enemy, and -1 for dying. Each fish gets its "
+              "own reward.",
+    .ending =
+        "A fish that dies is terminated and respawns in the same step; its observation is the first one of "
+        "the new episode. Other fish are not affected. The time limit ends all episodes and makes a new map.",
+    .observations = OBSERVED,
+    .num_observations = 2,
+    .actions = ACTED,
+    .num_actions = 1,
 };
 
 static const char *describe(const shoal_value *options, shoal_spec *spec) {
@@ -364,6 +395,8 @@ static const void *get_extension(const char *id) {
     static const shoal_observe_v1 observer = {Reef_observe};
     static const shoal_state_v1 state = {state_fields};
     static const shoal_render_v1 render = {.fps = 10, .size = render_size, .draw = render_draw};
+    if (strcmp(id, SHOAL_EXT_INFO) == 0)
+        return &INFO;
     if (strcmp(id, SHOAL_EXT_CHECKPOINT) == 0)
         return &checkpoint;
     if (strcmp(id, SHOAL_EXT_STATE) == 0)

@@ -10,6 +10,7 @@
 // SPDX-License-Identifier: MIT
 #include <shoal/env.h>
 #include <shoal/ext/checkpoint.h>
+#include <shoal/ext/info.h>
 #include <shoal/ext/observe.h>
 #include <shoal/ext/render.h>
 #include <shoal/ext/state.h>
@@ -43,11 +44,31 @@ typedef struct Snake {
         .name = id, .help = text, .type = SHOAL_OPTION_INT, .value = {.i = number }                          \
     }
 static const shoal_option OPTIONS[NUM_OPTIONS] = {
-    [WIDTH] = INT_OPTION("width", "cells in a line of the board", 24),
-    [HEIGHT] = INT_OPTION("height", "lines of the board", 24),
-    [AGENTS] = INT_OPTION("agents", "snakes on the board", 4),
-    [FOODS] = INT_OPTION("food", "pieces of food on the board", 8),
+    [WIDTH] = INT_OPTION("width", "cells in a row of the board", 24),
+    [HEIGHT] = INT_OPTION("height", "rows of cells of the board", 24),
+    [AGENTS] = INT_OPTION("agents", "number of snakes; each is one agent", 4),
+    [FOODS] = INT_OPTION("food", "number of pieces of food on the board", 8),
     [VISION] = INT_OPTION("vision", "how many cells a snake sees in each direction", 5),
+};
+
+static const shoal_info_field OBSERVED[] = {
+    {"The square window around the head of the snake, 2 * vision + 1 cells wide.", 0, 0,
+     SHOAL_NAMES("empty", "food", "own body", "other snake", "wall")},
+};
+static const shoal_info_field ACTED[] = {
+    {"Where the head moves. A snake cannot reverse: the opposite of its direction moves it straight on.", 0,
+     0, SHOAL_NAMES("down", "up", "left", "right")},
+};
+static const shoal_info_v1 INFO = {
+    .summary = "Eat and survive as one of several snakes on a board (several agents)",
+    .reward = "1 for food and -1 for dying. Each snake gets its own reward.",
+    .ending =
+        "A snake that hits a wall, a body or another head is terminated and respawns in the same step; its "
+        "observation is the first one of the new episode. Other snakes are not affected.",
+    .observations = OBSERVED,
+    .num_observations = 1,
+    .actions = ACTED,
+    .num_actions = 1,
 };
 
 static const char *describe(const shoal_value *options, shoal_spec *spec) {
@@ -292,6 +313,8 @@ static const void *get_extension(const char *id) {
     static const shoal_observe_v1 observer = {Snake_observe};
     static const shoal_state_v1 state = {state_fields};
     static const shoal_render_v1 render = {.fps = 10, .size = render_size, .draw = render_draw};
+    if (strcmp(id, SHOAL_EXT_INFO) == 0)
+        return &INFO;
     if (strcmp(id, SHOAL_EXT_CHECKPOINT) == 0)
         return &checkpoint;
     if (strcmp(id, SHOAL_EXT_STATE) == 0)

@@ -7,6 +7,7 @@
 // SPDX-License-Identifier: MIT
 #include <shoal/env.h>
 #include <shoal/ext/checkpoint.h>
+#include <shoal/ext/info.h>
 #include <shoal/ext/observe.h>
 #include <shoal/ext/state.h>
 #include <string.h>
@@ -20,7 +21,26 @@ typedef struct Squared {
 } Squared;
 
 static const shoal_option OPTIONS[] = {
-    {.name = "size", .help = "cells along an edge, odd", .type = SHOAL_OPTION_INT, .value = {.i = 11}},
+    {.name = "size",
+     .help = "cells along an edge of the board; odd",
+     .type = SHOAL_OPTION_INT,
+     .value = {.i = 11}},
+};
+
+static const shoal_info_field OBSERVED[] = {
+    {"The board, size x size cells.", 0, 0, SHOAL_NAMES("empty", "agent", "goal")},
+};
+static const shoal_info_field ACTED[] = {
+    {"Where the agent moves.", 0, 0, SHOAL_NAMES("stay", "down", "up", "left", "right")},
+};
+static const shoal_info_v1 INFO = {
+    .summary = "Walk to the goal on a square board: the environment to copy",
+    .reward = "1 for reaching the goal and -1 for leaving the board.",
+    .ending = "The agent reaches the goal or leaves the board.",
+    .observations = OBSERVED,
+    .num_observations = 1,
+    .actions = ACTED,
+    .num_actions = 1,
 };
 
 static const char *describe(const shoal_value *options, shoal_spec *spec) {
@@ -100,6 +120,8 @@ static const void *get_extension(const char *id) {
     static const shoal_checkpoint_v1 plain = {0, 0, 0}; /* the struct is all there is: the host copies it */
     static const shoal_observe_v1 observer = {Squared_observe};
     static const shoal_state_v1 state = {state_fields};
+    if (strcmp(id, SHOAL_EXT_INFO) == 0)
+        return &INFO;
     if (strcmp(id, SHOAL_EXT_STATE) == 0)
         return &state;
     if (strcmp(id, SHOAL_EXT_OBSERVE) == 0)

@@ -34,6 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     _add_demo(commands)
 
+    _add_environments(commands)
+
     doctor = commands.add_parser("doctor", help="check what this machine offers, and say what to do")
     doctor.add_argument("--strict", action="store_true", help="exit with 1 on warnings too")
     doctor.set_defaults(run=_doctor)
@@ -132,6 +134,32 @@ def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     )
     demo.add_argument("--png", metavar="FILE", help="write the learning curve as a picture")
     demo.set_defaults(run=_demo)
+
+
+def _add_environments(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """The commands that describe environments."""
+    envs = commands.add_parser(
+        "envs",
+        help="list the bundled environments",
+        description="Lists the environments that come with Shoal, one line each.",
+    )
+    envs.set_defaults(run=_envs)
+
+    info = commands.add_parser(
+        "info",
+        help="describe an environment",
+        description="Prints an environment's observation, action, reward, options, agents and time limit.",
+    )
+    info.add_argument("env", help="the id of a bundled environment, a C file, or a compiled library")
+    info.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        type=_option,
+        help="describe it with this option; may be repeated",
+    )
+    info.set_defaults(run=_info)
 
 
 def _add_lab(commands: argparse._SubParsersAction[argparse.ArgumentParser], given: Sequence[str]) -> None:
@@ -234,6 +262,23 @@ def _option(text: str) -> tuple[str, int | float | str]:
         except ValueError:
             pass
     return name, value
+
+
+def _envs(args: argparse.Namespace) -> int:
+    from shoal.native.describe import list_envs
+
+    envs = list_envs()
+    width = max(map(len, envs), default=0)
+    for name, summary in envs.items():
+        print(f"{name:{width}}  {summary}")
+    return 0
+
+
+def _info(args: argparse.Namespace) -> int:
+    from shoal.native.describe import describe_env, format_env
+
+    print(format_env(describe_env(args.env, dict(args.option))))
+    return 0
 
 
 def _new(args: argparse.Namespace) -> int:

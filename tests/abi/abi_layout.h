@@ -6,6 +6,7 @@
 
 #include <shoal/env.h>
 #include <shoal/ext/checkpoint.h>
+#include <shoal/ext/info.h>
 #include <shoal/ext/observe.h>
 #include <shoal/ext/render.h>
 #include <shoal/ext/state.h>
@@ -107,6 +108,22 @@ AT(shoal_checkpoint_v1, size, 0, 8);
 AT(shoal_checkpoint_v1, save, 8, 8);
 AT(shoal_checkpoint_v1, restore, 16, 8);
 
+SIZE(shoal_info_field, 40);
+AT(shoal_info_field, text, 0, 8);
+AT(shoal_info_field, elements, 8, 8);
+AT(shoal_info_field, num_elements, 16, 8);
+AT(shoal_info_field, values, 24, 8);
+AT(shoal_info_field, num_values, 32, 8);
+
+SIZE(shoal_info_v1, 56);
+AT(shoal_info_v1, summary, 0, 8);
+AT(shoal_info_v1, reward, 8, 8);
+AT(shoal_info_v1, ending, 16, 8);
+AT(shoal_info_v1, observations, 24, 8);
+AT(shoal_info_v1, num_observations, 32, 8);
+AT(shoal_info_v1, actions, 40, 8);
+AT(shoal_info_v1, num_actions, 48, 8);
+
 SIZE(shoal_observe_v1, 8);
 AT(shoal_observe_v1, observe, 0, 8);
 
@@ -200,6 +217,7 @@ static const shoal_state_v1 state = {add_fields};
 
 /* The ids are letters in every compiled plug-in. */
 FROZEN(sizeof(SHOAL_EXT_CHECKPOINT) == sizeof("shoal.checkpoint/1"));
+FROZEN(sizeof(SHOAL_EXT_INFO) == sizeof("shoal.info/1"));
 FROZEN(sizeof(SHOAL_EXT_OBSERVE) == sizeof("shoal.observe/1"));
 FROZEN(sizeof(SHOAL_EXT_RENDER) == sizeof("shoal.render/1"));
 FROZEN(sizeof(SHOAL_EXT_STATE) == sizeof("shoal.state/1"));
@@ -207,7 +225,8 @@ static const void *get_extension(const char *id) {
     return id[6] == 'c'   ? (const void *)&checkpoint
            : id[6] == 'o' ? (const void *)&observer
            : id[6] == 's' ? (const void *)&state
-                          : (const void *)&render;
+           : id[6] == 'r' ? (const void *)&render
+                          : 0;
 }
 
 static const shoal_option OPTIONS[] = {{"pace", "an option", SHOAL_OPTION_FLOAT, 0, {0}}};

@@ -130,6 +130,7 @@ def test_the_ids_of_extensions_are_frozen():
     for header in HEADERS:
         ids |= dict(re.findall(r'^#define (SHOAL_EXT_\w+) "([^"]+)"', header.read_text(), re.MULTILINE))
     assert ids["SHOAL_EXT_CHECKPOINT"] == "shoal.checkpoint/1"
+    assert ids["SHOAL_EXT_INFO"] == "shoal.info/1"
     assert ids["SHOAL_EXT_OBSERVE"] == "shoal.observe/1"
     assert ids["SHOAL_EXT_RENDER"] == "shoal.render/1"
     assert ids["SHOAL_EXT_STATE"] == "shoal.state/1"
