@@ -8,7 +8,7 @@ BUILD_NEEDS := "scikit-build-core>=0.11" "nanobind>=3,<4" "cmake>=3.18" ninja
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
 INSTALL := $(PIP) install --no-build-isolation --config-settings=cmake.define.SHOAL_WERROR=ON --editable
 
-.PHONY: all run test check fix asan asan-python fuzz stress tsan bench learn test-gymnasium test-viewer test-adapters torch clean chaos soak docs test-cluster test-puffer
+.PHONY: all run test check fix asan asan-python fuzz stress tsan bench learn test-gymnasium test-viewer test-adapters torch clean chaos soak docs env-pages test-cluster test-puffer
 
 all: check test
 
@@ -83,6 +83,10 @@ soak: $(VENV)/.lab
 docs: $(VENV)/.installed
 	@$(PIP) install "markdown-it-py>=3" "pygments>=2.13"
 	@$(BIN)/python docs/site/build.py build/docs
+
+# The pages and pictures of the bundled environments, docs/envs; a test fails when they are out of date.
+env-pages: $(VENV)/.installed
+	@$(BIN)/python docs/site/environments.py
 
 # Does it still learn? PPO and DQN on CartPole for some seeds; each must reach a return within a number of steps.
 learn: $(VENV)/.lab

@@ -28,25 +28,27 @@ HERE = Path(__file__).resolve().parent
 DOCS = HERE.parent
 ROOT = DOCS.parent
 
-# Order of the pages. One that is not there is left out; one that is not listed goes to the end of the guides.
+# Order of the pages: first what users read, then how Shoal works inside. A page that does not exist is left
+# out; one that is not listed goes to the end of the guides.
 SECTIONS: dict[str, list[str]] = {
-    "Start": ["index", "quickstart", "migrate", "write_env"],
-    "Guides": [
-        "vector",
-        "process",
-        "native",
-        "replay",
-        "gpu",
-        "state",
-        "adapters",
-        "puffer",
-        "cluster",
-        "memory",
-    ],
-    "In depth": ["zero_copy", "memory_map", "performance", "bench", "faults", "reliability", "security"],
-    "Design": ["design_gate", "design_leases", "design_ring", "design_window", "ARCHITECTURE"],
-    "Reference": ["api", "CHANGELOG", "CONTRIBUTING"],
+    "Start": ["index", "quickstart", "train", "migrate"],
+    "Environments": ["environments", "write_env", "agents", "native", "puffer"],
+    "Guides": ["vector", "process", "replay", "gpu", "state", "adapters", "cluster", "memory"],
+    "Running it": ["performance", "bench", "faults", "reliability", "security"],
+    "Reference": ["glossary", "api", "CHANGELOG"],
 }
+INTERNALS: dict[str, list[str]] = {
+    "How it works": [
+        "zero_copy",
+        "memory_map",
+        "design_gate",
+        "design_leases",
+        "design_ring",
+        "design_window",
+    ],
+    "For contributors": ["ARCHITECTURE", "CONTRIBUTING"],
+}
+ENVIRONMENTS = "environments"  # the page below which the pages of docs/envs are listed
 
 
 @dataclass
@@ -209,21 +211,31 @@ class Site:
 
     def _order(self) -> dict[str, list[str]]:
         order = {
-            section: [name for name in names if name in self.pages] for section, names in SECTIONS.items()
+            section: [name for name in names if name in self.pages]
+            for section, names in (SECTIONS | INTERNALS).items()
         }
         listed = {name for names in order.values() for name in names}
-        order["Guides"] += sorted(self.pages.keys() - listed)
-        return order
+        bundled = sorted(name for name in self.pages if name.startswith("env_"))
+        order["Guides"] += sorted(self.pages.keys() - listed - set(bundled))
+        if bundled:
+            after = order["Environments"].index(ENVIRONMENTS) + 1
+            order["Environments"][after:after] = bundled
+        return {section: names for section, names in order.items() if names}
 
     def _navigation(self, order: dict[str, list[str]], current: str) -> str:
         lines = []
+        is_open = current == ENVIRONMENTS or current.startswith("env_")
         for section, names in order.items():
+            if section == next(iter(INTERNALS)):
+                lines.append('<div class="internals">Internals</div>')
             lines.append(f"<h2>{section}</h2><ul>")
             for name in names:
+                if name.startswith("env_") and not is_open:
+                    continue
                 here = ' aria-current="page"' if name == current else ""
-                lines.append(
-                    f'<li><a href="{name}.html"{here}>{html.escape(self.pages[name].title)}</a></li>'
-                )
+                kind = ' class="below"' if name.startswith("env_") else ""
+                title = html.escape(self.pages[name].title)
+                lines.append(f'<li{kind}><a href="{name}.html"{here}>{title}</a></li>')
             lines.append("</ul>")
         return "".join(lines)
 
@@ -257,8 +269,9 @@ def _short(page: str, heading: str) -> str:
 
 
 def _plain(inline: Token) -> str:
-    """The words of a line of Markdown, without its marks."""
-    return "".join(child.content for child in inline.children or [] if child.type in ("text", "code_inline"))
+    """The words of a paragraph, without Markdown's marks; a line break separates words."""
+    parts = {"text": "{}", "code_inline": "{}", "softbreak": " ", "hardbreak": " "}
+    return "".join(parts.get(child.type, "").format(child.content) for child in inline.children or [])
 
 
 def _highlight(code: str, language: str, attributes: str) -> str:
@@ -269,14 +282,8 @@ def _highlight(code: str, language: str, attributes: str) -> str:
     except ClassNotFound as error:
         raise SystemExit(f"a code block is of a language that is not known: {language!r}") from error
     name = f'<span class="file">{html.escape(attributes)}</span>' if attributes else ""
-    return f"<pre>{name}<code>{highlight(code, lexer, HtmlFormatter(nowrap=True))}</code></pre>"
-
-
-def _console_line(line: str) -> str:
-    """A command after its prompt, or what a command printed."""
-    if line.startswith("$ "):
-        return f'<span class="gp">$ </span>{html.escape(line[2:])}'
-    return f'<span class="go">{html.escape(line)}</span>'
+    shown = highlight(code, lexer, HtmlFormatter(nowrap=True))
+    return f'<pre data-language="{html.escape(language)}">{name}<code>{shown}</code></pre>'
 
 
 def _highlight_file(path: Path) -> str:
@@ -296,6 +303,8 @@ def build(out: Path, docs: Path = DOCS) -> Site:
     site = Site(out)
     for path in sorted(docs.glob("*.md")):
         site.add(path.stem, path, path.read_text())
+    for path in sorted(docs.glob("envs/*.md")):
+        site.add(f"env_{path.stem}", path, path.read_text())
     for name in ("ARCHITECTURE", "CHANGELOG", "CONTRIBUTING"):
         site.add(name, ROOT / f"{name}.md", (ROOT / f"{name}.md").read_text())
     site.add("api", docs / "api.md", reference())

@@ -1,5 +1,4 @@
-/* Light or dark, the menu of small screens, and the search: all a page needs, and without any of it the pages can
-   still be read. */
+/* Light or dark, the menu of small screens, copy buttons and the search. The pages can be read without this script. */
 const root = document.documentElement;
 const remembered = (() => { try { return localStorage.getItem("theme"); } catch { return null; } })();
 const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -8,7 +7,8 @@ if (remembered) root.dataset.chosen = remembered;
 paint();
 dark.addEventListener("change", paint);
 
-/* The index is a script, not a file to fetch: pages opened from a folder may not fetch. It comes at the first use. */
+/* The search index is a script and not JSON, because a page opened from a folder cannot fetch files. It is loaded at
+   the first search. */
 let loading;
 const index = () => loading ??= new Promise((done) => {
   const script = document.createElement("script");
@@ -45,7 +45,40 @@ const marked = (text, term) => {
   return line;
 };
 
+/* The text that a reader wants to paste: of a terminal session the commands, of a Python session the input. */
+const pasted = (code, language) => {
+  const lines = code.split("\n");
+  const after = (prompts) => lines.flatMap((line) => {
+    const prompt = prompts.find((one) => line.startsWith(one));
+    return prompt ? [line.slice(prompt.length)] : [];
+  }).join("\n") + "\n";
+  if (language === "console") return after(["$ "]);
+  return language === "pycon" ? after([">>> ", "... "]) : code;
+};
+
+const addCopyButtons = () => {
+  for (const pre of document.querySelectorAll("article pre")) {
+    const frame = Object.assign(document.createElement("div"), { className: "snippet" });
+    const button = Object.assign(document.createElement("button"), { className: "copy", type: "button", textContent: "Copy" });
+    button.setAttribute("aria-label", "Copy this code");
+    button.addEventListener("click", async () => {
+      const text = pasted(pre.querySelector("code").textContent, pre.dataset.language);
+      try {
+        await navigator.clipboard.writeText(text);
+        button.textContent = "Copied";
+      } catch { /* no clipboard: select the text instead */
+        getSelection().selectAllChildren(pre.querySelector("code"));
+        button.textContent = "Press Ctrl+C";
+      }
+      setTimeout(() => { button.textContent = "Copy"; }, 1500);
+    });
+    pre.replaceWith(frame);
+    frame.append(pre, button);
+  }
+};
+
 addEventListener("DOMContentLoaded", () => {
+  addCopyButtons();
   const input = document.getElementById("search");
   const list = document.getElementById("found");
   const show = async () => {

@@ -18,7 +18,7 @@ from pathlib import Path
 __all__ = ["Shell", "blocks", "changed", "follow", "matches", "transcript"]
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 _END = "--- end of a command ---"
 
 

@@ -72,10 +72,60 @@ def test_every_page_of_the_folder_is_in_the_navigation(site):
         assert f'href="{page.stem}.html"' in navigation
 
 
+def test_user_guides_come_before_internals_in_the_navigation(site):
+    navigation = re.search("<nav.*?</nav>", (site / "index.html").read_text(), re.DOTALL)[0]
+    guides, internals = navigation.split('<div class="internals">')
+    assert all(
+        f'"{name}.html"' in guides for name in ("quickstart", "vector", "process", "replay", "glossary")
+    )
+    assert all(f'"{name}.html"' in internals for name in ("design_gate", "memory_map", "ARCHITECTURE"))
+
+
+def test_pages_of_environments_are_listed_below_their_index_alone(site):
+    pages = [f'href="env_{page.stem}.html"' for page in (ROOT / "docs" / "envs").glob("*.md")]
+    assert len(pages) > 5
+    for name, is_shown in (("environments", True), ("env_reef", True), ("quickstart", False)):
+        navigation = re.search("<nav.*?</nav>", (site / f"{name}.html").read_text(), re.DOTALL)[0]
+        assert [link in navigation for link in pages] == [is_shown] * len(pages), name
+
+
+def test_every_page_links_to_the_glossary(site):
+    for page in site.glob("*.html"):
+        assert 'href="glossary.html' in page.read_text(), page.name
+
+
+GLOSSARY_LINK = re.compile(r"\]\((?:\.\./|docs/)?glossary\.md(?:#[\w-]+)?\)")
+SOURCES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+@pytest.mark.parametrize("page", SOURCES, ids=lambda page: page.name)
+def test_every_page_links_to_the_glossary_where_it_is_read_without_the_site(page):
+    assert page.name == "glossary.md" or GLOSSARY_LINK.search(page.read_text()), "link to glossary.md"
+
+
+def test_words_at_the_end_and_the_beginning_of_a_line_are_two_words_for_the_search(builder, tmp_path):
+    site = builder.Site(tmp_path)
+    site.add(
+        "page",
+        ROOT / "docs" / "page.md",
+        "# Page\n\nthe end\nof a *line*\n`code`  \nbroken, and\n[a\nlink](x)\n",
+    )
+    ((_, _, words),) = site.pages["page"].sections
+    assert words == "the end of a line code broken, and a link"
+
+
+def test_every_code_block_says_its_language_so_that_only_commands_are_copied(site):
+    text = (site / "quickstart.html").read_text()
+    assert '<pre data-language="console">' in text and '<pre data-language="python">' in text
+    script = (site / "site.js").read_text()
+    assert 'language === "console"' in script and "navigator.clipboard.writeText" in script
+
+
 def test_the_search_knows_every_page(site):
     index = (site / "search.js").read_text()
     for page in (ROOT / "docs").glob("*.md"):
         assert f'"{page.stem}.html' in index
+    assert '"env_reef.html' in index
 
 
 def test_the_reference_has_every_public_name_with_its_signature(site):
