@@ -196,7 +196,7 @@ def _format_space(field: FieldInfo) -> str:
     return f"{type(space).__name__}(shape {field.shape}, {field.dtype})"
 
 
-def format_env(env: EnvDescription, width: int = 100) -> str:
+def format_env(env: EnvDescription, width: int = 110) -> str:
     """The description as `shoal info` prints it."""
     lines = [env.name]
     if env.summary:
