@@ -1,6 +1,6 @@
-"""Situations a user gets into, and the message of each: docs/faults.md is made by running them.
+"""Mistakes and faults, each with its message: docs/faults.md is made by running them.
 
-    python -m tests.docs.faults     writes the tables anew
+    python -m tests.docs.faults     writes the tables
 
 Numbers that differ between machines and runs are shown as N.
 """
@@ -106,43 +106,55 @@ def poles(**options: Any) -> Iterator[Any]:
 MAKING = "Making environments"
 
 
-@situation(MAKING, "an id nobody knows", "Correct it; `shoal.make_vec` takes ids, paths and functions.")
+@situation(
+    MAKING,
+    "an unknown environment id",
+    "Correct the id. `shoal envs` lists the bundled ones; `shoal.make_vec` also takes paths and functions.",
+)
 def _() -> None:
     shoal.make_vec("CartPoll-v1")
 
 
-@situation(MAKING, "a keyword that is misspelt", "Use the name it suggests.")
+@situation(MAKING, "a misspelt keyword argument", "Use the name that the message suggests.")
 def _() -> None:
     shoal.make_vec("CartPole-v1", 8, max_slot=3)
 
 
-@situation(MAKING, "workers for environments in C", "Leave it out, or ask for `backend='process'`.")
+@situation(MAKING, "`num_workers` for environments in C", "Leave it out, or set `backend='process'`.")
 def _() -> None:
     shoal.make_vec("CartPole-v1", 8, num_workers=2)
 
 
-@situation(MAKING, "no environments", "Ask for one at least.")
+@situation(MAKING, "zero environments", "Ask for at least one environment.")
 def _() -> None:
     shoal.make_vec("CartPole-v1", 0)
 
 
-@situation(MAKING, "an option that is not the environment's", "Choose one of those it has.")
+@situation(
+    MAKING,
+    "an option that the environment does not have",
+    "Choose one of its options; `shoal info ENV` lists them.",
+)
 def _() -> None:
     shoal.make_vec("Squared-v0", 8, sise=7)
 
 
-@situation(MAKING, "an option of the wrong type", "Give the type it asks for.")
+@situation(MAKING, "an option of the wrong type", "Give a value of the type in the message.")
 def _() -> None:
     shoal.make_vec("Squared-v0", 8, size="big")
 
 
-@situation(MAKING, "an option the environment refuses", "Choose a value it allows.")
+@situation(
+    MAKING, "an option value that the environment does not allow", "Choose a value that the message allows."
+)
 def _() -> None:
     shoal.make_vec("Squared-v0", 8, size=-1)
 
 
 @situation(
-    MAKING, "a C environment, and no compiler", "Install one, or set `CC`. Bundled environments need none."
+    MAKING,
+    "a C environment without a compiler",
+    "Install a compiler, or set `CC`. Bundled environments need no compiler.",
 )
 def _() -> None:
     Path("my_env.c").write_text("")
@@ -157,20 +169,20 @@ def _() -> None:
 
 
 @situation(
-    MAKING, "a C file that does not exist", "Correct the path; it is relative to the working directory."
+    MAKING, "a C file that does not exist", "Correct the path. It is relative to the working directory."
 )
 def _() -> None:
     shoal.make_vec("no_env.c")
 
 
-@situation(MAKING, "a library that is no Shoal environment", "Give the library that `shoal build` printed.")
+@situation(MAKING, "a library that is not a Shoal environment", "Give the path that `shoal build` printed.")
 def _() -> None:
     Path("other.so").write_bytes(b"\x7fELF")
     shoal.make_vec("./other.so")
 
 
 @situation(
-    MAKING, "a function that cannot be sent to a worker", "Make what it refers to inside the function."
+    MAKING, "a function that cannot be pickled", "Create the objects that it uses inside the function."
 )
 def _() -> None:
     lock = threading.Lock()
@@ -181,13 +193,15 @@ def _() -> None:
     ProcessVectorEnv([make] * 2)
 
 
-@situation(MAKING, "a function that makes no environment", "Return the environment.")
+@situation(MAKING, "a function that returns no environment", "Return the environment from the function.")
 def _() -> None:
     ProcessVectorEnv([lambda: None] * 2)
 
 
 @situation(
-    MAKING, "a function instead of a list of them", "Write `[make] * 8`, or use `shoal.make_vec(make, 8)`."
+    MAKING,
+    "a function instead of a list of functions",
+    "Write `[make] * 8`, or use `shoal.make_vec(make, 8)`.",
 )
 def _() -> None:
     ProcessVectorEnv(World)  # type: ignore[arg-type]
@@ -198,34 +212,36 @@ def _() -> None:
 STEPPING = "Stepping"
 
 
-@situation(STEPPING, "step before reset", "Call `reset` once.")
+@situation(STEPPING, "`step` before `reset`", "Call `reset` first.")
 def _() -> None:
     with poles() as envs:
         envs.step(np.zeros(4, np.int64))
 
 
-@situation(STEPPING, "too few actions", "Give one for each row; nothing was stepped.")
+@situation(STEPPING, "too few actions", "Give one action for each row. Nothing was stepped.")
 def _() -> None:
     with poles() as envs:
         envs.reset(seed=0)
         envs.step(np.zeros(3, np.int64))
 
 
-@situation(STEPPING, "actions of another dtype", "Convert them: `actions.astype(np.int64)`.")
+@situation(STEPPING, "actions with the wrong dtype", "Convert them: `actions.astype(np.int64)`.")
 def _() -> None:
     with poles() as envs:
         envs.reset(seed=0)
         envs.step(np.zeros(4))
 
 
-@situation(STEPPING, "an action outside its space", "Look at what chose it; nothing was stepped.")
+@situation(
+    STEPPING, "an action outside the action space", "Check the code that chose it. Nothing was stepped."
+)
 def _() -> None:
     with poles() as envs:
         envs.reset(seed=0)
         envs.step(np.array([0, 1, 2, 0]))
 
 
-@situation(STEPPING, "use after close", "Make new environments; arrays you hold stay valid.")
+@situation(STEPPING, "use after `close`", "Make new environments. Arrays that you hold stay valid.")
 def _() -> None:
     with poles() as envs:
         envs.close()
@@ -249,13 +265,17 @@ def _() -> None:
         raise shoal.errors.ForkedError(message)
 
 
-@situation(STEPPING, "recv when nothing was sent", "Begin with `async_reset`, send what came back.")
+@situation(
+    STEPPING,
+    "`recv` without a `send`",
+    "Begin with `async_reset`, and send actions for the ids that you received.",
+)
 def _() -> None:
     with poles(batch_size=2) as envs:
         envs.recv()
 
 
-@situation(STEPPING, "step on environments made with batch_size", "Use `send` and `recv`.")
+@situation(STEPPING, "`step` on environments made with `batch_size`", "Use `send` and `recv` instead.")
 def _() -> None:
     with poles(batch_size=2) as envs:
         envs.async_reset(seed=0)
@@ -265,7 +285,7 @@ def _() -> None:
 @situation(
     STEPPING,
     "a reset in the middle of a rollout",
-    "Call `start` with what `reset` returned, so that no row follows one of another episode.",
+    "Call `start` with the observations that `reset` returned.",
 )
 def _() -> None:
     with poles() as envs:
@@ -276,7 +296,7 @@ def _() -> None:
         rollout.step(np.zeros(4, np.int64))
 
 
-@situation(STEPPING, "a rollout that is full", "Call `start` with the last observation.")
+@situation(STEPPING, "a rollout that is full", "Call `start` with the last observations.")
 def _() -> None:
     with poles() as envs:
         rollout = envs.rollout(1)
@@ -285,14 +305,16 @@ def _() -> None:
         rollout.step(np.zeros(4, np.int64))
 
 
-@situation(STEPPING, "a picture of environments made without", 'Make them with `render_mode="rgb_array"`.')
+@situation(
+    STEPPING, "`render` without a render mode", 'Make the environments with `render_mode="rgb_array"`.'
+)
 def _() -> None:
     with shoal.make_vec("Snake-v0", 2) as envs:
         envs.reset(seed=0)
         envs.render()
 
 
-@situation(STEPPING, "a reset mask of the wrong shape", "Give a bool for each row.")
+@situation(STEPPING, "a reset mask with the wrong shape", "Give one bool for each row.")
 def _() -> None:
     with poles() as envs:
         envs.reset(seed=0)
@@ -307,7 +329,8 @@ WORKERS = "Worker processes"
 @situation(
     WORKERS,
     "an environment raises",
-    "Its own exception, the worker's traceback as its cause. `error.env_id`, `error.results`; step on.",
+    "This is the environment's own exception, with the worker's traceback as its cause. `error.env_id` and "
+    "`error.results` say more. You can continue to step.",
 )
 def _() -> None:
     with worlds() as envs:
@@ -317,20 +340,20 @@ def _() -> None:
 @situation(
     WORKERS,
     "a worker is killed",
-    'Look at the signal; `reset()` brings it back, or make them with `on_fault="restart"`.',
+    'Check the signal. `reset()` restarts the worker; `on_fault="restart"` does so automatically.',
 )
 def _() -> None:
     with worlds() as envs:
         envs.step([0, 0, 2, 0])
 
 
-@situation(WORKERS, "a worker crashes", "`error.stderr` has the Python stack of the crash.")
+@situation(WORKERS, "a worker crashes", "Read `error.stderr`, which has the Python stack of the crash.")
 def _() -> None:
     with worlds() as envs:
         envs.step([0, 0, 0, 3])
 
 
-@situation(WORKERS, "a worker exits", "Let the environment raise instead.")
+@situation(WORKERS, "a worker exits", "Change the environment to raise an exception instead.")
 def _() -> None:
     with worlds() as envs:
         envs.step([7, 0, 0, 0])
@@ -339,7 +362,7 @@ def _() -> None:
 @situation(
     WORKERS,
     "a step takes longer than `step_timeout_s`",
-    "`error.stderr` says where it was; raise the limit, or mend the environment.",
+    "Read in `error.stderr` where it was. Raise the limit, or fix the environment.",
 )
 def _() -> None:
     with worlds(step_timeout_s=0.3) as envs:
@@ -347,7 +370,9 @@ def _() -> None:
 
 
 @situation(
-    WORKERS, "`step_wait(timeout)` expires", "The step goes on; the next call throws its results away."
+    WORKERS,
+    "`step_wait(timeout)` times out",
+    "The step continues. The next call waits for it and discards its results.",
 )
 def _() -> None:
     with worlds() as envs:
@@ -355,19 +380,21 @@ def _() -> None:
         envs.step_wait(timeout=0.05)
 
 
-@situation(WORKERS, "an observation of the wrong shape", "Mend the environment, or its observation space.")
+@situation(WORKERS, "an observation with the wrong shape", "Fix the environment or its observation space.")
 def _() -> None:
     with worlds() as envs:
         envs.step([0, 5, 0, 0])
 
 
-@situation(WORKERS, "an environment of the old Gym interface", "Wrap it, or return five values.")
+@situation(
+    WORKERS, "an environment with the old Gym interface", "Wrap it, or return five values from `step`."
+)
 def _() -> None:
     with worlds() as envs:
         envs.step([0, 6, 0, 0])
 
 
-@situation(WORKERS, "too many actions", "Give one for each environment; none was stepped.")
+@situation(WORKERS, "too many actions", "Give one action for each environment. Nothing was stepped.")
 def _() -> None:
     with worlds() as envs:
         envs.step([0] * 5)
@@ -380,30 +407,32 @@ REWARDS = {"reward": (np.float64, (8,))}
 
 
 @situation(
-    MEMORY, "more than there is room for", "Raise the limit it names, or ask for less. Nothing was allocated."
+    MEMORY,
+    "a segment larger than the free memory",
+    "Raise the limit in the message, or ask for less. Nothing was allocated.",
 )
 def _() -> None:
     shoal.Segment(shoal.Layout({"x": (np.uint8, (1 << 50,))}))
 
 
-@situation(MEMORY, "a name that is taken", "Attach to it, or choose another.")
+@situation(MEMORY, "a name that is in use", "Attach to it, or choose another name.")
 def _() -> None:
     with shoal.Segment.named(shoal.Layout(REWARDS), "docs-run-7"):
         shoal.Segment.named(shoal.Layout(REWARDS), "docs-run-7")
 
 
-@situation(MEMORY, "a name that nothing has", "Create it first; it goes with its owner.")
+@situation(MEMORY, "a name that does not exist", "Create the segment first. It disappears with its owner.")
 def _() -> None:
     shoal.Segment.attach("docs-nobody")
 
 
-@situation(MEMORY, "a file that is no segment", "Give the file that `Segment.file` made.")
+@situation(MEMORY, "a file that is not a segment", "Give a file that `Segment.file` made.")
 def _() -> None:
     Path("ring.seg").write_bytes(b"x" * 4096)
     shoal.Segment.open("ring.seg")
 
 
-@situation(MEMORY, "a file that was cut off", "Restore it.")
+@situation(MEMORY, "a truncated file", "Restore the file.")
 def _() -> None:
     with shoal.Segment.file(shoal.Layout(REWARDS), "ring2.seg"):
         pass
@@ -411,36 +440,40 @@ def _() -> None:
     shoal.Segment.open("ring2.seg")
 
 
-@situation(MEMORY, "another layout than expected", "Use the layout it was made with, or make it anew.")
+@situation(MEMORY, "a different layout", "Use the layout with which it was made, or make it again.")
 def _() -> None:
     with shoal.Segment.named(shoal.Layout(REWARDS), "docs-run-8"):
         shoal.Segment.attach("docs-run-8", shoal.Layout({"reward": (np.float32, (8,))}))
 
 
-@situation(MEMORY, "an array that is not there", "Choose one of the fields.")
+@situation(MEMORY, "a field that does not exist", "Choose one of the fields in the message.")
 def _() -> None:
     with shoal.Segment(shoal.Layout(REWARDS)) as segment:
         segment["rewards"]
 
 
-@situation(MEMORY, "a dtype that cannot be shared", "Use numbers or bools.")
+@situation(MEMORY, "a dtype that cannot be shared", "Use a numeric dtype or bool.")
 def _() -> None:
     shoal.Layout({"name": (object, (8,))})
 
 
-@situation(MEMORY, "a value of the wrong shape", "Give what the space says; nothing was written.")
+@situation(MEMORY, "a value with the wrong shape", "Give a value of the space. Nothing was written.")
 def _() -> None:
     space = Dict(camera=Box(0, 255, (2, 2), np.uint8))
     write_to_shared_memory(space, 0, {"camera": np.zeros((2, 3), np.uint8)}, create_shared_memory(space, 1))
 
 
-@situation(MEMORY, "a key that is missing", "Give every key of the space.")
+@situation(MEMORY, "a missing key", "Give every key of the space.")
 def _() -> None:
     space = Dict(camera=Box(0, 255, (2, 2), np.uint8))
     write_to_shared_memory(space, 0, {}, create_shared_memory(space, 1))
 
 
-@situation(MEMORY, "a character that is not in the charset", "Declare it: `Text(8, charset=...)`.")
+@situation(
+    MEMORY,
+    "a character that is not in the charset",
+    "Add the character to the space: `Text(8, charset=...)`.",
+)
 def _() -> None:
     write_to_shared_memory(Text(4, charset="ab"), 0, "abc", create_shared_memory(Text(4, charset="ab"), 1))
 
@@ -451,32 +484,32 @@ REPLAY = "Replay"
 X = {"x": (np.float32, (2,))}
 
 
-@situation(REPLAY, "a sample from an empty buffer", "Push something first.")
+@situation(REPLAY, "`sample` from an empty buffer", "Push rows first.")
 def _() -> None:
     with shoal.ReplayBuffer(10, X) as buffer:
         buffer.sample(4)
 
 
-@situation(REPLAY, "rows of another shape", "Give rows of the field's shape; nothing was stored.")
+@situation(REPLAY, "rows with the wrong shape", "Give rows with the shape of the field. Nothing was stored.")
 def _() -> None:
     with shoal.ReplayBuffer(10, X) as buffer:
         buffer.extend({"x": np.zeros((5, 3), np.float32)})
 
 
-@situation(REPLAY, "a field that is missing", "Give every field; nothing was stored.")
+@situation(REPLAY, "a missing field", "Give every field. Nothing was stored.")
 def _() -> None:
     with shoal.ReplayBuffer(10, X) as buffer:
         buffer.push({"y": [0, 0]})
 
 
-@situation(REPLAY, "add before begin", "Call `begin` with what `reset` returned.")
+@situation(REPLAY, "`add` before `begin`", "Call `begin` with the observations that `reset` returned.")
 def _() -> None:
     with poles() as envs, shoal.ReplayBuffer.for_env(envs, 100) as buffer:
         envs.reset(seed=0)
         buffer.add(np.zeros(4, np.int64), *envs.step(np.zeros(4, np.int64)))
 
 
-@situation(REPLAY, "priorities that are no weights", "Add a small number to errors.")
+@situation(REPLAY, "priorities that are not positive", "Add a small number to the errors.")
 def _() -> None:
     with shoal.ReplayBuffer(10, X) as buffer:
         sampler = PrioritizedSampler(buffer)
@@ -484,12 +517,12 @@ def _() -> None:
         sampler.update_priorities(sampler.sample(2).ids, np.array([0.0, 1.0]))
 
 
-@situation(REPLAY, "durability without a file", "Give `path=`.")
+@situation(REPLAY, "`durability` without a file", "Set `path=`.")
 def _() -> None:
     shoal.ReplayBuffer(10, X, durability="sync")
 
 
-@situation(REPLAY, "a file that exists", "Open it, or remove it.")
+@situation(REPLAY, "a file that exists", "Open the file, or remove it.")
 def _() -> None:
     shoal.ReplayBuffer(10, X, path="run.ring").close()
     shoal.ReplayBuffer(10, X, path="run.ring")
@@ -500,13 +533,17 @@ def _() -> None:
     shoal.ReplayBuffer.load("nowhere")
 
 
-@situation(REPLAY, "a snapshot over the file it is of", "Give another name.")
+@situation(REPLAY, "a snapshot onto its own file", "Give another file name.")
 def _() -> None:
     with shoal.ReplayBuffer(10, X, path="own.ring") as buffer:
         buffer.snapshot("own.ring")
 
 
-@situation(REPLAY, "steps of environments that reset otherwise", "Make the buffer with `for_env` of these.")
+@situation(
+    REPLAY,
+    "steps from environments with another autoreset mode",
+    "Make the buffer with `for_env` from these environments.",
+)
 def _() -> None:
     same = gymnasium.vector.AutoresetMode.SAME_STEP
     with poles() as others, shoal.ReplayBuffer.for_env(others, 100) as buffer:
@@ -518,8 +555,8 @@ def _() -> None:
 
 @situation(
     REPLAY,
-    "a push where writers that are stopped hold every slot, after two seconds",
-    "Let them go on, or end them; make it larger.",
+    "`push` while stopped writers hold every slot (after two seconds)",
+    "Continue or end these writers, or make the buffer larger.",
 )
 def _() -> None:
     with shoal.ReplayBuffer(1, X) as buffer:
@@ -534,30 +571,30 @@ def _() -> None:
 SESSIONS = "Looking into a run"
 
 
-@situation(SESSIONS, "a run that is not there", "`shoal ps` lists those that are.")
+@situation(SESSIONS, "a session that does not exist", "Choose one from `shoal ps`.")
 def _() -> None:
     shoal.attach("docs-nobody")
 
 
-@situation(SESSIONS, "two runs of one name", "Choose another, or `session=None`.")
+@situation(SESSIONS, "two sessions with one name", "Choose another name, or `session=None`.")
 def _() -> None:
     with poles(session="docs"), poles(session="docs"):
         pass
 
 
-@situation(SESSIONS, "an environment that is not there", "Ids go from 0.")
+@situation(SESSIONS, "an environment id that does not exist", "Ids start at 0.")
 def _() -> None:
     with poles(session="docs"), shoal.attach("docs") as session:
         session.snapshot(4)
 
 
-@situation(SESSIONS, "a run that does not step", "Wait longer, or look at what it waits for.")
+@situation(SESSIONS, "a run that is not stepping", "Wait longer, or find out what the run waits for.")
 def _() -> None:
     with poles(session="docs"), shoal.attach("docs") as session:
         session.snapshot(0, timeout_s=0.05)
 
 
-@situation(SESSIONS, "a run that has ended", "Attach again when it runs again.")
+@situation(SESSIONS, "a run that has ended", "Attach again when a new run has started.")
 def _() -> None:
     with poles(session="docs") as envs, shoal.attach("docs") as session:
         envs.close()
@@ -567,7 +604,7 @@ def _() -> None:
         session.counters()
 
 
-@situation(SESSIONS, "a name with strange characters", "Letters, digits, `.`, `_` and `-`.")
+@situation(SESSIONS, "a name with invalid characters", "Use letters, digits, `.`, `_` and `-`.")
 def _() -> None:
     shoal.make_vec("CartPole-v1", session="my run")
 
