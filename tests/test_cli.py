@@ -29,7 +29,7 @@ def test_version_is_printed(capsys):
 
 def test_without_a_command_usage_is_shown_and_the_status_is_2(capsys):
     assert main([]) == 2
-    assert "learn CartPole, or another environment" in capsys.readouterr().err
+    assert "train CartPole or another environment" in capsys.readouterr().err
 
 
 def test_the_module_runs_like_the_command():

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from shoal import __version__
 from shoal.argument_types import png, port, positive, seconds, whole
@@ -19,15 +20,18 @@ from shoal.memory.names import reap
 __all__ = ["main"]
 
 _LAB = {
-    "bench": "measure Shoal, its peers and the limits of this machine",
-    "chaos": "kill, stop and starve Shoal's processes and check what they promise",
+    "bench": "measure Shoal, other libraries and the limits of this machine",
+    "chaos": "kill, stop and starve Shoal's processes, and check that nothing is lost or left behind",
 }
 """Commands of shoal-lab, a distribution of its own."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs `shoal ARGV...`; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="shoal", description="The data plane of reinforcement learning.")
+    parser = argparse.ArgumentParser(
+        prog="shoal",
+        description="Shoal steps many environments at once. `shoal COMMAND --help` describes a command.",
+    )
     parser.add_argument("--version", action="version", version=f"shoal {__version__}")
     given = list(sys.argv[1:] if argv is None else argv)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
@@ -36,30 +40,32 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     _add_environments(commands)
 
-    doctor = commands.add_parser("doctor", help="check what this machine offers, and say what to do")
-    doctor.add_argument("--strict", action="store_true", help="exit with 1 on warnings too")
+    doctor = _add_command(commands, "doctor", "report what this machine supports and what you can change")
+    doctor.add_argument("--strict", action="store_true", help="exit with status 1 if there are warnings")
     doctor.set_defaults(run=_doctor)
 
-    clean = commands.add_parser("clean", help="list named segments and remove those of dead owners")
-    clean.add_argument("--dry-run", action="store_true", help="list only")
+    clean = _add_command(commands, "clean", "list named shared memory and remove what dead processes left")
+    clean.add_argument("--dry-run", action="store_true", help="only list, remove nothing")
     clean.set_defaults(run=_clean)
 
-    new = commands.add_parser("new", help="write a new C environment to start from")
-    new.add_argument("name", help="a C identifier, such as my_env")
+    new = _add_command(commands, "new", "write the source of a new C environment, as a starting point")
+    new.add_argument("name", help="name of the environment: a C identifier, such as my_env")
     new.set_defaults(run=_new)
 
-    build = commands.add_parser("build", help="compile a C environment; prints the library's path")
-    build.add_argument("source", help="the C file")
+    build = _add_command(commands, "build", "compile a C environment and print the path of the library")
+    build.add_argument("source", help="path of the C file")
     build.add_argument(
         "--puffer",
         action="store_true",
-        help="the source is the folder of a PufferLib environment, ocean/NAME",
+        help="SOURCE is the directory of a PufferLib environment, such as ocean/NAME",
     )
-    build.add_argument("--output", metavar="FILE", help="where to put it (default: a cache)")
-    build.add_argument("--compiler", metavar="CC", help="(default: $CC, or cc)")
+    build.add_argument(
+        "--output", metavar="FILE", help="write the library to FILE (default: a file in the cache)"
+    )
+    build.add_argument("--compiler", metavar="CC", help="use this compiler (default: $CC, or cc)")
     build.set_defaults(run=_build)
 
-    check = commands.add_parser("check", help="hold a C environment against the contract")
+    check = _add_command(commands, "check", "test a C environment against the contract")
     check.add_argument("env", help="a C file, a compiled library, or the id of a bundled environment")
     check.add_argument(
         "--option",
@@ -67,12 +73,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         default=[],
         metavar="NAME=VALUE",
         type=_option,
-        help="check it with this option of the environment; may be repeated",
+        help="set this option of the environment; may be repeated",
     )
     check.add_argument(
         "--asan",
         action="store_true",
-        help="compile the source with AddressSanitizer and UBSan, which find the line of a bad read or write",
+        help="compile the source with AddressSanitizer and UBSan, which name the line of a bad read or write",
     )
     check.set_defaults(run=_check)
 
@@ -100,39 +106,66 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
+def _add_command(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, summary: str, **keywords: Any
+) -> argparse.ArgumentParser:
+    """Adds a command whose description is its line in the list of commands."""
+    description = f"{summary[0].upper()}{summary[1:]}."
+    return commands.add_parser(name, help=summary, description=description, **keywords)
+
+
 def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    demo = commands.add_parser("demo", help="learn CartPole, or another environment, while you look")
+    demo = _add_command(commands, "demo", "train CartPole or another environment and show the progress")
     demo.add_argument(
         "--env",
         default="CartPole-v1",
-        help="bundled, or any Gymnasium id with observations of shape (n,) (default: %(default)s)",
+        help="id of the environment; its observations must have the shape (n,) (default: %(default)s)",
     )
-    demo.add_argument("--num-envs", type=positive, default=64, metavar="N", help="(default: %(default)s)")
+    demo.add_argument(
+        "--num-envs",
+        type=positive,
+        default=64,
+        metavar="N",
+        help="number of environments (default: %(default)s)",
+    )
     demo.add_argument(
         "--num-workers",
         type=positive,
         metavar="N",
-        help="step in N worker processes (default: environments in C on threads, others in one per core)",
+        help="step in N worker processes (default: threads for environments in C, else one worker per core)",
     )
-    demo.add_argument("--seed", type=whole, default=0, metavar="K", help="(default: %(default)s)")
+    demo.add_argument(
+        "--seed",
+        type=whole,
+        default=0,
+        metavar="K",
+        help="seed of environments and learner (default: %(default)s)",
+    )
     demo.add_argument(
         "--steps",
         type=positive,
         default=1_000_000,
         metavar="N",
-        help="end after so many, solved or not (default: %(default)s)",
+        help="stop after N steps even if the environment is not solved (default: %(default)s)",
     )
-    demo.add_argument("--seconds", type=seconds, help="end after so many, solved or not")
-    demo.add_argument("--watch", action="store_true", help="show it in a web page (`shoal watch`)")
+    demo.add_argument(
+        "--seconds",
+        type=seconds,
+        metavar="S",
+        help="stop after S seconds even if the environment is not solved",
+    )
+    demo.add_argument(
+        "--watch", action="store_true", help="show the environments in a web page, as `shoal watch` does"
+    )
     demo.add_argument(
         "--cluster",
         type=positive,
         nargs="?",
         const=2,
         metavar="NODES",
-        help="on each of so many nodes of a Ray cluster that is simulated here (default: %(const)s nodes)",
+        help="train on a simulated Ray cluster of NODES nodes on this machine (default: %(const)s)",
     )
-    demo.add_argument("--png", metavar="FILE", help="write the learning curve as a picture")
+    demo.add_argument("--png", metavar="FILE", help="write the learning curve to FILE as a PNG picture")
     demo.set_defaults(run=_demo)
 
 
@@ -157,7 +190,7 @@ def _add_environments(commands: argparse._SubParsersAction[argparse.ArgumentPars
         default=[],
         metavar="NAME=VALUE",
         type=_option,
-        help="describe it with this option; may be repeated",
+        help="set this option of the environment; may be repeated",
     )
     info.set_defaults(run=_info)
 
@@ -195,38 +228,55 @@ def _refuse_lab(args: argparse.Namespace) -> int:
 def _add_viewer(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """The commands that look into a running session."""
     session = argparse.ArgumentParser(add_help=False)
-    session.add_argument("name", nargs="?", help="a session (default: the only one; `shoal ps` lists them)")
-
-    watch = commands.add_parser("watch", parents=[session], help="show a running session in a web page")
-    watch.add_argument("--host", default="127.0.0.1", help="listen on another address (default: %(default)s)")
-    watch.add_argument("--port", type=port, default=0, help="(default: any that is free)")
-    watch.add_argument("--no-browser", action="store_true", help="print the link, open nothing")
-    watch.add_argument(
-        "--png", type=png, metavar="FILE", help="no page: write a picture of one environment and end"
+    session.add_argument(
+        "name", nargs="?", help="name of the session (default: the only one; `shoal ps` lists them)"
     )
-    watch.add_argument("--env", type=whole, default=0, metavar="K", help="of --png (default: %(default)s)")
+
+    watch = _add_command(commands, "watch", "show a running session in a web page", parents=[session])
+    watch.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    watch.add_argument("--port", type=port, default=0, help="port to listen on (default: a free one)")
+    watch.add_argument("--no-browser", action="store_true", help="print the link and do not open a browser")
+    watch.add_argument(
+        "--png",
+        type=png,
+        metavar="FILE",
+        help="write a picture of one environment to FILE and exit, without a web page",
+    )
+    watch.add_argument(
+        "--env",
+        type=whole,
+        default=0,
+        metavar="K",
+        help="id of the environment for --png (default: %(default)s)",
+    )
     watch.add_argument(
         "--timeout",
         type=seconds,
         default=5.0,
         metavar="SECONDS",
-        help="how long --png waits for a step of it (default: %(default)g)",
+        help="with --png: wait at most SECONDS for a step of the environment (default: %(default)g)",
     )
     watch.set_defaults(run=_watch)
 
-    ps = commands.add_parser("ps", help="list the running sessions")
-    ps.add_argument("--json", action="store_true", help="all that is known of each, for programs")
+    ps = _add_command(commands, "ps", "list the running sessions")
+    ps.add_argument("--json", action="store_true", help="print everything about each session as JSON")
     ps.set_defaults(run=_ps)
 
-    top = commands.add_parser("top", parents=[session], help="show a running session's counters, live")
+    top = _add_command(commands, "top", "show the counters of a running session, live", parents=[session])
     top.add_argument(
-        "--env", type=whole, action="append", metavar="K", help="show its tick too; may be repeated"
+        "--env",
+        type=whole,
+        action="append",
+        metavar="K",
+        help="also show the tick of environment K; may be repeated",
     )
-    top.add_argument("--seconds", type=seconds, help="how long (default: until the run ends)")
+    top.add_argument(
+        "--seconds", type=seconds, metavar="S", help="stop after S seconds (default: when the run ends)"
+    )
     top.set_defaults(run=_top)
 
-    metrics = commands.add_parser("metrics", help="print sessions for Prometheus")
-    metrics.add_argument("name", nargs="?", help="a session (default: all that live)")
+    metrics = _add_command(commands, "metrics", "print the counters of sessions in Prometheus' text format")
+    metrics.add_argument("name", nargs="?", help="name of the session (default: all running sessions)")
     metrics.set_defaults(run=_metrics)
 
 

@@ -28,7 +28,10 @@ from shoal_lab.bench.suites import memory, native, process, replay, startup
 
 __all__ = ["DESCRIPTION", "SUITES", "add_arguments", "command_line", "machine", "run"]
 
-DESCRIPTION = "Measures Shoal, its installed peers and the limits of this machine in interleaved runs."
+DESCRIPTION = (
+    "Measures Shoal, other installed libraries and the limits of this machine. All candidates of a case are "
+    "measured in turn, so that a busy machine affects them equally."
+)
 
 SUITES: dict[str, Callable[..., list[Planned]]] = {
     "native": native.plan,
@@ -48,41 +51,57 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "suites",
         nargs="*",
         metavar="SUITE",
-        help="native, process, replay, startup, memory (default: these, quickly); or sweep: how cost grows",
+        help="native, process, replay, startup or memory (default: all of these, in a short form); or "
+        "sweep, which measures how the cost grows with the size",
     )
     parser.add_argument(
         "--against",
         metavar="PEERS",
-        help="of gymnasium,envpool,pufferlib,sb3,tianshou,torchrl,cpprb (default: those that are installed)",
+        help="compare with these libraries, separated by commas: gymnasium, envpool, pufferlib, sb3, "
+        "tianshou, torchrl, cpprb (default: those that are installed)",
     )
     parser.add_argument(
-        "--python", action="append", default=[], metavar="NAME=PATH", help="a Python that has this peer"
+        "--python",
+        action="append",
+        default=[],
+        metavar="NAME=PATH",
+        help="use this Python for the library NAME; may be repeated",
     )
     parser.add_argument(
         "--install",
         action="store_true",
-        help="put peers into virtual environments of their own, in the cache",
+        help="install the libraries of --against into virtual environments in the cache",
     )
-    parser.add_argument("--envs", type=positive, nargs="+", metavar="N", help="numbers of environments")
-    parser.add_argument("--full", action="store_true", help="longer turns and more cases: some minutes")
+    parser.add_argument(
+        "--envs", type=positive, nargs="+", metavar="N", help="measure with these numbers of environments"
+    )
+    parser.add_argument(
+        "--full", action="store_true", help="measure longer and more cases; this takes a few minutes"
+    )
     parser.add_argument(
         "--smoke",
         action="store_true",
-        help="only check that the benchmarks run: every suite and every sweep with one call of each rival, "
-        "in some seconds; the numbers mean nothing",
+        help="only check that every suite and every sweep runs, in a few seconds; the numbers mean nothing",
     )
     parser.add_argument(
-        "--mine", metavar="MODULE:FACTORY", help="measure your environment in every backend, and advise"
+        "--mine", metavar="MODULE:FACTORY", help="measure your environment in every backend and recommend one"
     )
     parser.add_argument(
-        "--only", nargs="+", metavar="SWEEP", help="of sweep: envs, bytes, threads, workers, replay"
+        "--only",
+        nargs="+",
+        metavar="SWEEP",
+        help="with sweep: run only these of envs, bytes, threads, workers, replay",
     )
     parser.add_argument(
-        "--seconds", type=seconds, default=60.0, help="of sweep: time for each (default: %(default)g)"
+        "--seconds",
+        type=seconds,
+        default=60.0,
+        metavar="S",
+        help="with sweep: spend at most S seconds on each (default: %(default)g)",
     )
-    parser.add_argument("--json", metavar="FILE", help="write all numbers there")
-    parser.add_argument("--plot", metavar="FILE", help="draw them there: .svg or .png")
-    parser.add_argument("--quiet", action="store_true", help="no progress")
+    parser.add_argument("--json", metavar="FILE", help="write all numbers to FILE as JSON")
+    parser.add_argument("--plot", metavar="FILE", help="draw a chart to FILE, a .svg or .png file")
+    parser.add_argument("--quiet", action="store_true", help="show no progress")
 
 
 def _checked(args: argparse.Namespace) -> None:

@@ -16,7 +16,8 @@ __all__ = ["DESCRIPTION", "add_arguments", "main", "run"]
 
 DESCRIPTION = (
     "Kills, stops, hangs and starves the processes of a small workload, at random and at named points, and "
-    "checks after each fault that nothing was lost, torn, leaked or hung. Exit status 0: every promise held."
+    "checks after each fault that nothing was lost, torn, leaked or hung. The exit status is 0 if every "
+    "check passed."
 )
 
 PARTS = ("workers", "ring", "parents")
@@ -29,33 +30,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--kills",
         type=positive,
         metavar="N",
-        help="of workers; ten times as many of ring writers, a tenth as many of trainers; with --only, of "
-        "those (default: 100); with --against, trials of each fault (default: 3)",
+        help="kill N workers, 10 * N ring writers and N / 10 trainers; with --only, N processes of that part "
+        "(default: 100); with --against, try each fault N times (default: 3)",
     )
-    parser.add_argument("--seed", type=whole, default=0, metavar="S", help="(default: %(default)s)")
-    parser.add_argument("--only", choices=["workers", "ring", "parents"], help="one part alone")
-    parser.add_argument("--minutes", type=_time, metavar="M", help="begin no round after so long")
-    parser.add_argument("--json", action="store_true", help="print the result for programs")
+    parser.add_argument(
+        "--seed", type=whole, default=0, metavar="S", help="seed of all random choices (default: %(default)s)"
+    )
+    parser.add_argument("--only", choices=["workers", "ring", "parents"], help="run only this part")
+    parser.add_argument("--minutes", type=_time, metavar="M", help="start no new round after M minutes")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument(
         "--record",
         type=_record,
         metavar="FILE",
-        help="keep each round there; rounds it has are not run again",
+        help="store the result of each round in FILE, and skip the rounds that FILE already has",
     )
     parser.add_argument(
         "--deadline",
         type=_time,
         default=30.0,
         metavar="SECONDS",
-        help="a hang is longer (default: %(default)g)",
+        help="report a call that takes longer than SECONDS as a hang (default: %(default)g)",
     )
     parser.add_argument(
-        "--against", choices=PEERS, action="append", help="the same faults on a peer; may be repeated"
+        "--against",
+        choices=PEERS,
+        action="append",
+        help="try the same faults on this library instead; may be repeated",
     )
     parser.add_argument(
-        "--soak", type=_time, metavar="MINUTES", help="create, step, kill, attach, close instead"
+        "--soak", type=_time, metavar="MINUTES", help="instead make, step, kill, attach and close for MINUTES"
     )
-    parser.add_argument("--chart", type=_record, metavar="FILE", help="of --soak: write a picture (SVG)")
+    parser.add_argument(
+        "--chart", type=_record, metavar="FILE", help="with --soak: write a chart to FILE (SVG)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
