@@ -10,15 +10,15 @@ from collections.abc import Iterator
 from typing import Any
 
 MODULES = {
-    "shoal": "What most programs need; the rest of each module follows.",
-    "shoal.vector": "Environments that step together: [in C](vector.md), [in worker processes](process.md).",
-    "shoal.replay": "Experience in shared memory: [Replay](replay.md).",
-    "shoal.state": "A run, seen from outside: [Looking into a run](state.md).",
-    "shoal.memory": "Named, typed arrays in one mapping: [Shared memory](memory.md).",
+    "shoal": "The names that most programs need. The other names of each module follow.",
+    "shoal.vector": "Vector environments: [in C](vector.md) and [in worker processes](process.md).",
+    "shoal.replay": "Replay buffers in shared memory: [Replay](replay.md).",
+    "shoal.state": "State and sessions of running environments: [Observing a run](state.md).",
+    "shoal.memory": "Named and typed arrays in one mapping: [Shared memory](memory.md).",
     "shoal.spaces": "Values of any Gymnasium space in shared memory.",
-    "shoal.cluster": "A fleet of vector environments on the nodes of a cluster: [cluster.md](cluster.md).",
-    "shoal.reference": "Two small programs that show what shared memory is about.",
-    "shoal.errors": "Every exception; [what you will see](faults.md) lists their messages.",
+    "shoal.cluster": "Vector environments on the nodes of a Ray cluster: [Clusters](cluster.md).",
+    "shoal.reference": "Two small programs that show how shared memory is used.",
+    "shoal.errors": "All exceptions; [Faults and messages](faults.md) lists their messages.",
 }
 
 

@@ -568,7 +568,7 @@ def _() -> None:
 
 # ---- Sessions
 
-SESSIONS = "Looking into a run"
+SESSIONS = "Observing a run"
 
 
 @situation(SESSIONS, "a session that does not exist", "Choose one from `shoal ps`.")

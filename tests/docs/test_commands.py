@@ -44,8 +44,10 @@ SHORT = {
     "shoal chaos --only ring --kills 5000": "shoal chaos --only ring --kills 10",
     "shoal chaos --soak 60": "shoal chaos --soak 0.01 --chart soak.svg",
     "shoal chaos --soak 60 --chart soak.svg": "shoal chaos --soak 0.01 --chart soak.svg",
+    "shoal envs": "shoal envs",
+    "shoal info": "shoal info CartPole-v1",
+    "shoal info ENV": "shoal info CartPole-v1",
     "shoal ps": "shoal ps",
-    "shoal top reef": "shoal top --seconds 0.1 reef",
     "shoal top [NAME]": "shoal top --seconds 0.1 reef",
     "shoal metrics [NAME]": "shoal metrics reef",
     "shoal watch": "shoal watch --png out.png",
@@ -53,6 +55,8 @@ SHORT = {
     "shoal watch [NAME]": "shoal watch --png out.png reef",
     "shoal watch reef": "shoal watch --png out.png reef",
     "shoal watch catch": "shoal watch --png out.png reef",
+    "shoal watch pasture": "shoal watch --png out.png reef",
+    "shoal watch trained": "shoal watch --png out.png reef",
     "shoal watch --png out.png [NAME]": "shoal watch --png out.png reef",
     "shoal watch --host": "shoal watch --host 127.0.0.1 --png out.png reef",
     "shoal doctor": "shoal doctor",
@@ -71,6 +75,7 @@ NOT_RUN = {
     "python lab/benchmarks/gpu.py": "needs a GPU",
     "python lab/benchmarks/puffer.py .../pufferlib/ocean --one-thread --envs 64": "needs PufferLib",
     "python -m tests.docs.faults": "writes docs/faults.md; tests/docs/test_faults.py makes the same tables",
+    "python docs/site/environments.py": "writes docs/envs; tests/docs/test_env_pages.py makes the same pages",
     "python -m build": "needs the package build, and builds for minutes; make test-cluster builds a wheel",
     "python -m venv peers && peers/bin/pip install envpool": "fetches EnvPool",
     "python -m venv puffer && puffer/bin/pip install numpy gymnasium gym==0.23 pettingzoo": "fetches much",
@@ -87,8 +92,8 @@ OURS = {command: pages for command, pages in DOCUMENTED.items() if command not i
 
 def short_form(command: str) -> str | None:
     """What is run for a documented command; None if there is nothing."""
-    if command in SHORT:
-        return SHORT[command]
+    if command in SHORT or re.fullmatch(r"shoal info \w+-v\d", command):
+        return SHORT.get(command, command)
     if command in NOT_RUN or not command.startswith(("shoal bench", "python lab/benchmarks/")):
         return None
     return re.sub(" --(full|quick|smoke)", "", command) + " --smoke"
