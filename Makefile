@@ -120,7 +120,7 @@ test-viewer: $(VENV)/.ready
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || \
 	    { echo "the page's tests drive a browser that is not here (Debian: apt install chromium)"; exit 2; }
 	@$(PIP) install playwright pygame
-	@$(BIN)/python -m pytest tests/viewer $(ARGS)
+	@$(BIN)/python -m pytest tests/viewer tests/docs/test_site_browser.py $(ARGS)
 
 # Each adapter against the library it is for, in a virtual environment of its own: make test-adapters ADAPTERS=sb3
 ADAPTERS ?= envpool sb3 pettingzoo torchrl rllib jax

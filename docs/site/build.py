@@ -33,13 +33,12 @@ ROOT = DOCS.parent
 SECTIONS: dict[str, list[str]] = {
     "Start": ["index", "quickstart", "train", "migrate"],
     "Environments": ["environments", "write_env", "agents", "native", "puffer"],
-    "Guides": ["vector", "process", "replay", "gpu", "state", "adapters", "cluster", "memory"],
+    "Guides": ["vector", "process", "zero_copy", "replay", "gpu", "state", "adapters", "cluster", "memory"],
     "Running it": ["performance", "bench", "faults", "reliability", "security"],
     "Reference": ["glossary", "api", "CHANGELOG"],
 }
 INTERNALS: dict[str, list[str]] = {
     "How it works": [
-        "zero_copy",
         "memory_map",
         "design_gate",
         "design_leases",
