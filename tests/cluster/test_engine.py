@@ -17,7 +17,7 @@ def without_ray(monkeypatch):
 
 @pytest.mark.parametrize("made", [lambda: Fleet("CartPole-v1"), SimulatedCluster, lambda: Fleet.attach("a")])
 def test_without_ray_there_is_one_line_that_says_what_to_install(made, without_ray):
-    with pytest.raises(ShoalError, match=r'not installed: pip install "shoal\[ray\]"'):
+    with pytest.raises(ShoalError, match=r'not installed: pip install "ray\[default\]'):
         made()
 
 

@@ -30,7 +30,7 @@ def load() -> Any:
     except ModuleNotFoundError as error:
         if error.name != "ray":
             raise
-        raise ShoalError('a fleet runs on Ray, which is not installed: pip install "shoal[ray]"') from error
+        raise ShoalError('a fleet needs Ray, which is not installed: pip install "ray[default]>=2.60,<3"') from error
     return ray
 
 
