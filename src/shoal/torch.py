@@ -31,7 +31,7 @@ try:
     import torch
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        'shoal.torch needs PyTorch, which is not installed: pip install torch', name=error.name
+        "shoal.torch needs PyTorch, which is not installed: pip install torch", name=error.name
     ) from error
 
 __all__ = ["Prefetcher", "Step", "pin", "tensors", "to_device"]

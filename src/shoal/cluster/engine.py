@@ -30,7 +30,9 @@ def load() -> Any:
     except ModuleNotFoundError as error:
         if error.name != "ray":
             raise
-        raise ShoalError('a fleet needs Ray, which is not installed: pip install "ray[default]>=2.60,<3"') from error
+        raise ShoalError(
+            'a fleet needs Ray, which is not installed: pip install "ray[default]>=2.60"'
+        ) from error
     return ray
 
 
