@@ -56,8 +56,9 @@ const pasted = (code, language) => {
   return language === "pycon" ? after([">>> ", "... "]) : code;
 };
 
+/* Drawings and sample output (plain and `text` blocks) have no button. */
 const addCopyButtons = () => {
-  for (const pre of document.querySelectorAll("article pre")) {
+  for (const pre of document.querySelectorAll('article pre[data-language]:not([data-language="text"])')) {
     const frame = Object.assign(document.createElement("div"), { className: "snippet" });
     const button = Object.assign(document.createElement("button"), { className: "copy", type: "button", textContent: "Copy" });
     button.setAttribute("aria-label", "Copy this code");
