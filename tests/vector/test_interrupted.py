@@ -168,6 +168,46 @@ def test_an_answer_that_was_read_and_not_returned_is_not_taken_for_the_next(monk
         assert list(number) == ["3", "3"]
 
 
+def interrupt_an_answer(monkeypatch, envs):
+    envs.step_async(ACTIONS)
+    interrupt_once(monkeypatch, mail, "_exchange", after=False)
+    with pytest.raises(KeyboardInterrupt):
+        envs.step_wait()
+
+
+def interrupt_a_question(monkeypatch, envs):
+    interrupt_once(monkeypatch, mail, "_exchange", after=False)
+    with pytest.raises(KeyboardInterrupt):
+        envs.set_attr("text", "x" * 100_000)
+
+
+CUT_OFF = "(SIGKILL|exit code 1), since Ctrl-C had interrupted a message to or from it"
+
+
+@pytest.mark.parametrize("interrupt", [interrupt_an_answer, interrupt_a_question])
+def test_a_worker_that_ctrl_c_cut_off_is_reported_with_the_reason(monkeypatch, interrupt):
+    with ProcessVectorEnv([Long] * 2, num_workers=1) as envs:
+        envs.reset(seed=0)
+        interrupt(monkeypatch, envs)
+        with pytest.raises(WorkerDied, match=CUT_OFF):
+            envs.step(ACTIONS)
+        envs.reset(seed=0)
+        os.kill(envs.worker_pids[0], signal.SIGKILL)  # another reason is not taken for that one
+        with pytest.raises(WorkerDied, match="was killed by SIGKILL; reset"):
+            envs.step(ACTIONS)
+
+
+def test_a_worker_that_ctrl_c_cut_off_in_recv_is_reported_with_the_reason(monkeypatch):
+    with ProcessVectorEnv([Counting] * 2, num_workers=1, batch_size=2) as envs:
+        envs.async_reset(seed=0)
+        envs.send(ACTIONS, envs.recv()[4]["env_id"])
+        interrupt_once(monkeypatch, mail, "_exchange", after=False)
+        with pytest.raises(KeyboardInterrupt):
+            envs.recv()
+        with pytest.raises(WorkerDied, match=CUT_OFF):
+            envs.recv()
+
+
 def test_environments_that_lost_a_worker_are_collected_without_close():
     envs = ProcessVectorEnv([Still] * 2, num_workers=2, session=None)
     envs.reset(seed=0)

@@ -116,6 +116,8 @@ class WorkerPool:
         self.cut_off: set[int] = set()
         """Workers that were killed since Ctrl-C came while a message of theirs was read: what their
         environments finished is not whole."""
+        self._interrupted: set[int] = set()
+        """Workers that were killed since Ctrl-C came in the middle of a message to or from them."""
         _require_descriptors(self.size)
         self._oom_counters = oom_counters()
         self._kills = oom_kills(self._oom_counters)
@@ -145,6 +147,7 @@ class WorkerPool:
             plan = self.plans[w]
             self.gone.pop(w, None)
             self.cut_off.discard(w)
+            self._interrupted.discard(w)
             self.board["tail"][w] = 0  # before it runs: one that is forked begins at once
             self.gates.watch(w, -1, False)
             running = start(self._context, plan.daemon, f"ShoalWorker-{w}", partial(self._inherited, w))
@@ -218,7 +221,7 @@ class WorkerPool:
                 continue
             except BaseException:  # Ctrl-C: a message may be lost
                 self.cut_off.add(w)
-                running.send_signal(signal.SIGKILL)
+                self._kill_interrupted(w, running)
                 raise
 
     def ask(self, worker: int, name: str, *arguments: Any, fds: Sequence[int] = ()) -> None:
@@ -240,7 +243,7 @@ class WorkerPool:
             running.send_signal(signal.SIGKILL)
         except BaseException:  # Ctrl-C: likewise, unless the box held all of it
             if fds or count > BOX_BYTES:
-                running.send_signal(signal.SIGKILL)
+                self._kill_interrupted(worker, running)
             raise
 
     def ask_each(self, messages: Sequence[tuple[Any, ...]]) -> None:
@@ -286,8 +289,12 @@ class WorkerPool:
             raise
         except BaseException:  # Ctrl-C: the rest of a long message would be taken for the next one
             if count > BOX_BYTES:
-                running.send_signal(signal.SIGKILL)
+                self._kill_interrupted(worker, running)
             raise
+
+    def _kill_interrupted(self, worker: int, running: Running) -> None:
+        self._interrupted.add(worker)
+        running.send_signal(signal.SIGKILL)
 
     # -- life and death -------------------------------------------------------------------------------
 
@@ -403,6 +410,8 @@ class WorkerPool:
             how = f"was killed by {_signal_name(number)}"
         else:
             how = "ended" if code is None else f"ended with exit code {code}"
+        if plan.worker in self._interrupted and number in (None, signal.SIGKILL):  # None: it saw the hang-up
+            how += ", since Ctrl-C had interrupted a message to or from it"
         kills = oom_kills(self._oom_counters)
         if number == signal.SIGKILL and kills > self._kills:
             how += " (the memory cgroup's oom_kill counter rose: likely out of memory)"
