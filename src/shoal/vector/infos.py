@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from operator import itemgetter
 from typing import Any
 
@@ -55,5 +55,43 @@ def batch_infos(
         messages = sorted([*messages, *rows.each(env_ids)], key=itemgetter(0))
     infos = {}
     for position, info in messages:
-        infos = add_info(infos, info, position)
+        try:
+            infos = add_info(infos, info, position)
+        except OverflowError:
+            infos = _add_by_leaf(infos, info, position, add_info)
     return infos
+
+
+def _add_by_leaf(infos: dict[str, Any], info: dict[str, Any], position: int, add_info: Any) -> dict[str, Any]:
+    """Adds an info in which an integer does not fit the array of its key: that becomes one of objects."""
+    for path, value in _leaves(info):
+        leaf = _nest(path, value)
+        try:
+            infos = add_info(infos, leaf, position)
+        except OverflowError:
+            _make_objects(infos, path)
+            infos = add_info(add_info(infos, _nest(path, None), position), leaf, position)
+    return infos
+
+
+def _leaves(info: dict[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for key, value in info.items():
+        if isinstance(value, dict) and value and key != "final_obs":
+            yield from _leaves(value, (*above, key))
+        else:
+            yield (*above, key), value
+
+
+def _nest(path: tuple[str, ...], value: Any) -> dict[str, Any]:
+    return {path[0]: value if len(path) == 1 else _nest(path[1:], value)}
+
+
+def _make_objects(infos: dict[str, Any], path: tuple[str, ...]) -> None:
+    """Replaces the array of numbers of a key by one of objects, with None where there is no number."""
+    *above, key = path
+    for name in above:
+        infos = infos.get(name, {})
+    if key in infos:
+        objects = infos[key].astype(object)
+        objects[~infos[f"_{key}"]] = None
+        infos[key] = objects
