@@ -164,6 +164,48 @@ def test_calls_that_are_out_of_order_are_refused_and_change_nothing(backend, exp
 
 
 @every
+def test_a_call_that_is_refused_while_another_is_pending_is_named(backend):
+    with make(backend, NUM_ENVS) as envs:
+        envs.reset(seed=0)
+        envs.step_async(actions_at(0))
+        calls = {"call": lambda: envs.call("spec"), "get_attr": lambda: envs.get_attr("spec")}
+        calls |= {"set_attr": lambda: envs.set_attr("spec", 1), "call_async": lambda: envs.call_async("spec")}
+        if envs.is_in_c:
+            calls |= {"save_env": lambda: envs.save_env(0), "restore_env": lambda: envs.restore_env(0, b"")}
+            calls |= {"render_env": lambda: envs.render_env(0)}
+        else:
+            calls |= {"render": envs.render, "np_random_seed": lambda: envs.np_random_seed}
+        for name, call in calls.items():
+            with pytest.raises(AlreadyPendingCallError, match=f"^Calling `{name}` while waiting"):
+                call()
+        assert len(envs.step_wait()) == 5
+
+
+@every
+@pytest.mark.parametrize(
+    ("timeout", "kind", "message"),
+    [
+        ("1", TypeError, "timeout must be a number of seconds or None, got str: '1'"),
+        ([1], TypeError, "timeout must be a number of seconds or None, got list"),
+        (float("nan"), ValueError, "timeout must be a number of seconds or None, got NaN"),
+    ],
+)
+def test_a_timeout_that_is_not_a_number_is_named_and_the_call_stays_pending(backend, timeout, kind, message):
+    with make(backend, NUM_ENVS) as envs:
+        envs.reset_async(seed=0)
+        with pytest.raises(kind, match=message):
+            envs.reset_wait(timeout)
+        assert len(envs.reset_wait(10**400)[0]) == NUM_ENVS
+        envs.step_async(actions_at(0))
+        with pytest.raises(kind, match=message):
+            envs.step_wait(timeout=timeout)
+        assert envs.step_wait(timeout=60)[0][:, 0].tolist() == [1] * NUM_ENVS
+        with pytest.raises(kind, match=message):
+            envs.close(timeout=timeout)
+        assert envs.step(actions_at(1))[0][:, 0].tolist() == [2] * NUM_ENVS
+
+
+@every
 def test_send_and_recv_are_for_batch_size_and_reset_and_step_are_not(backend):
     with make(backend, NUM_ENVS) as envs:
         for call in (envs.recv, envs.async_reset, lambda: envs.send([0], [0])):
@@ -181,6 +223,7 @@ def test_after_close_every_call_is_a_closed_error(backend):
     calls = [envs.reset, envs.step_wait, envs.reset_wait, envs.recv, envs.async_reset]
     calls += [lambda: envs.step(actions_at(0)), lambda: envs.step_async(actions_at(0))]
     calls += [lambda: envs.rollout(2), lambda: envs.state(0), lambda: envs.stats, lambda: envs.call("spec")]
+    calls += [envs.render, lambda: envs.render_env(0), lambda: envs.save_env(0)]
     for call in calls:
         with pytest.raises(ClosedError):
             call()
@@ -203,6 +246,37 @@ def test_a_step_that_nobody_waited_for_in_time_is_not_delivered_later(backend, t
             threading.Timer(0.3, file.unlink).start()  # the next step finds workers that are busy
         observations, *_ = envs.step(actions_at(1))
         assert observations[:, :2].tolist() == [[2, action] for action in actions_at(1)]
+
+
+@asynchronous
+def test_a_call_that_is_not_for_batch_size_is_named(backend):
+    with make(backend, 4, batch_size=2) as envs:
+        calls = {"call": lambda: envs.call("spec"), "call_async": lambda: envs.call_async("spec")}
+        calls |= {"get_attr": lambda: envs.get_attr("spec"), "set_attr": lambda: envs.set_attr("spec", 1)}
+        if not envs.is_in_c:
+            calls |= {"render": envs.render, "np_random_seed": lambda: envs.np_random_seed}
+        for name, call in calls.items():
+            with pytest.raises(ShoalError, match=f"^{name} is not for environments made with batch_size="):
+                call()
+
+
+@asynchronous
+def test_sending_to_no_environment_sends_nothing(backend):
+    with make(backend, 4, batch_size=2) as envs:
+        with pytest.raises(ResetNeeded):
+            envs.send([], [])
+        envs.async_reset(seed=0)
+        for _ in range(2):
+            envs.recv()
+        envs.send([], [])
+        envs.send(np.zeros(0, np.int64), np.zeros(0, np.int64))
+        for actions, env_ids in (([1], []), ([], [0, 1])):
+            with pytest.raises(ValueError, match="shape"):
+                envs.send(actions, env_ids)
+        with pytest.raises(ShoalError, match="only 0 are under way"):
+            envs.recv()
+        envs.send([3, 4], [0, 1])
+        assert sorted(envs.recv()[0][:, 1].tolist()) == [3, 4]  # as they are ready
 
 
 @asynchronous

@@ -28,10 +28,12 @@ __all__ = [
     "reset_mask",
     "seconds",
     "seeds",
+    "timeout",
 ]
 
 AUTORESET_CODES = {mode: getattr(_core, f"AUTORESET_{mode.name}") for mode in AutoresetMode}
 """What the core calls Gymnasium's modes."""
+_LONGEST_S = 1e9
 
 
 def seeds(seed: int | Sequence[int | None] | None, number: int) -> list[int | None]:
@@ -169,11 +171,25 @@ def seconds(name: str, value: Any) -> float | None:
     """A positive time, or None."""
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
-        raise TypeError(f"{name} must be a number of seconds or None, got {type(value).__name__}: {value!r}")
+    _require_number(name, value)
     if not value > 0:
         raise ValueError(f"{name} must be more than 0 seconds, got {value}")
     return float(value)
+
+
+def timeout(value: Any) -> float | None:
+    """How long to wait, or None; as in Gymnasium, 0 or less does not wait."""
+    if value is None:
+        return None
+    _require_number("timeout", value)
+    if value != value:
+        raise ValueError("timeout must be a number of seconds or None, got NaN")
+    return min(value, _LONGEST_S)  # type: ignore[no-any-return]  # an int may be too large for a float
+
+
+def _require_number(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+        raise TypeError(f"{name} must be a number of seconds or None, got {type(value).__name__}: {value!r}")
 
 
 def checks(check: Iterable[str] | None, default: Iterable[str]) -> set[str]:

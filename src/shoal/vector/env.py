@@ -257,6 +257,7 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         is_own = call is not None and call.into is self._lender.rows(call.slot)  # not that of a rollout
         if call is None or not is_own or call.kind != kind or call.state in (State.ABANDONED, State.DONE):
             raise NoAsyncCallError(f"Calling `{kind}_wait` without any prior call to `{kind}_async`.", kind)
+        timeout = arguments.timeout(timeout)
         self._backend.set_pending(None)
         reports = self._backend.wait(call, timeout)
         self._call = None
@@ -336,11 +337,11 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def _ask(self, operation: str, name: str, args: Any, kwargs: Any) -> tuple[Any, ...]:
         with _core.Operation(self._guard, operation):
-            self._begin_call("call_async", "call", [(name, args, kwargs)])
+            self._begin_call(operation, "call", [(name, args, kwargs)])
             return self._call_results(None)
 
     def _begin_call(self, name: str, kind: str, parts: list[tuple[Any, ...]]) -> Call:
-        self._require_synchronous(name.removesuffix("_async"), "async_reset, send and recv")
+        self._require_synchronous(name, "async_reset, send and recv")
         self._catch_up(name)
         call = Call("call", 0, self._lender.rows(0))
         call.arguments = kind, parts if len(parts) > 1 else parts * len(self._backend.parts())
@@ -356,23 +357,26 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         if self.backend == "process":
             return self._ask("render", "render", (), {})
         assert self._info is not None
+        self._guard.require_open()
         if self.render_mode is None:
             if not self.metadata["render_modes"]:
                 raise ValueError(arguments.describe_undrawable(self._info.plugin.name))
             raise ValueError('make the environments with render_mode="rgb_array" to draw them')
         with _core.Operation(self._guard, "render"):
-            return tuple(self._picture(env) for env in range(self.num_worlds))
+            return tuple(self._picture("render", env) for env in range(self.num_worlds))
 
     @property
     def np_random_seed(self) -> Any:
         """The seed of every environment's generator."""
-        return self.get_attr("np_random_seed") if self._info is None else super().np_random_seed
+        if self._info is None:
+            return self._ask("np_random_seed", "np_random_seed", (), {})
+        return super().np_random_seed
 
     @property  # type: ignore[misc]
     def np_random(self) -> Any:
         """A copy of every environment's generator."""
         if self._info is None:
-            return self.get_attr("np_random")
+            return self._ask("np_random", "np_random", (), {})
         return gymnasium.vector.VectorEnv.np_random.fget(self)  # type: ignore[attr-defined]
 
     # -- beyond Gymnasium -----------------------------------------------------------------------------
@@ -506,7 +510,7 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
     def save_env(self, env_id: int) -> bytes:
         """All that C environment `env_id` is, for `restore_env` of any environments with these options."""
         with _core.Operation(self._guard, "save_env"):
-            return self._of_env("save", env_id)  # type: ignore[no-any-return]
+            return self._of_env("save_env", "save", env_id)  # type: ignore[no-any-return]
 
     def restore_env(self, env_id: int, data: bytes) -> None:
         """Makes C environment `env_id` what it was when `save_env` gave `data`."""
@@ -514,24 +518,25 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
             raise TypeError(f"a checkpoint is bytes, got {type(data).__name__}")
         with _core.Operation(self._guard, "restore_env"):
             if not self._began and self.batch_size is None:  # the other environments must be somewhere too
-                self._of_env("require_checkpoint", env_id, data)
+                self._of_env("restore_env", "require_checkpoint", env_id, data)
                 self._reset_all([None] * self.num_worlds)
-            self._of_env("restore", env_id, data)
+            self._of_env("restore_env", "restore", env_id, data)
 
     def render_env(self, env_id: int) -> NDArray[np.uint8]:
         """A picture of one C environment, [height, width, 3]."""
         with _core.Operation(self._guard, "render_env"):
-            return self._picture(env_id)
+            return self._picture("render_env", env_id)
 
-    def _picture(self, env_id: int) -> NDArray[np.uint8]:
-        height, width, pixels = self._of_env("render", env_id)
+    def _picture(self, operation: str, env_id: int) -> NDArray[np.uint8]:
+        height, width, pixels = self._of_env(operation, "render", env_id)
         return np.frombuffer(pixels, np.uint8).reshape(height, width, 3)
 
-    def _of_env(self, method: str, env_id: int, *rest: Any) -> Any:
+    def _of_env(self, operation: str, method: str, env_id: int, *rest: Any) -> Any:
+        """Calls a method of the stepper; `operation` is what the user called."""
         if self._info is None:
-            raise ShoalError(f"{method}_env is for environments in C; use call for those in Python")
+            raise ShoalError(f"{operation} is for environments in C; use call for those in Python")
         env = arguments.env_id(env_id, self.num_worlds)
-        self._catch_up(method)
+        self._catch_up(operation)
         return self._backend.of_env(method, env, *rest)
 
     def _look_at(self, env: int | None) -> Any:
@@ -547,7 +552,8 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         Arrays that were returned stay valid. From another thread than the one that steps: a call that is
         inside raises ClosedError, and close waits until it has.
         """
-        limit = 0.0 if terminate else _CLOSE_S if timeout is None else max(0.0, timeout)
+        seconds = arguments.timeout(timeout)
+        limit = 0.0 if terminate else _CLOSE_S if seconds is None else max(0.0, seconds)
         with _core.Closing(self._guard) as is_first:
             if not is_first:
                 return

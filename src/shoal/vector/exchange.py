@@ -200,6 +200,8 @@ class Actions:
 
     def take_some(self, actions: Any, env_ids: Sequence[int]) -> None:
         """Lays the actions of some environments down, in the order of `env_ids`."""
+        if not env_ids and isinstance(actions, (list, tuple)) and not actions:
+            return  # NumPy would make an array of floats of it
         array = self.shared
         if array is not None:
             given = np.asarray(actions)

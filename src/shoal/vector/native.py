@@ -289,9 +289,15 @@ class NativeBackend:
     def send(self, actions: Any, env_ids: Any) -> None:
         assert self._flow is not None
         ids = np.asarray(env_ids)
-        if ids.dtype.kind not in "iu" or ids.ndim != 1:
+        if ids.ndim != 1 or (ids.dtype.kind not in "iu" and ids.size):
             raise TypeError(f"env_ids must be a list of ints, got {ids.dtype} of shape {ids.shape}")
+        if not ids.size and isinstance(actions, (list, tuple)) and not actions:
+            actions = self._no_actions()  # NumPy would make an array of floats of it
         self._flow.send(actions, np.ascontiguousarray(ids, np.int64))
+
+    def _no_actions(self) -> Any:
+        parts = {field.name: np.empty((0, *field.shape), field.dtype) for field in self._info.actions}
+        return parts.get(None, parts)
 
     def recv(self, env_ids: Any = None) -> Any:
         assert self._flow is not None
