@@ -1,11 +1,12 @@
 """`shoal check` passes what keeps the contract, and finds and names each way of breaking it."""
 
 import re
+from pathlib import Path
 
 import pytest
 
 from shoal import check
-from shoal.check.subject import prepare_subject
+from shoal.check.subject import CheckFailed, prepare_subject
 from shoal.native.build import build
 from shoal.native.plugin import bundled
 from shoal.native.puffer import writable_globals
@@ -13,6 +14,7 @@ from shoal.native.template import new
 from tests.check.conftest import needs_compiler
 
 pytestmark = needs_compiler
+TEAM = Path(__file__).parent.parent / "native" / "plugins" / "team.c"
 
 # What is done -> (the code, the check that fails, what it says).
 BROKEN = {
@@ -115,6 +117,31 @@ def test_every_environment_is_compared_with_itself_alone_in_its_own_lane(find_pr
     assert "environment 31 behaves differently among 37 environments than alone" in find_problem(
         "alone", **lanes, STEP="if (env == 30) self[1].place = 0;"
     )
+
+
+@pytest.mark.parametrize(
+    ("code", "failing", "message"),
+    [
+        (
+            "if (row == 5 * AGENTS + 2) envs->rewards[row] = 1.0 / 0.0;",
+            "spaces",
+            "at step 1, reward, environment 5, agent 2 is not finite",
+        ),
+        (
+            "if (row == 5 * AGENTS) self[-1].step = 9;",
+            "alone",
+            "at step 2, observation, environment 4, agent 0, element [2]: 2.0 instead of 10.0",
+        ),
+    ],
+)
+def test_a_row_of_several_agents_is_named_by_environment_and_agent(code, failing, message, tmp_path):
+    line = "envs->truncated[row] = action == 2;"
+    text = TEAM.read_text()
+    assert line in text
+    (tmp_path / "team.c").write_text(text.replace(line, f"{line} {code}"))
+    with pytest.raises(CheckFailed) as failed:
+        check.CHECKS[failing](prepare_subject(str(tmp_path / "team.c"), {}, []))
+    assert message in str(failed.value)
 
 
 def test_writable_globals_are_a_warning_with_their_names(run_check):
