@@ -69,6 +69,18 @@ def test_a_custom_space_keeps_its_functions_across_the_swap(swap, swap_first, ba
     assert found["t"].tolist() == [4, 0] and found["t"].dtype == np.float64
 
 
+@pytest.mark.parametrize("swap_first", [False, True])
+@pytest.mark.parametrize("functions", [ours, gymnasium.vector.utils], ids=["ours", "swapped"])
+def test_a_custom_space_that_is_in_no_other_keeps_its_functions_across_the_swap(swap, swap_first, functions):
+    kind = type("Custom", (Celsius,), {})
+    if swap_first:
+        swap()
+    register(gymnasium.vector.utils, kind)
+    swap()
+    _, found = filled(functions, kind(), 2, [4])
+    assert found.tolist() == [4, 0] and found.dtype == np.float64
+
+
 def test_memory_with_a_custom_space_crosses_to_a_process_after_the_swap(swap):
     register(gymnasium.vector.utils, Thermometer)
     space = Dict(t=Thermometer(-300, 300, ()), n=Discrete(3))
