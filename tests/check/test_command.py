@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from shoal import check
+from shoal.cli import main
 from tests.check.conftest import needs_compiler
 
 
@@ -30,6 +31,11 @@ def test_options_reach_the_environment(capsys):
 def test_a_name_that_cannot_be_checked_is_status_2_and_says_what_can(named, said, capfd):
     assert check.run(named) == 2
     assert said in capfd.readouterr().err
+
+
+def test_the_command_passes_asan_on(capfd):
+    assert main(["check", "--asan", "CartPole-v1"]) == 2
+    assert "--asan needs the source file" in capfd.readouterr().err
 
 
 def test_the_command_runs_all_checks():
