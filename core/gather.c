@@ -1,6 +1,8 @@
 /* Rows into the ring and out of it: see gather.h. */
 // SPDX-License-Identifier: MIT
 #include "gather.h"
+#include "listed.h"
+#include "rows.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -9,39 +11,7 @@
 #include <emmintrin.h>
 #endif
 
-enum { AHEAD = 64, TOGETHER = 64, MISSES = 4096 }; /* rows gathered, and pushed, at once */
-
-/* Calls `copy(size)` with a size that the compiler knows where it is one that records are made of. */
-#define BY_SIZE(bytes, copy)                                                                                 \
-    switch (bytes) {                                                                                         \
-    case 1:                                                                                                  \
-        copy(1);                                                                                             \
-        break;                                                                                               \
-    case 4:                                                                                                  \
-        copy(4);                                                                                             \
-        break;                                                                                               \
-    case 8:                                                                                                  \
-        copy(8);                                                                                             \
-        break;                                                                                               \
-    case 16:                                                                                                 \
-        copy(16);                                                                                            \
-        break;                                                                                               \
-    case 32:                                                                                                 \
-        copy(32);                                                                                            \
-        break;                                                                                               \
-    default:                                                                                                 \
-        copy(bytes);                                                                                         \
-    }
-
-/* How many rows are copied at once. Long ones singly: the longer it takes, the likelier one is overtaken. */
-static uint64_t block_of(const shoal_ring *ring) { return ring->stride < 1024 ? AHEAD : 1; }
-
-static inline uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
-
-/* How many rows are on their way from memory at once: as many as leave room in the nearest cache. */
-static uint64_t reach_of(const shoal_ring *ring) {
-    return block_of(ring) == 1 ? 1 : least(256, 16384 / ring->stride);
-}
+enum { TOGETHER = 64 }; /* rows pushed at once */
 
 /* Long fields go past the cache, where nobody wants them soon: a store that does not first read the line. */
 enum { STREAMED = 4096 };
@@ -84,7 +54,7 @@ static void scatter(shoal_columns columns, char *records, uint64_t stride, uint6
 #define SCATTER(size)                                                                                        \
     _Pragma("GCC unroll 4") for (uint64_t i = 0; i < count; i++, to += stride, from += (size))               \
         shoal_racy_copy(to, from, (size))
-        BY_SIZE(bytes, SCATTER)
+        SHOAL_BY_SIZE(bytes, SCATTER)
     }
 }
 
@@ -105,11 +75,11 @@ int shoal_ring_wait_for_room(uint64_t *since) {
 uint64_t shoal_ring_push(shoal_ring *ring, shoal_columns columns, const void *const *in, uint64_t count,
                          uint64_t *ids) {
     /* No slot twice, and never all of them: a writer that is stopped must leave some to the others. */
-    const uint64_t block = block_of(ring) == 1 ? 1 : TOGETHER;
-    const uint64_t most = least(ring->capacity < 4 ? 1 : ring->capacity / 2, block);
+    const uint64_t block = shoal_rows_block(ring) == 1 ? 1 : TOGETHER;
+    const uint64_t most = shoal_least(ring->capacity < 4 ? 1 : ring->capacity / 2, block);
     uint64_t done = 0, lost = 0;
     while (done < count && lost < ring->capacity) { /* until not one of a whole lap was to be had */
-        const uint64_t before = done, taken = least(count - done, most);
+        const uint64_t before = done, taken = shoal_least(count - done, most);
         const uint64_t ticket = shoal_ring_take(ring, taken), end = ticket + taken;
         for (uint64_t at = ticket, now; at < end; at += now != 0 ? now : ring->others) {
             const shoal_turn turn = shoal_ring_turn(ring, at);
@@ -127,11 +97,23 @@ uint64_t shoal_ring_push(shoal_ring *ring, shoal_columns columns, const void *co
     return done;
 }
 
+void shoal_ring_restore(shoal_ring *ring, shoal_columns columns, const void *const *in, const uint64_t *ids,
+                        uint64_t count, uint64_t tail, uint64_t total) {
+    for (uint64_t i = 0; i < count; i++) {
+        const shoal_turn turn = shoal_ring_turn(ring, ids[i]);
+        scatter(columns, ring->rows + turn.slot * ring->stride, ring->stride, 1, in, i);
+        shoal_ring_commit(ring, turn, 1);
+    }
+    atomic_store(ring->tail, tail);
+    ring->clear = 0;
+    shoal_ring_count(ring, total);
+}
+
 /* Copies the rows in `slots` to the columns' arrays, from place `first` on; `words[i]` is the word a row was
- * found with, or 0 if what was copied is not to be used. At most AHEAD. */
+ * found with, or 0 if what was copied is not to be used. At most SHOAL_ROWS_AHEAD. */
 static void copy_rows(const shoal_ring *ring, shoal_columns columns, const uint64_t *slots, uint64_t first,
                       uint64_t count, void *const *out, uint64_t *words) {
-    shoal_word64 *records[AHEAD];
+    shoal_word64 *records[SHOAL_ROWS_AHEAD];
     for (uint64_t i = 0; i < count; i++) {
         records[i] = shoal_ring_at(ring, slots[i]);
         words[i] = shoal_ring_look_at(records[i]);
@@ -142,32 +124,25 @@ static void copy_rows(const shoal_ring *ring, shoal_columns columns, const uint6
 #define GATHER(size)                                                                                         \
     _Pragma("GCC unroll 4") for (uint64_t i = 0; i < count; i++)                                             \
         shoal_racy_copy(to + i * (size), (const char *)records[i] + offset, (size))
-        BY_SIZE(bytes, GATHER)
+        SHOAL_BY_SIZE(bytes, GATHER)
     }
     shoal_ring_copied();
     for (uint64_t i = 0; i < count; i++)
         words[i] = shoal_ring_is_still(records[i], words[i]) ? words[i] : 0;
 }
 
-static inline void prefetch_row(const char *row, uint64_t stride) {
-    const uint64_t bytes = stride < 512 ? stride : 512; /* then the hardware goes on */
-    __builtin_prefetch(row);
-    for (uint64_t at = 64; at < bytes; at += 64)
-        __builtin_prefetch(row + at);
-}
-
 static void prefetch(const shoal_ring *ring, const uint64_t *slots, uint64_t count) {
     for (uint64_t i = 0; i < count; i++)
-        prefetch_row(ring->rows + slots[i] * ring->stride, ring->stride);
+        shoal_rows_prefetch(ring->rows + slots[i] * ring->stride, ring->stride);
 }
 
 uint64_t shoal_ring_fetch(const shoal_ring *ring, shoal_columns columns, const uint64_t *ids, uint64_t count,
                           void *const *out, uint8_t *found) {
-    const uint64_t block = block_of(ring);
+    const uint64_t block = shoal_rows_block(ring);
     uint64_t number = 0;
     for (uint64_t done = 0; done < count; done += block) {
-        uint64_t slots[AHEAD], words[AHEAD];
-        const uint64_t now = least(count - done, block);
+        uint64_t slots[SHOAL_ROWS_AHEAD], words[SHOAL_ROWS_AHEAD];
+        const uint64_t now = shoal_least(count - done, block);
         for (uint64_t i = 0; i < now; i++)
             slots[i] = ids[done + i] % ring->capacity;
         prefetch(ring, slots, now);
@@ -185,13 +160,13 @@ uint64_t shoal_ring_fetch(const shoal_ring *ring, shoal_columns columns, const u
  * one number. */
 static void draw(const shoal_ring *ring, shoal_rng *rng, uint64_t range, uint64_t *out, uint64_t count) {
     const char *rows = ring->rows;
-    const uint64_t stride = ring->stride, reach = reach_of(ring);
+    const uint64_t stride = ring->stride, reach = shoal_rows_reach(ring);
     shoal_rng own = *rng; /* of which nothing can be stored here by another name */
     uint64_t i = 0;
 #define DRAWN(slot, part, threshold)                                                                         \
     out[i] = (slot);                                                                                         \
     if (i < reach)                                                                                           \
-        prefetch_row(rows + out[i] * stride, stride);                                                        \
+        shoal_rows_prefetch(rows + out[i] * stride, stride);                                                 \
     i += (part) >= (threshold)
     if (range <= UINT32_MAX) {
         const uint32_t short_range = (uint32_t)range, threshold = -short_range % short_range;
@@ -213,27 +188,25 @@ static void draw(const shoal_ring *ring, shoal_rng *rng, uint64_t range, uint64_
     *rng = own;
 }
 
-#define MISSING UINT64_MAX
-
-/* Copies the rows in slots[begin .. end - 1] and notes their ids; MISSING in place of a slot whose row is
- * being written, or was left by a writer that died. Returns how many those are. */
+/* Copies the rows in slots[begin .. end - 1] and notes their ids; SHOAL_ROWS_MISSING in place of a slot whose
+ * row is being written, or was left by a writer that died. Returns how many those are. */
 static uint64_t gather(const shoal_ring *ring, shoal_columns columns, uint64_t begin, uint64_t end,
                        uint64_t *slots, void *const *out, uint64_t *ids) {
-    const uint64_t block = block_of(ring);
-    const uint64_t reach = reach_of(ring);
+    const uint64_t block = shoal_rows_block(ring);
+    const uint64_t reach = shoal_rows_reach(ring);
     uint64_t missing = 0;
     if (begin != 0) /* the first were sent for when they were drawn */
-        prefetch(ring, slots + begin, least(reach, end - begin));
+        prefetch(ring, slots + begin, shoal_least(reach, end - begin));
     for (uint64_t at = begin, now; at < end; at += now) {
-        uint64_t words[AHEAD];
-        now = least(block, end - at);
+        uint64_t words[SHOAL_ROWS_AHEAD];
+        now = shoal_least(block, end - at);
         if (end - at > reach) /* these are on their way while those are copied */
-            prefetch(ring, slots + at + reach, least(now, end - at - reach));
+            prefetch(ring, slots + at + reach, shoal_least(now, end - at - reach));
         copy_rows(ring, columns, slots + at, at, now, out, words);
         for (uint64_t i = at; i < at + now; i++) {
             const uint64_t word = words[i - at];
             ids[i] = shoal_ring_id(ring, slots[i], word);
-            slots[i] = word == 0 ? MISSING : slots[i];
+            slots[i] = word == 0 ? SHOAL_ROWS_MISSING : slots[i];
             missing += word == 0;
         }
     }
@@ -276,75 +249,39 @@ uint64_t shoal_ring_draw(const shoal_ring *ring, const shoal_tree *tree, shoal_r
     if (tree == NULL) {
         draw(ring, rng, used, slots, count);
     } else {
-        const uint64_t reach = reach_of(ring);
+        const uint64_t reach = shoal_rows_reach(ring);
         for (uint64_t at = 0, end; at < count; at = end) {
-            end = least(count, at + SHOAL_TREE_AHEAD);
+            end = shoal_least(count, at + SHOAL_TREE_AHEAD);
             shoal_tree_draw(tree, rng, count, at, end, slots + at, weights + at);
             if (at < reach) /* on their way while the next are drawn */
-                prefetch(ring, slots + at, least(reach, end) - at);
+                prefetch(ring, slots + at, shoal_least(reach, end) - at);
         }
     }
     return count;
 }
 
-/* The slots that can be drawn and read now, with the sums of their weights: for when most cannot be read. */
-typedef struct listed {
-    uint64_t *slots, count;
-    double *sums;
-} listed;
-
-static void list_again(listed *list, const shoal_ring *ring, const shoal_tree *tree) {
-    const uint64_t used = shoal_ring_length(ring);
-    double sum = 0;
-    free(list->slots);
-    free(list->sums);
-    *list = (listed){malloc(used * sizeof *list->slots), 0, malloc(used * sizeof *list->sums)};
-    for (uint64_t slot = 0; slot < used && list->slots != NULL && list->sums != NULL; slot++) {
-        const float weight = tree == NULL ? 1 : shoal_tree_get(tree, slot);
-        if (!(weight > 0) || shoal_ring_look(ring, slot) == 0)
-            continue;
-        list->slots[list->count] = slot;
-        list->sums[list->count++] = sum += weight;
-    }
-}
-
-static uint64_t draw_listed(const listed *list, shoal_rng *rng) {
-    const double at = shoal_random(rng) * list->sums[list->count - 1];
-    uint64_t low = 0, high = list->count - 1; /* the first whose sum is beyond `at` */
-    while (low < high) {
-        const uint64_t middle = low + (high - low) / 2;
-        if (list->sums[middle] > at)
-            high = middle;
-        else
-            low = middle + 1;
-    }
-    return list->slots[low];
-}
-
 int shoal_ring_redraw(const shoal_ring *ring, const shoal_tree *tree, shoal_rng *rng, shoal_columns columns,
                       uint64_t count, uint64_t *slots, void *const *out, uint64_t *ids, float *weights) {
-    listed list = {NULL, 0, NULL};
+    shoal_listed list = {NULL, NULL, 0};
     uint64_t misses = 0;
     int found = 1;
     for (uint64_t place = 0; place < count; place++)
-        while (found && slots[place] == MISSING) {
-            if (++misses % MISSES == 0) {
-                list_again(&list, ring, tree);
-                found = list.count != 0 || list.slots == NULL || list.sums == NULL;
+        while (found && slots[place] == SHOAL_ROWS_MISSING) {
+            if (++misses % SHOAL_LISTED_MISSES == 0) {
+                found = shoal_listed_renew(&list, ring, tree, NULL, NULL);
             }
             if (list.count == 0) {
                 found = found && shoal_ring_draw(ring, tree, rng, 1, &slots[place],
                                                  tree == NULL ? NULL : &weights[place]) != 0;
             } else {
-                slots[place] = draw_listed(&list, rng);
+                slots[place] = shoal_listed_draw(&list, rng);
                 if (tree != NULL)
                     weights[place] = shoal_tree_get(tree, slots[place]);
             }
             if (found)
                 (void)gather(ring, columns, place, place + 1, slots, out, ids);
         }
-    free(list.slots);
-    free(list.sums);
+    shoal_listed_free(&list);
     return found;
 }
 
@@ -378,7 +315,7 @@ uint64_t shoal_ring_weigh(const shoal_ring *ring, shoal_tree *tree, uint64_t see
 void shoal_ring_ids(const shoal_ring *ring, const uint64_t *slots, uint64_t count, uint64_t *ids) {
     for (uint64_t i = 0; i < count; i++) {
         const uint64_t word = shoal_ring_look(ring, slots[i] % ring->capacity);
-        ids[i] = word == 0 ? MISSING : shoal_ring_id(ring, slots[i] % ring->capacity, word);
+        ids[i] = word == 0 ? SHOAL_ROWS_MISSING : shoal_ring_id(ring, slots[i] % ring->capacity, word);
     }
 }
 
@@ -396,7 +333,7 @@ static uint64_t latest_of_all(const shoal_ring *ring, uint64_t count, uint64_t *
         if (word != 0)
             all[found++] = shoal_ring_id(ring, slot, word);
     }
-    const uint64_t done = least(found, count);
+    const uint64_t done = shoal_least(found, count);
     if (done != 0) {
         qsort(all, found, sizeof *all, by_age);
         memcpy(ids, all + found - done, done * sizeof *ids);
@@ -414,7 +351,7 @@ uint64_t shoal_ring_latest(const shoal_ring *ring, uint64_t count, uint64_t *ids
         if (word != 0 && shoal_ring_id(ring, slot, word) == ticket)
             ids[done++] = ticket;
     }
-    if (done < count && done < least(tail, ring->capacity)) {
+    if (done < count && done < shoal_least(tail, ring->capacity)) {
         const uint64_t more = latest_of_all(ring, count, ids);
         if (more != 0)
             return more;

@@ -28,6 +28,10 @@ typedef struct shoal_columns {
  * room and push the rest. */
 uint64_t shoal_ring_push(shoal_ring *ring, shoal_columns columns, const void *const *in, uint64_t count,
                          uint64_t *ids);
+/* Puts `count` rows where they were, by their ids, into a ring that nobody else has and that is empty; then
+ * the next ticket is `tail`, and `total` rows are counted as pushed. The ids grow, and are below `tail`. */
+void shoal_ring_restore(shoal_ring *ring, shoal_columns columns, const void *const *in, const uint64_t *ids,
+                        uint64_t count, uint64_t tail, uint64_t total);
 /* Sleeps a moment, after which a slot may be free. `since`: when this writer first waited, or 0. Returns 0
  * when that was two seconds ago. */
 int shoal_ring_wait_for_room(uint64_t *since);

@@ -86,6 +86,13 @@ void shoal_tree_fill(shoal_tree *tree, uint64_t begin, uint64_t end, float weigh
     }
 }
 
+void shoal_tree_load(shoal_tree *tree, const float *weights) {
+    memcpy(tree->level[0], weights, tree->leaves * sizeof *weights);
+    for (uint32_t h = 1; h < tree->levels; h++)
+        for (uint64_t node = 0; node * FANOUT < tree->size[h - 1]; node++)
+            tree->level[h][node] = sum_line(tree->level[h - 1] + node * FANOUT);
+}
+
 /* Rounding has left it behind all: the last child that weighs something. */
 static uint64_t last_of(const float *line, double *at) {
     uint64_t child = FANOUT - 1;

@@ -34,6 +34,8 @@ float shoal_tree_get(const shoal_tree *tree, uint64_t leaf);
 void shoal_tree_set(shoal_tree *tree, const uint64_t *leaves, const float *weights, uint64_t count);
 /* Sets leaves begin .. end to one weight. */
 void shoal_tree_fill(shoal_tree *tree, uint64_t begin, uint64_t end, float weight);
+/* Sets all leaves. */
+void shoal_tree_load(shoal_tree *tree, const float *weights);
 /* Draws one leaf from each of the equal parts begin .. end - 1, at most SHOAL_TREE_AHEAD of them, out of
  * `parts` that make up the total, which must be positive; their weights too. */
 void shoal_tree_draw(const shoal_tree *tree, shoal_rng *rng, uint64_t parts, uint64_t begin, uint64_t end,

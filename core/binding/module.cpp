@@ -9,6 +9,7 @@
 #include "guard.hpp"
 #include "host.hpp"
 #include "info_reader.hpp"
+#include "plan.hpp"
 #include "platform.h"
 #include "plugin.hpp"
 #include "python.hpp"
@@ -322,8 +323,6 @@ NB_MODULE(_core, m) {
         .def("renew", &Ring::renew, "lock_fd"_a)
         .def("push", &Ring::push, "given"_a.none())
         .def("extend", &Ring::extend, "given"_a.none())
-        .def("sample_into", &Ring::sample_into, "rng"_a, "count"_a, "out"_a, "ids"_a.none())
-        .def("sample", &Ring::sample, "rng"_a, "count"_a, "out"_a, "ids"_a)
         .def("fetch", &Ring::fetch, "ids"_a, "out"_a, "found"_a)
         .def("latest", &Ring::latest, "count"_a, "ids"_a)
         .def("ids_in", &Ring::ids_in, "slots"_a)
@@ -331,22 +330,41 @@ NB_MODULE(_core, m) {
         .def("mend", &Ring::mend, "mapping"_a)
         .def("sync", &Ring::sync, "mapping"_a)
         .def("copy_to", &Ring::copy_to, "other"_a)
+        .def("restore", &Ring::restore, "rows"_a, "ids"_a, "tail"_a, "total"_a)
+        .def_prop_ro("tail", &Ring::tail)
         .def_prop_ro("length", &Ring::length)
         .def_prop_ro("readable", &Ring::readable)
         .def_prop_ro("total", &Ring::total);
 
+    nb::class_<Links>(m, "Links")
+        .def(nb::init<nb::object, nb::object, nb::list, uint64_t>(), "ring"_a, "next"_a, "columns"_a,
+             "apart"_a)
+        .def("set", &Links::set, "last"_a, "ids"_a);
     nb::class_<Steps>(m, "Steps")
-        .def(nb::init<nb::object, nb::object, nb::object, nb::object, nb::list, bool>(), "ring"_a, "next"_a,
-             "last"_a, "over"_a, "columns"_a, "resets_next"_a)
+        .def(nb::init<nb::object, nb::object, nb::object, nb::list, bool>(), "links"_a, "last"_a, "over"_a,
+             "columns"_a, "resets_next"_a)
         .def("add", &Steps::add, "action"_a.none(), "obs"_a.none(), "reward"_a.none(), "terminated"_a.none(),
              "truncated"_a.none());
     nb::class_<Weights>(m, "Weights")
         .def(nb::init<nb::object>(), "ring"_a)
         .def("weigh_new", &Weights::weigh_new)
         .def("update", &Weights::update, "ids"_a, "priorities"_a, "alpha"_a)
-        .def_static("unbias", &Weights::unbias, "weights"_a, "beta"_a)
-        .def("sample", &Weights::sample, "rng"_a, "count"_a, "out"_a, "ids"_a, "weights"_a)
+        .def("state", &Weights::state)
+        .def("restore", &Weights::restore, "weights"_a, "seen"_a, "highest"_a)
         .def_prop_ro("total", &Weights::total);
+    nb::class_<Leases>(m, "Leases")
+        .def(nb::init<size_t>(), "most"_a)
+        .def("clear", &Leases::clear)
+        .def_prop_ro("count", &Leases::count);
+    nb::class_<Plan>(m, "Plan")
+        .def(nb::init<nb::object, nb::object, nb::object, nb::object, nb::object, nb::list, uint64_t,
+                      uint64_t>(),
+             "ring"_a, "links"_a.none(), "weights"_a.none(), "leases"_a, "kind"_a, "fields"_a, "stack"_a,
+             "length"_a)
+        .def("lease", &Plan::lease, "rng"_a, "count"_a, "steps"_a = 1, "gamma"_a = 1.0,
+             "across_episodes"_a = false, "beta"_a = 0.0)
+        .def("fill", &Plan::fill, "rng"_a, "count"_a, "out"_a.none(), "ids"_a.none(), "weights"_a.none(),
+             "steps"_a = 1, "gamma"_a = 1.0, "across_episodes"_a = false, "beta"_a = 0.0);
 
     m.def("wakeup_create", [] {
         int sleep_fd, ring_fd;

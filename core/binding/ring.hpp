@@ -6,6 +6,7 @@
 #include "durable.h"
 #include "gather.h"
 #include "given.hpp"
+#include "links.h"
 #include "pool.h"
 #include "python.hpp"
 #include "ring.h"
@@ -136,33 +137,22 @@ class Ring {
         return nb::borrow(reinterpret_cast<PyObject *>(&PyRange_Type))(ids_[0], ids_[count - 1] + 1);
     }
 
-    /* Draws as many rows as the arrays of the dict `out` and `ids` have, into them, which must fit exactly
-     * and be writable; how many were drawn, or None if they do not fit. */
-    nb::object sample_into(nb::object rng, uint64_t count, nb::handle out, nb::object ids) {
-        require_open();
-        Given taken(fields_, array_type_, out);
-        for (size_t c = 0; c < columns_.size(); c++) {
-            uint64_t rows = 0;
-            void *data = taken.next(fields_[c]) ? taken.array(fields_[c], &rows, true) : nullptr;
-            if (data == nullptr || rows != count)
-                return nb::none();
+    /* Rows [n, ...] by field, which fit, put back under their ids into a ring that is new. */
+    void restore(nb::handle rows, nb::object ids, uint64_t tail, uint64_t total) {
+        require_writer();
+        Given taken(fields_, array_type_, rows);
+        Buffer numbers;
+        numbers.take(ids);
+        const uint64_t count = static_cast<uint64_t>(numbers->len) / 8;
+        for (const Field &field : fields_) {
+            uint64_t found = 0;
+            void *data = taken.next(field) ? taken.array(field, &found) : nullptr;
+            if (data == nullptr || found != count)
+                throw nb::value_error("rows that do not fit the fields");
             taken.add(data);
         }
-        uint64_t *drawn = words_of(ids, count);
-        if (drawn == nullptr)
-            return nb::none();
-        auto *generator = static_cast<shoal_rng *>(memory_of(rng, sizeof(shoal_rng)));
-        return nb::cast(draw(nullptr, generator, count, {columns_.data(), columns_.size()}, taken.pointers(),
-                             drawn, nullptr));
-    }
-
-    /* `out`: an array per column, or None for a column that is not wanted. */
-    uint64_t sample(nb::object rng, uint64_t count, nb::tuple out, nb::object ids) {
-        require_open();
-        const Wanted wanted(*this, out, count);
-        auto *generator = static_cast<shoal_rng *>(memory_of(rng, sizeof(shoal_rng)));
-        auto *drawn = static_cast<uint64_t *>(memory_of(ids, count * 8));
-        return draw(nullptr, generator, count, wanted.columns(), wanted.to.data(), drawn, nullptr);
+        shoal_ring_restore(&ring_, {columns_.data(), columns_.size()}, taken.pointers(),
+                           static_cast<const uint64_t *>(numbers->buf), count, tail, total);
     }
 
     uint64_t fetch(nb::object ids, nb::tuple out, nb::object found) {
@@ -192,6 +182,10 @@ class Ring {
     uint64_t length() const {
         require_open();
         return shoal_ring_length(&ring_);
+    }
+    uint64_t tail() const {
+        require_open();
+        return ring_.tail->load();
     }
     uint64_t readable() const {
         require_open();
@@ -240,12 +234,39 @@ class Ring {
         return count;
     }
 
-    /* Worth the GIL's release and threads. */
-    static bool is_long(shoal_columns columns, uint64_t count) {
+    /* The same of rows that lead to each other. */
+    uint64_t walk(shoal_walk *walk, const shoal_tree *tree, shoal_rng *rng) {
+        const bool is_together =
+            bytes_of(walk->obs) * walk->count * 2 * walk->stack +
+                bytes_of(walk->rest) * walk->count * std::max<uint64_t>(walk->length, 1) >=
+            LONG_BYTES;
+        bool is_drawn;
+        shoal_walk_begin(walk);
+        while ((is_drawn = shoal_walk_draw(walk, tree, rng) != 0)) {
+            uint64_t missing;
+            if (is_together) {
+                Unlocked unlocked;
+                const Hands hands(*this);
+                missing = shoal_walk_gather(walk, hands.given);
+            } else {
+                missing = shoal_walk_gather(walk, {});
+            }
+            if (missing == 0)
+                break;
+        }
+        shoal_walk_end(walk);
+        return is_drawn ? walk->count : 0;
+    }
+
+    static uint64_t bytes_of(shoal_columns columns) {
         uint64_t bytes = 0;
         for (uint64_t c = 0; c < columns.count; c++)
             bytes += columns.items[c].bytes;
-        return bytes * count >= LONG_BYTES;
+        return bytes;
+    }
+    /* Worth the GIL's release and threads. */
+    static bool is_long(shoal_columns columns, uint64_t count) {
+        return bytes_of(columns) * count >= LONG_BYTES;
     }
     /* The ring's threads, for as long as nobody else has them. */
     class Hands {
@@ -280,6 +301,7 @@ class Ring {
         return &ring_;
     }
     const std::vector<Field> &fields() const { return fields_; }
+    const std::vector<shoal_column> &columns() const { return columns_; }
     nb::handle array_type() const { return array_type_; }
     /* Rows from addresses, one per field. */
     void push_rows(const void *const *in, uint64_t count, std::vector<uint64_t> &ids) {
@@ -310,15 +332,6 @@ class Ring {
     };
 
   private:
-    /* The memory of an array of exactly `count` words; NULL if it is none. */
-    uint64_t *words_of(nb::handle array, uint64_t count) const {
-        const ArrayHead *head = ArrayHead::of(array, array_type_);
-        const bool fits = head != nullptr && head->dtype == word_type_.ptr() && head->plain() &&
-                          (head->flags & ArrayHead::WRITEABLE) != 0 && head->ndim == 1 &&
-                          static_cast<uint64_t>(head->shape[0]) == count;
-        return fits ? reinterpret_cast<uint64_t *>(head->data) : nullptr;
-    }
-
     static bool as_number(const Field &field, PyObject *value, char *out) {
         if (!field.shape.empty())
             return false;
@@ -420,7 +433,6 @@ class Ring {
         }
     }
     nb::object array_type_ = nb::module_::import_("numpy").attr("ndarray");
-    nb::object word_type_ = nb::module_::import_("numpy").attr("dtype")("uint64");
     std::vector<nb::object> kept_;
     std::vector<Field> fields_;
     std::vector<shoal_column> columns_;

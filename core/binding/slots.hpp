@@ -2,15 +2,14 @@
  *
  *   take: a slot that nobody holds -> results are written into it -> the user gets its arrays
  *
- * A slot is free when its arrays have as many references as they had when it was made: views and tensors keep
- * their array alive, and an array's base is the mapping, so nothing else can. A step therefore allocates
- * nothing but the result tuple. What was lent is the user's to change: nothing is read from a slot after its
- * arrays were returned. */
+ * A slot is free when nobody holds its arrays (lease.hpp). A step therefore allocates nothing but the result
+ * tuple. Nothing is read from a slot after its arrays were returned. */
 // SPDX-License-Identifier: MIT
 #ifndef SHOAL_SLOTS_HPP
 #define SHOAL_SLOTS_HPP
 
 #include "engine.h"
+#include "lease.hpp"
 #include "python.hpp"
 
 #include <nanobind/nanobind.h>
@@ -23,13 +22,10 @@
 namespace nb = nanobind;
 
 /* Where results go: references held for as long as the slot lives, and the addresses behind them. */
-struct Slot {
-    std::vector<nb::object> arrays; /* observations, rewards, terminated, truncated, final observations */
+struct Slot : Lease { /* arrays: observations, rewards, terminated, truncated, final observations */
     std::vector<void *> addresses;
-    std::vector<std::pair<PyObject *, Py_ssize_t>> counts; /* references to each while nobody holds results */
-    nb::object rows;                                       /* the Python object over the same memory */
+    nb::object rows; /* the Python object over the same memory */
     size_t fields;
-    bool is_out = false; /* results are on their way into it */
 
     Slot(nb::handle list, size_t num_fields) : fields(num_fields) {
         for (nb::handle array : list) {
@@ -38,17 +34,6 @@ struct Slot {
         }
         if (arrays.size() != fields + 3 && arrays.size() != 2 * fields + 3)
             throw nb::value_error("a slot has one array per field, rewards, terminated, truncated");
-    }
-
-    void count_references() {
-        for (const nb::object &array : arrays)
-            counts.emplace_back(array.ptr(), Py_REFCNT(array.ptr()));
-    }
-    bool is_free() const {
-        for (const auto &[array, count] : counts)
-            if (Py_REFCNT(array) != count)
-                return false;
-        return !is_out;
     }
 
     shoal_targets targets() const {

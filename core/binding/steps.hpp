@@ -4,6 +4,7 @@
 #define SHOAL_STEPS_HPP
 
 #include "given.hpp"
+#include "links.hpp"
 #include "python.hpp"
 #include "ring.hpp"
 
@@ -21,14 +22,12 @@ class Steps {
   public:
     enum Column { OBS, ACTION, REWARD, TERMINATED, TRUNCATED, FIRST, PREVIOUS, COLUMNS };
 
-    /* `next`: links forward, of the ring. `last`: of each environment its newest row's id + 1; `over`:
+    /* `links`: of the ring. `last`: of each environment its newest row's id + 1; `over`:
      * whether its episode is: the buffer's own arrays. `columns`: which of the ring's fields are those above.
      * `resets_next`: NEXT_STEP; else a step after an end is not plain. */
-    Steps(nb::object ring, nb::object next, nb::object last, nb::object over, nb::list columns,
-          bool resets_next)
-        : kept_{ring, next, last, over}, ring_(nb::cast<Ring &>(ring)),
-          next_(static_cast<uint64_t *>(memory_of(next, ring_.ring()->capacity * 8))), count_(nb::len(last)),
-          last_(static_cast<uint64_t *>(memory_of(last, count_ * 8))),
+    Steps(nb::object links, nb::object last, nb::object over, nb::list columns, bool resets_next)
+        : kept_{links, last, over}, links_(nb::cast<Links &>(links)), ring_(links_.ring()),
+          count_(nb::len(last)), last_(static_cast<uint64_t *>(memory_of(last, count_ * 8))),
           over_(static_cast<uint8_t *>(memory_of(over, count_))), resets_next_(resets_next), ids_(count_),
           rewards_(count_), in_(ring_.fields().size()) {
         if (nb::len(columns) != COLUMNS || in_.size() != COLUMNS)
@@ -61,34 +60,13 @@ class Steps {
         if (begun == 0 || any != 0)
             return false;
         ring_.push_rows(in_.data(), count, ids_);
-        link(count, last_, ids_.data(), next_);
+        shoal_links_set(links_.links(), last_, ids_.data(), count);
         for (size_t i = 0; i < count; i++)
             over[i] = ended[i] | cut[i];
         return true;
     }
 
   private:
-    /* The rows before the new ones, `last` - 1, lead to them. */
-    void link(size_t count, uint64_t *last, const uint64_t *ids, uint64_t *next) const {
-        const uint64_t capacity = ring_.ring()->capacity, first = ids[0], before = last[0];
-        const uint64_t slot = (before - 1) % capacity;
-        uint64_t other = before == 0 || slot + count > capacity || ids[count - 1] - first != count - 1;
-        for (size_t i = 0; i < count; i++)
-            other |= last[i] ^ (before + i);
-        if (other == 0) { /* consecutive rows after consecutive rows */
-            for (size_t i = 0; i < count; i++)
-                next[slot + i] = first + i + 1;
-            for (size_t i = 0; i < count; i++)
-                last[i] = first + i + 1;
-            return;
-        }
-        for (size_t i = 0; i < count; i++) {
-            if (last[i] != 0)
-                next[(last[i] - 1) % capacity] = ids[i] + 1;
-            last[i] = ids[i] + 1;
-        }
-    }
-
     /* The memory of an array [environments, ...] of a field's own type. */
     const void *rows_of(const Field &field, nb::handle given) const {
         const ArrayHead *head = ArrayHead::of(given, ring_.array_type());
@@ -119,8 +97,8 @@ class Steps {
 
     std::vector<nb::object> kept_;
     nb::object double_ = nb::module_::import_("numpy").attr("dtype")("float64");
+    Links &links_;
     Ring &ring_;
-    uint64_t *next_;
     size_t count_;
     uint64_t *last_;
     uint8_t *over_;

@@ -61,25 +61,34 @@ class Weights {
 
     /* Weights of rows that were drawn become those that undo the bias: (1 / weight) ** beta, the highest 1.
      */
-    static void unbias(nb::object weights, double beta) {
-        Buffer drawn;
-        drawn.take(weights);
-        auto *items = static_cast<float *>(drawn->buf);
-        const uint64_t count = static_cast<uint64_t>(drawn->len) / sizeof(float);
+    static void unbias(float *weights, uint64_t count, double beta) {
         const auto power = static_cast<float>(-beta);
         float highest = 0;
         for (uint64_t i = 0; i < count; i++)
-            highest = std::max(highest, items[i] = std::pow(items[i], power));
+            highest = std::max(highest, weights[i] = std::pow(weights[i], power));
         for (uint64_t i = 0; i < count; i++)
-            items[i] /= highest;
+            weights[i] /= highest;
     }
+    const shoal_tree *tree() const { return &tree_; }
 
-    uint64_t sample(nb::object rng, uint64_t count, nb::tuple out, nb::object ids, nb::object weights) {
-        const Ring::Wanted wanted(ring_, out, count);
-        auto *generator = static_cast<shoal_rng *>(memory_of(rng, sizeof(shoal_rng)));
-        auto *drawn = static_cast<uint64_t *>(memory_of(ids, count * 8));
-        auto *drawn_weights = static_cast<float *>(memory_of(weights, count * sizeof(float)));
-        return ring_.draw(&tree_, generator, count, wanted.columns(), wanted.to.data(), drawn, drawn_weights);
+    /* (the weight of every slot, as bytes; up to which ticket rows have one; the highest there was) */
+    nb::tuple state() const {
+        const nb::bytes weights(reinterpret_cast<const char *>(tree_.level[0]), tree_.leaves * sizeof(float));
+        return nb::make_tuple(weights, seen_, highest_);
+    }
+    /* Goes on from such a state. */
+    void restore(nb::object weights, uint64_t seen, float highest) {
+        const auto *given = static_cast<const float *>(memory_of(weights, tree_.leaves * sizeof(float)));
+        bool fits =
+            highest >= static_cast<float>(LEAST) * 0.9999F && highest <= static_cast<float>(MOST) * 1.0001F;
+        for (uint64_t i = 0; i < tree_.leaves; i++)
+            fits = fits && (given[i] == 0 || (given[i] >= static_cast<float>(LEAST) * 0.9999F &&
+                                              given[i] <= static_cast<float>(MOST) * 1.0001F));
+        if (!fits)
+            throw nb::value_error("weights out of range");
+        shoal_tree_load(&tree_, given);
+        seen_ = std::min(seen, ring_.ring()->tail->load()); /* the last rows may not have been committed */
+        highest_ = highest;
     }
     float total() const { return shoal_tree_total(&tree_); }
 

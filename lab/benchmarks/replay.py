@@ -2,8 +2,9 @@
 
 python lab/benchmarks/replay.py [--bursts 15] [--images] [--smoke]      what is not installed is left out
 
-Rows are (obs, action, reward, next_obs, done); sizes as said. Single-process, since most peers are; each
-library lives in a Python of its own.
+Rows are (obs, action, reward, next_obs, done); sizes as said. "shoal" is the call as one writes it, whose
+batch is held until the next is there; "shoal, out=" fills one batch again. Single-process, since most peers
+are; each library lives in a Python of its own.
 """
 
 from __future__ import annotations
@@ -84,6 +85,8 @@ class Run:
             rivals: dict[str, Burst] = {}
             for name in who:
                 self.add(rivals, name, RIVALS[name], operation, *rows)
+            if operation == "sample":
+                self.add(rivals, "shoal, out=", RIVALS["shoal"], "sample_out", *rows)
             if operation == "sample" and has_compiler():
                 self.add(rivals, "bare C", ("shoal", "bare C gather"), operation, *rows)
             self.show(f"{title}: {what}", rivals)
@@ -97,6 +100,17 @@ class Run:
         self.add(rivals, "sb3", RIVALS["sb3"], "step", *rows)
         self.add(rivals, "sb3, no timeouts", RIVALS["sb3"], "step_no_timeouts", *rows)
         self.show("a step of 64 environments", rivals)
+
+    def transitions(self) -> None:
+        """What `for_env` keeps of CartPole: transitions, beside rows that hold both observations."""
+        rivals: dict[str, Burst] = {}
+        rows = self.rows(100_000), [4], "float32"
+        self.add(rivals, "shoal", RIVALS["shoal"], "cartpole", *rows)
+        self.add(rivals, "shoal, 3 steps", RIVALS["shoal"], "cartpole_n_step", *rows)
+        for name in ("cpprb", "sb3"):
+            self.add(rivals, name, RIVALS[name], "sample", *rows)
+        self.show(f"for_env of CartPole: sample({BATCH}) of {rows[0]:,} rows", rivals)
+        self.drop()
 
     def prioritized(self) -> None:
         rivals: dict[str, Burst] = {}
@@ -128,6 +142,7 @@ def main() -> None:
     with ExitStack() as opened:
         run = Run(1 if args.smoke else args.bursts, args.smoke, opened)
         run.step()
+        run.transitions()
         run.compare("4 floats", 100_000, (4,), "float32", everybody)
         fewer = [name for name in everybody if name != "tianshou"]
         run.compare("376 floats", 100_000, (376,), "float32", fewer)

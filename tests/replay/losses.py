@@ -110,16 +110,14 @@ class Disk:
     def traced(self) -> Iterator[None]:
         disk, real_ring = self, _core.Ring
 
-        class Ring:
+        class Ring(real_ring):
             """A ring whose syncs are seen."""
 
             def __init__(
                 self, arrays: Any, capacity: int, stride: int, places: Any, fd: int, checks: bool
             ) -> None:
-                self._ring, self._inode = (
-                    real_ring(arrays, capacity, stride, places, fd, checks),
-                    os.fstat(fd).st_ino,
-                )
+                super().__init__(arrays, capacity, stride, places, fd, checks)
+                self._inode = os.fstat(fd).st_ino
 
             def _on_disk(self, call: Callable[[Any], Any], mapping: Any) -> None:
                 disk.look()
@@ -128,16 +126,10 @@ class Disk:
                     disk.synced(self._inode)
 
             def begin(self, mapping: Any) -> None:
-                self._on_disk(self._ring.begin, mapping)
+                self._on_disk(super().begin, mapping)
 
             def sync(self, mapping: Any) -> None:
-                self._on_disk(self._ring.sync, mapping)
-
-            def copy_to(self, other: Any) -> Any:
-                return self._ring.copy_to(other._ring)
-
-            def __getattr__(self, name: str) -> Any:
-                return getattr(self._ring, name)
+                self._on_disk(super().sync, mapping)
 
         def around(call: Callable[..., Any]) -> Callable[..., Any]:
             def through(*arguments: Any, **keywords: Any) -> Any:
@@ -190,6 +182,7 @@ def _pushed(level: Any) -> Callable[[Path, Disk], Callable[[Path, State], None]]
         for count in (3, 1, 6, 2):
             told += rows.push(buffer, count)
             disk.tell(tuple(told[-8:]) if level == "sync" else ())
+        buffer.sample(4)  # so that the draws are kept beside the file
         buffer.close()
         pushed = dict(rows.pushed)
 

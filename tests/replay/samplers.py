@@ -94,12 +94,12 @@ def priorities(ids):
     return 2.0 + ids % 7
 
 
-def prioritized(make):
+def prioritized(make, name="sample", *arguments, **options):
     buffer = make()
     sampler = PrioritizedSampler(buffer, seed=0)
     ids = buffer.latest(buffer.capacity).ids
     sampler.update_priorities(ids, priorities(ids))
-    return buffer, sampler.sample
+    return buffer, lambda n, **more: getattr(sampler, name)(n, *arguments, **options, **more)
 
 
 def method(name, *arguments, **options):
@@ -124,5 +124,9 @@ SAMPLERS = {
     "n steps": method("sample_n_step", 3, 0.5),
     "stacks over n steps": method("sample_n_step", 3, 0.5, stack=4),
     "sequences": method("sample_sequences", 6),
+    "prioritized stacks": lambda: prioritized(walked, stack=4),
+    "prioritized n steps": lambda: prioritized(walked, "sample_n_step", 3, 0.5),
+    "prioritized stacks over n steps": lambda: prioritized(walked, "sample_n_step", 3, 0.5, stack=4),
+    "prioritized sequences": lambda: prioritized(walked, "sample_sequences", 6),
 }
 """Name to a function that gives a buffer and its sampler: sampler(n, out=..., device=...)."""

@@ -107,23 +107,6 @@ def test_nothing_large_is_allocated_beside_out(name, stack):
     buffer.close()
 
 
-def test_a_stretch_ends_where_a_row_was_overwritten_meanwhile(monkeypatch):
-    buffer = walked()
-    gather = buffer._links.gather_each
-
-    def third_is_gone(ids, into):
-        found = gather(ids, into)
-        if ids.ndim == 2:
-            found[:, 2] = False
-        return found
-
-    monkeypatch.setattr(buffer._links, "gather_each", third_is_gone)
-    batch = buffer.sample_sequences(20, 6)
-    assert batch["mask"][:, :2].any() and not batch["mask"][:, 2:].any()
-    check(batch, buffer)
-    buffer.close()
-
-
 @EVERY
 def test_ids_that_do_not_fit_are_replaced(made):
     buffer, sample = made()

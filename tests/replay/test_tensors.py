@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from shoal.replay import Batch, PrioritizedBatch, ReplayBuffer, TrajectoryBuffer, tensors
-from shoal.replay.batches import empty
+from shoal.replay.sampling import Sampling
 from shoal.replay.tensors import _SETS
 from tests.replay.late_gpu import install
 from tests.replay.samplers import SAMPLERS, check, plain
@@ -49,7 +49,9 @@ def test_tensors_hold_what_the_arrays_would(made, torch):
 @EVERY
 def test_a_tensor_on_the_cpu_is_the_gathered_memory_and_stays_as_it_is(made, torch, monkeypatch):
     gathered = []
-    monkeypatch.setattr(tensors, "empty", lambda *what: gathered.append(empty(*what)) or gathered[-1])
+    monkeypatch.setattr(
+        Sampling, "lease", lambda *what, real=Sampling.lease: gathered.append(real(*what)) or gathered[-1]
+    )
     buffer, sample = made()
     batch = sample(30, device="cpu")
     for name, array in gathered[0].items():
@@ -57,8 +59,10 @@ def test_a_tensor_on_the_cpu_is_the_gathered_memory_and_stays_as_it_is(made, tor
     if isinstance(batch, PrioritizedBatch):
         assert np.shares_memory(batch.weights.numpy(), gathered[0].weights)
     before = {name: tensor.clone() for name, tensor in batch.items()}
+    gathered.clear()
     for _ in range(5):
         sample(30, device="cpu")
+        gathered.clear()
     assert all(torch.equal(batch[name], tensor) for name, tensor in before.items())
     check(batch, buffer)
     buffer.close()
@@ -113,18 +117,18 @@ def test_a_set_is_filled_again_only_after_its_event(gpu):
 
 
 def test_rows_are_gathered_into_page_locked_memory_after_the_wait(gpu, monkeypatch):
+    real = Sampling.fill
+
+    def fill(self, batch, options):
+        assert all(np.shares_memory(array, gpu.pinned[-1]) for array in batch.values() if array.size)
+        assert gpu.log[-1][0] == "wait"
+        gpu.log.append(("gather", ""))
+        real(self, batch, options)
+
+    monkeypatch.setattr(Sampling, "fill", fill)
     with plain() as buffer:
-        real = buffer._draw
-
-        def draw(batch, columns):
-            assert all(np.shares_memory(column, gpu.pinned[-1]) for column in columns if column.size)
-            assert gpu.log[-1][0] == "wait"
-            gpu.log.append(("gather", ""))
-            real(batch, columns)
-
-        monkeypatch.setattr(buffer, "_draw", draw)
         buffer.sample(8, device="cuda:0")
-        assert [entry[0] for entry in gpu.log] == ["event", "wait", "gather", *["copy"] * 4, "record"]
+    assert [entry[0] for entry in gpu.log] == ["event", "wait", "gather", *["copy"] * 4, "record"]
 
 
 def test_memory_grows_with_the_largest_batch_and_not_with_their_number(gpu):
@@ -144,14 +148,14 @@ def test_devices_have_sets_of_their_own_and_cuda_is_the_current_one(gpu):
     assert [entry[1] for entry in gpu.log if entry[0] == "record"] == [0, 1, 2]
 
 
-def test_a_gather_that_fails_leaves_the_others_whole(gpu):
+def test_a_gather_that_fails_leaves_the_others_whole(gpu, monkeypatch):
     with plain() as buffer:
         batches = [buffer.sample(8, device="cuda:0") for _ in range(2)]
-        draw = buffer._draw
-        buffer._draw = lambda batch, columns: [column.fill(1) for column in columns] + [1 / 0]
-        with pytest.raises(ZeroDivisionError):
-            buffer.sample(8, device="cuda:0")
-        buffer._draw = draw
+        with monkeypatch.context() as patch:
+            fail = lambda self, batch, options: [array.fill(1) for array in batch.values()] + [1 / 0]  # noqa: E731
+            patch.setattr(Sampling, "fill", fail)
+            with pytest.raises(ZeroDivisionError):
+                buffer.sample(8, device="cuda:0")
         batches += [buffer.sample(8, device="cuda:0") for _ in range(3)]
         gpu.finish()
         for batch in batches:

@@ -15,6 +15,8 @@ __all__ = ["checked_capacity", "checked_count", "checked_fraction", "checked_ids
 
 def checked_count(name: str, value: Any, least: int = 1) -> int:
     """An int of at least `least`."""
+    if type(value) is int and value >= least:
+        return value
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         raise TypeError(f"{name} must be an int, got {type(value).__name__}: {value!r}")
     if value < least:
@@ -44,6 +46,8 @@ def checked_ids(ids: Any) -> NDArray[np.uint64]:
 
 def checked_fraction(name: str, value: Any, most: float = 1.0) -> float:
     """A number from 0 to `most`."""
+    if type(value) is float and 0 <= value <= most:
+        return value
     try:
         number = float(value)
     except (TypeError, ValueError):

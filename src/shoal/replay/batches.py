@@ -1,20 +1,16 @@
-"""Batches, and the arrays they are gathered into: new ones, the caller's, or those that become tensors."""
+"""Batches, and the checks of the arrays that they are gathered into."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
+from collections.abc import Mapping
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import SpaceError, SpaceKeyError
-from shoal.replay.arguments import checked_count
 
-if TYPE_CHECKING:
-    from shoal.replay.tensors import Tensors
-
-__all__ = ["Batch", "Kind", "Outputs", "PrioritizedBatch", "Specs", "begun", "empty", "put"]
+__all__ = ["Batch", "Kind", "PrioritizedBatch", "Specs", "begun", "checked_out", "empty", "has_room"]
 
 
 class Batch(dict[str, Any]):
@@ -52,7 +48,7 @@ Specs: TypeAlias = Mapping[str, tuple["np.dtype[Any]", tuple[int, ...]]]
 def begun(kind: type[Kind], n: int, arrays: Mapping[str, NDArray[Any]], out: Any = None) -> Kind:
     """A batch over arrays that are to be filled; those of `out`, if it is one, and then its ids too."""
     batch = kind(arrays)
-    has_ids = isinstance(out, Batch) and _has_room(out.ids, n)
+    has_ids = isinstance(out, Batch) and has_room(out.ids, n)
     batch.ids = out.ids if has_ids else np.empty(n, np.uint64)
     if isinstance(batch, PrioritizedBatch):
         batch.weights = np.empty(n, np.float32)
@@ -64,69 +60,19 @@ def empty(kind: type[Kind], n: int, specs: Specs) -> Kind:
     return begun(kind, n, {name: np.empty((n, *shape), dtype) for name, (dtype, shape) in specs.items()})
 
 
-def put(batch: Batch, places: NDArray[Any], other: Batch, which: NDArray[np.bool_]) -> None:
-    """Puts some rows of another batch into places of this one."""
-    for name, array in other.items():
-        batch[name][places] = array[which]
-    batch.ids[places] = other.ids[which]
-    if isinstance(batch, PrioritizedBatch) and isinstance(other, PrioritizedBatch):
-        batch.weights[places] = other.weights[which]
-
-
-class Outputs:
-    """Where the batches of one buffer go."""
-
-    def __init__(self) -> None:
-        self._known: tuple[Any, dict[str, NDArray[Any]]] = None, {}
-        self._tensors: Tensors | None = None
-
-    def filled(
-        self,
-        kind: type[Kind],
-        n: Any,
-        specs: Specs,
-        out: Mapping[str, NDArray[Any]] | None,
-        device: Any,
-        fill: Callable[[Kind], None],
-    ) -> Kind:
-        """A batch of `n` rows that `fill` has filled in place: arrays, those of `out`, or tensors."""
-        n = checked_count("n", n)
-        if device is not None:
-            if out is not None:
-                raise ValueError("out is for arrays, device for tensors; give one of the two")
-            if self._tensors is None:
-                from shoal.replay.tensors import Tensors  # and with it torch
-
-                self._tensors = Tensors()
-            return self._tensors.filled(device, kind, n, specs, fill)
-        if out is None:
-            batch = empty(kind, n, specs)
-        else:
-            given = self._given(out, n, specs)
-            again = type(out) is kind and _has_room(out.ids, n) and [*out] == [*specs]
-            batch = cast(Kind, out) if again else begun(kind, n, given, out)
-        fill(batch)
-        return batch
-
-    def _given(self, out: Mapping[str, NDArray[Any]], n: int, specs: Specs) -> dict[str, NDArray[Any]]:
-        try:
-            key = n, specs, [*out], [id(array) for array in out.values()]
-        except (TypeError, AttributeError):
-            raise TypeError(f"out must be a dict of arrays, got {type(out).__name__}") from None
-        known = self._known
-        if key != known[0]:  # the same arrays were looked at before, and are kept
-            known = self._known = key, _checked(out, n, specs)
-        return known[1]
-
-
-def _has_room(ids: Any, n: int) -> bool:
-    """Whether it is an array for the ids of `n` rows."""
-    fits = isinstance(ids, np.ndarray) and ids.dtype == np.uint64 and ids.shape == (n,)
+def has_room(ids: Any, n: int, dtype: Any = np.uint64) -> bool:
+    """Whether it is an array for the ids of `n` rows, or for other numbers of theirs."""
+    fits = isinstance(ids, np.ndarray) and ids.dtype == dtype and ids.shape == (n,)
     return fits and ids.flags.c_contiguous and ids.flags.writeable
 
 
-def _checked(out: Mapping[str, NDArray[Any]], n: int, specs: Specs) -> dict[str, NDArray[Any]]:
-    if out.keys() != specs.keys():
+def checked_out(out: Mapping[str, NDArray[Any]], n: int, specs: Specs) -> dict[str, NDArray[Any]]:
+    """The caller's arrays in the order of the specs; SpaceError for one that does not fit."""
+    try:
+        is_complete = out.keys() == specs.keys()
+    except AttributeError:
+        raise TypeError(f"out must be a dict of arrays, got {type(out).__name__}") from None
+    if not is_complete:
         raise SpaceKeyError(f"out must have the keys {list(specs)}, found {list(out)}")
     for name, (dtype, shape) in specs.items():
         array, expected = out[name], (n, *shape)

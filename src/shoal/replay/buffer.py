@@ -3,34 +3,34 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+import weakref
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from shoal.errors import SpaceError, SpaceKeyError
+from shoal import _core
+from shoal.errors import CorruptFileError, SpaceError, SpaceKeyError
 from shoal.memory import Segment
 from shoal.memory.layout import FieldSpec
 from shoal.replay.arguments import checked_capacity, checked_count, checked_ids, converted
-from shoal.replay.batches import Batch, Outputs, Specs, begun
+from shoal.replay.batches import Batch
 from shoal.replay.draws import Draws
 from shoal.replay.fields import by_field, fields_of
 from shoal.replay.records import Durability, Records, records_for
+from shoal.replay.resume import Resumable, SamplerState, beside, read_beside, write_beside
+from shoal.replay.sampling import LEASES, Part, Ways
 
 if TYPE_CHECKING:
+    from shoal.replay.prioritized import PrioritizedSampler
+    from shoal.replay.tensors import Tensors
     from shoal.replay.trajectories import TrajectoryBuffer
 
-__all__ = ["Draw", "ReplayBuffer", "made"]
-
-Draw: TypeAlias = Callable[[Any, "tuple[NDArray[Any] | None, ...]"], None]
-"""Draws rows for a batch: its ids, and the fields that there is an array for."""
-
-_MANY = 1 << 62
-"""More rows than the core can be asked for: the careful way says what is wrong with such a number."""
+__all__ = ["ReplayBuffer", "made"]
 
 
 class _OfTrajectories:
@@ -73,6 +73,7 @@ class ReplayBuffer:
     ) -> None:
         kind = records_for(durability, path)
         self._begin(kind(checked_capacity(capacity), fields_of(fields), path), seed)
+        self._keep_draws_beside(path, is_new=True)
 
     @staticmethod
     def for_env(
@@ -113,8 +114,20 @@ class ReplayBuffer:
         """Opens a file that a buffer was kept in, with the durability it was made with.
 
         Every row whose push had returned is there; if the machine went down, every one that was on disk.
+        Draws go on where they were when the snapshot was made, or the buffer closed, unless a seed is given.
         """
-        return made(Records.open(path), seed)
+        self = made(Records.open(path), seed)
+        try:
+            state = read_beside(Path(path), self._records.token)
+            if state is None and self._records.resume:
+                state = Resumable.unpacked(self._records.resume, repr(os.fspath(path)))
+            if state is not None:
+                self._resume(state, seed)
+            self._keep_draws_beside(path, is_new=False)
+        except BaseException:
+            self._records.close()
+            raise
+        return self
 
     def _begin(self, records: Records, seed: int | None) -> None:
         self._records, self._ring = records, records.ring
@@ -123,10 +136,18 @@ class ReplayBuffer:
         self.fields: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {
             column.name: (column.dtype, column.shape) for column in records.columns.values()
         }
-        self._outputs = Outputs()
-        self._sampled: Specs = self.fields  # what `sample` gives
-        self._raw = True  # and that as it is stored
         self._draws = Draws(seed)
+        self._leases = _core.Leases(LEASES)
+        self._links = self._linked()
+        self._ways = Ways(self, Batch, self._draws)
+        self._plan = self._ways.rows().plan  # of `sample`, at hand
+        self._on_devices: Tensors | None = None
+        self._samplers: list[weakref.ref[PrioritizedSampler]] = []
+        self._saved: dict[str, SamplerState] = {}
+        self._saved_episodes: dict[str, NDArray[Any]] = {}
+        self._beside: Path | None = None
+        self._begun_with: list[int] = []
+        self._opened_by = os.getpid()
 
     def seed(self, seed: int | None = None) -> None:
         """Begins the stream of draws of this handle, in this process, anew."""
@@ -152,16 +173,21 @@ class ReplayBuffer:
         return rows
 
     def sample(self, n: int, out: Mapping[str, NDArray[Any]] | None = None, *, device: Any = None) -> Batch:
-        """`n` rows, each drawn with the same chance; into the arrays of `out` if given.
+        """`n` rows, each drawn with the same chance.
 
-        An `out` that is a batch of an earlier call is filled anew, its ids too, and given back. With `device`
-        ("cpu", "cuda:0", a torch.device) the batch holds torch tensors.
+        The arrays belong to the buffer, which fills them again only when nobody holds them any more: neither
+        the batch, nor one of its arrays, nor a view or a tensor of one. Given `out`, a dict of arrays, those
+        are filled; one that is a batch of an earlier call is filled anew, its ids too, and given back. With
+        `device` ("cpu", "cuda:0", a torch.device) the batch holds torch tensors.
         """
-        if type(n) is int and 0 < n < _MANY and isinstance(out, dict) and device is None and self._raw:
-            batch = out if type(out) is Batch else begun(Batch, n, out, out)
-            if self._ring.sample_into(self._draws.words, n, batch, batch.ids) == n:
-                return batch
-        return self._outputs.filled(Batch, n, self._sampled, out, device, self._fill)
+        if device is None:
+            if out is None:
+                batch: Batch | None = self._plan.lease(self._draws.words, n)
+                if batch is not None:
+                    return batch
+            elif type(out) is Batch and self._plan.fill(self._draws.words, n, out, out.ids, None) == n:
+                return out
+        return self._ways.rows().sample(n, out, device)
 
     def latest(self, n: int) -> Batch:
         """The `n` most recent rows, oldest first; all if there are fewer."""
@@ -215,7 +241,9 @@ class ReplayBuffer:
     def snapshot(self, path: str | os.PathLike[str]) -> int:
         """Writes a file that `open` opens, while others push; atomic, on disk when it returns. Rows in it."""
         _ = self._ring.length  # raises if it is closed
-        return self._records.snapshot(Path(path))
+        rows = self._records.snapshot(Path(path), lambda token: self._resumable(token).packed())
+        beside(Path(path)).unlink(missing_ok=True)  # of the snapshot that was there before
+        return rows
 
     def save(self, directory: str | os.PathLike[str]) -> int:
         """Writes the rows as one .npy file per field, with a manifest in JSON; how many."""
@@ -225,14 +253,21 @@ class ReplayBuffer:
 
     @staticmethod
     def load(directory: str | os.PathLike[str], *, seed: int | None = None) -> ReplayBuffer:
-        """A new buffer with the rows that `save` wrote."""
+        """A new buffer with the rows that `save` wrote, under the same ids.
+
+        Draws go on where they were, unless a seed is given.
+        """
         from shoal.replay.files import load
 
         return load(Path(directory), seed)
 
     def close(self) -> None:
         """Gives the handle back; other processes are not disturbed, and a file stays."""
-        self._records.close()
+        self._leases.clear()
+        try:
+            self._write_draws_beside()
+        finally:
+            self._records.close()
 
     def __enter__(self) -> ReplayBuffer:
         return self
@@ -252,20 +287,69 @@ class ReplayBuffer:
 
     # -- inside ---------------------------------------------------------------------------------------
 
-    def _draw(self, batch: Batch, columns: tuple[NDArray[Any] | None, ...]) -> None:
-        n = len(batch.ids)
-        if self._records.ring.sample(self._draws.words, n, columns, batch.ids) < n:
-            if len(self):
-                raise ValueError(
-                    f"cannot sample: of {len(self)} rows none is whole. They are being written by others at "
-                    "this moment, or were left unfinished by writers that died. As good as empty: push "
-                    "something, and give it a capacity of several times what its writers push at once"
-                )
-            raise ValueError("cannot sample from an empty buffer; push something first")
+    def _keep_draws_beside(self, path: str | os.PathLike[str] | None, is_new: bool) -> None:
+        """From now on `close` writes the draws beside the file that the buffer lives in."""
+        if path is None:
+            return
+        self._beside, self._begun_with = Path(path), self._draws.state()
+        if is_new:
+            beside(self._beside).unlink(missing_ok=True)  # of a file that was there before
 
-    def _fill(self, batch: Batch, draw: Draw | None = None) -> None:
-        """Fills a batch of what `sample` gives with rows that are drawn."""
-        (draw or self._draw)(batch, tuple(batch.values()))
+    def _write_draws_beside(self) -> None:
+        """Only by the process that opened the file, and only if it has drawn: others keep nothing there."""
+        is_own = self._beside is not None and self._opened_by == os.getpid()
+        if self._beside is None or not is_own or self._records.segment.closed:
+            return
+        is_sampled = any(reference() is not None for reference in self._samplers)
+        if is_sampled or self._draws.state() != self._begun_with:
+            write_beside(self._beside, self._resumable(self._records.token))
+
+    def _resumable(self, token: str) -> Resumable:
+        """What a run needs to go on from here, beside the rows."""
+        samplers = dict(self._saved)
+        for reference in self._samplers:
+            sampler = reference()
+            if sampler is not None:
+                samplers[sampler.name] = sampler._state()
+        return Resumable(token, self._draws.state(), samplers)
+
+    def _resume(self, state: Resumable, seed: int | None) -> None:
+        """Goes on from such a state, but for the stream of draws if a seed was given."""
+        for name, sampler in state.samplers.items():
+            if sampler.weights.shape != (self.capacity,):
+                raise CorruptFileError(
+                    f"the sampler {name!r} was saved with weights for {len(sampler.weights)} rows, and the "
+                    f"buffer has room for {self.capacity}"
+                )
+        self._saved, self._saved_episodes = dict(state.samplers), state.episodes
+        if seed is None:
+            self._draws.restore(state.draws)
+
+    def _linked(self) -> _core.Links | None:
+        """The links between the rows; None: it is not known which follows which."""
+        return None
+
+    def _parts_of(self, way: str, size: int) -> list[Part]:
+        """What the batches of a way to sample hold."""
+        return [Part(name, dtype, shape, "row", name) for name, (dtype, shape) in self.fields.items()]
+
+    def _tensors(self) -> Tensors:
+        if self._on_devices is None:
+            from shoal.replay.tensors import Tensors  # and with it torch
+
+            self._on_devices = Tensors()
+        return self._on_devices
+
+    def _raise_nothing_drawn(self, is_rows: bool) -> NoReturn:
+        if len(self) == 0:
+            raise ValueError("cannot sample from an empty buffer; push something first")
+        if not is_rows:
+            raise ValueError("there is no whole transition in the buffer; add some steps first")
+        raise ValueError(
+            f"cannot sample: of {len(self)} rows none is whole. They are being written by others at "
+            "this moment, or were left unfinished by writers that died. As good as empty: push "
+            "something, and give it a capacity of several times what its writers push at once"
+        )
 
     def _by_field(self, given: Any) -> dict[str, Any]:
         """A row, or rows, by field or nested as a space is: the fields' values in their order."""

@@ -31,6 +31,14 @@ class Draws:
             raise TypeError(f"seed must be None or an int of at least 0, got {seed!r}")
         self.words = np.array(rng_words(int(seed)), np.uint64)
 
+    def state(self) -> list[int]:
+        """The words, to go on from with `restore`."""
+        return [int(word) for word in self.words]
+
+    def restore(self, words: list[int]) -> None:
+        """Goes on from a state."""
+        self.words = np.array(words, np.uint64)
+
 
 _all: weakref.WeakSet[Draws] = weakref.WeakSet()
 

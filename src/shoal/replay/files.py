@@ -1,8 +1,11 @@
 """Replay buffers as plain files: one .npy per field and a manifest in JSON; no pickle.
 
-DIRECTORY/manifest.json     format, capacity, fields, facts, rows
+DIRECTORY/manifest.json     format, capacity, fields, facts, rows, the next id, rows ever pushed
 DIRECTORY/ids.npy           the rows' ids, oldest first
 DIRECTORY/0.npy 1.npy ...   the fields, in the manifest's order, [rows, ...]
+DIRECTORY/draws             the streams of draws, and the samplers' priorities (replay/resume.py)
+
+Format 1 has neither the next id nor the draws: its rows are pushed anew, with new ids.
 """
 
 from __future__ import annotations
@@ -28,12 +31,13 @@ from shoal.errors import UNREADABLE, CorruptFileError, VersionError, telling
 from shoal.memory.layout import stored_dtype
 from shoal.replay.batches import Batch
 from shoal.replay.buffer import ReplayBuffer, made
-from shoal.replay.links import PREVIOUS, Links
+from shoal.replay.links import PREVIOUS, links_of
 from shoal.replay.records import Records, sync_directory
+from shoal.replay.resume import Resumable
 
 __all__ = ["load", "save"]
 
-_FORMAT = 1
+_FORMAT, _OLDEST = 2, 1
 
 
 def save(buffer: ReplayBuffer, directory: Path) -> int:
@@ -42,11 +46,15 @@ def save(buffer: ReplayBuffer, directory: Path) -> int:
         raise FileExistsError(f"{str(directory)!r} exists; save into a new directory")
     if not directory.absolute().parent.is_dir():  # a typing error, more likely than a wish
         raise FileNotFoundError(f"{str(directory.absolute().parent)!r} is not a directory; create it first")
+    state = buffer._resumable("").packed()
+    tail, total = buffer._ring.tail, buffer.total_pushed
     rows = buffer.latest(buffer.capacity)
+    if len(rows.ids):
+        tail = max(tail, int(rows.ids[-1]) + 1)  # others may have pushed meanwhile
     partial = directory.with_name(f".{directory.name}.{os.getpid()}-{secrets.token_hex(4)}")
     try:
         with telling(f"save the rows in {str(directory)!r}"):
-            _write_all(buffer, rows, partial)
+            _write_all(buffer, rows, partial, tail, max(total, len(rows.ids)), state)
             os.rename(partial, directory)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
@@ -55,7 +63,7 @@ def save(buffer: ReplayBuffer, directory: Path) -> int:
     return len(rows.ids)
 
 
-def _write_all(buffer: ReplayBuffer, rows: Batch, partial: Path) -> None:
+def _write_all(buffer: ReplayBuffer, rows: Batch, partial: Path, tail: int, total: int, state: bytes) -> None:
     partial.mkdir()
     for number, array in enumerate(rows.values()):
         _write(partial / f"{number}.npy", array)
@@ -66,7 +74,13 @@ def _write_all(buffer: ReplayBuffer, rows: Batch, partial: Path) -> None:
         "fields": [[name, dtype.str, list(shape)] for name, (dtype, shape) in buffer.fields.items()],
         "facts": buffer._records.facts,
         "rows": len(rows.ids),
+        "next_id": tail,
+        "total": total,
     }
+    with (partial / "draws").open("wb") as file:
+        file.write(state)
+        file.flush()
+        os.fsync(file.fileno())
     with (partial / "manifest.json").open("w") as file:
         json.dump(manifest, file, indent=1)
         file.flush()
@@ -87,10 +101,12 @@ def load(directory: Path, seed: int | None) -> ReplayBuffer:
         raise CorruptFileError(f"{str(directory)!r}: its manifest is not text: {error}") from error
     try:
         manifest = json.loads(written)
-        if manifest["format"] != _FORMAT:
+        if type(manifest["format"]) is not int:
+            raise ValueError(f"its format is {manifest['format']!r}")
+        if not _OLDEST <= manifest["format"] <= _FORMAT:
             raise VersionError(
-                f"{str(directory)!r} is in format {manifest['format']}; this version reads {_FORMAT}; "
-                "install the version of Shoal that wrote it",
+                f"{str(directory)!r} is in format {manifest['format']}; this version reads {_OLDEST} to "
+                f"{_FORMAT}; install the version of Shoal that wrote it",
                 found=manifest["format"],
                 expected=_FORMAT,
             )
@@ -105,6 +121,10 @@ def load(directory: Path, seed: int | None) -> ReplayBuffer:
         }
         ids = _read(directory / "ids.npy", np.dtype(np.uint64), (count,))
         facts = dict(manifest["facts"])
+        tail, total, state = 0, 0, None
+        if manifest["format"] > 1:
+            tail, total = int(manifest["next_id"]), int(manifest["total"])
+            state = Resumable.unpacked((directory / "draws").read_bytes(), repr(str(directory / "draws")))
     except (*UNREADABLE, FileNotFoundError) as error:
         raise CorruptFileError(
             f"{str(directory)!r} does not hold a saved replay buffer: {_said(error)}"
@@ -115,12 +135,45 @@ def load(directory: Path, seed: int | None) -> ReplayBuffer:
             f"found {count} that are not; restore it, or save the buffer again"
         )
     links = "num_envs" in facts
+    if state is not None:
+        records = Records(capacity, fields, links=links, facts=facts)
+        return _restored(directory, records, rows, ids, tail, total, state, seed)
     if links:
         rows[PREVIOUS] = _renumbered(rows[PREVIOUS], ids)
     buffer = made(Records(capacity, fields, links=links, facts=facts), seed)
     buffer.extend(rows)
     if links:
-        Links(buffer._records).set(rows[PREVIOUS], np.arange(count, dtype=np.uint64))
+        links_of(buffer._records).set(rows[PREVIOUS], np.arange(count, dtype=np.uint64))
+    return buffer
+
+
+def _restored(
+    directory: Path,
+    records: Records,
+    rows: dict[str, NDArray[Any]],
+    ids: NDArray[np.uint64],
+    tail: int,
+    total: int,
+    state: Resumable,
+    seed: int | None,
+) -> ReplayBuffer:
+    """A buffer with rows under the ids they had, that goes on as it was."""
+    buffer = made(records, seed)
+    try:
+        slots = ids % np.uint64(records.capacity)
+        newest = int(ids[-1]) + 1 if len(ids) else 0
+        if len(np.unique(slots)) != len(ids) or not newest <= tail < 2**62 or not len(ids) <= total <= tail:
+            raise CorruptFileError(
+                f"{str(directory)!r} is damaged: expected ids that have room in {records.capacity} rows and "
+                f"are below the next id, {tail}; restore it, or save the buffer again"
+            )
+        buffer._ring.restore(rows, ids, tail, total)
+        if buffer._links is not None:
+            buffer._links.set(rows[PREVIOUS], ids)
+        buffer._resume(state, seed)
+    except BaseException:
+        buffer.close()
+        raise
     return buffer
 
 

@@ -14,7 +14,7 @@ import math
 import os
 import secrets
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias, cast
@@ -77,8 +77,10 @@ class Records:
         *,
         links: bool = False,
         facts: Mapping[str, Any] | None = None,
+        resume: Callable[[str], bytes] | None = None,
     ) -> None:
         checks = path is not None
+        token = secrets.token_hex(8)
         columns, stride = _columns(fields, checks)
         schema = json.dumps(
             {
@@ -89,8 +91,10 @@ class Records:
                 "facts": dict(facts or {}),
                 "check": checks,
                 "durability": self.durability,
+                "token": token,
             }
         ).encode()
+        resumed = b"" if resume is None else resume(token)
         parts: dict[str, FieldSpec] = {
             "schema": (np.uint8, (len(schema),)),
             "tail": (np.uint64, (_core.RING_TAIL_BYTES // 8,)),
@@ -99,6 +103,8 @@ class Records:
         }
         if links:
             parts["next"] = (np.uint64, (capacity,))
+        if resumed:
+            parts["resume"] = (np.uint8, (len(resumed),))
         layout = Layout(parts)
         try:
             if path is None:
@@ -111,7 +117,10 @@ class Records:
             ) from None
         try:
             segment["schema"][:] = np.frombuffer(schema, np.uint8)
+            if resumed:
+                segment["resume"][:] = np.frombuffer(resumed, np.uint8)
             self._adopt(segment, capacity, stride, columns, dict(facts or {}), checks)
+            self.token = token
             if path is not None:
                 with telling(f"write the new file {str(path)!r} to disk"):
                     self.ring.begin(self._mapping)
@@ -151,6 +160,7 @@ class Records:
             if segment["rows"].shape != (capacity, stride) or segment["rows"].dtype != np.uint8:
                 raise ValueError("its rows are not as many or as long as it says")
             self._adopt(segment, capacity, stride, columns, facts["facts"], checks)
+            self.token = str(facts.get("token", ""))
         except (*UNREADABLE, LayoutError) as error:
             why = f"it has no {error}" if isinstance(error, KeyError) else error
             raise CorruptFileError(f"{segment!r} does not hold a replay buffer: {why}") from error
@@ -235,8 +245,13 @@ class Records:
     def sync(self) -> None:
         """Keeps the promise of `durability` for what was stored."""
 
-    def snapshot(self, path: Path) -> int:
-        """A copy in a file of its own, whole or not there at all."""
+    @property
+    def resume(self) -> bytes:
+        """What a snapshot holds of its buffer's draws (replay/resume.py); b"": nothing."""
+        return bytes(self.segment["resume"]) if "resume" in self.segment else b""
+
+    def snapshot(self, path: Path, resume: Callable[[str], bytes]) -> int:
+        """A copy in a file of its own, whole or not there at all. `resume`: what it holds of the draws."""
         is_own = False
         with telling(f"look at {str(path)!r}"), contextlib.suppress(FileNotFoundError):
             is_own = os.path.samestat(os.stat(path), os.fstat(self.segment.fileno()))
@@ -248,7 +263,8 @@ class Records:
         partial = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
         fields = {column.name: (column.dtype, column.shape) for column in self.columns.values()}
         try:
-            copy = type(self)(self.capacity, fields, partial, links="next" in self.segment, facts=self.facts)
+            linked = "next" in self.segment
+            copy = type(self)(self.capacity, fields, partial, links=linked, facts=self.facts, resume=resume)
             try:
                 rows = self.ring.copy_to(copy.ring)
                 if "next" in self.segment:  # a link that leads nowhere is found out when it is followed

@@ -1,12 +1,12 @@
 """Batches as torch tensors. torch is imported with the first one that is asked for.
 
-cpu     rows are gathered into new arrays, and the tensors are those arrays
+cpu     rows are gathered into arrays of the buffer that nobody holds, and the tensors are those arrays
 cuda    rows are gathered into page-locked memory and copied from there while the program goes on:
 
         set 0   gather  copy . . . . event          gather (after the event)  copy . . .
         set 1                   gather  copy . . . . event
 
-others  rows are gathered into new arrays and copied
+others  the same, and copied
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ import math
 import sys
 import warnings
 from collections import deque
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from shoal.replay.batches import Batch, Kind, PrioritizedBatch, Specs, begun, empty
+from shoal.replay.batches import Batch, Kind, PrioritizedBatch
+
+if TYPE_CHECKING:
+    from shoal.replay.sampling import Sampling
 
 __all__ = ["Tensors", "has_cuda", "placed", "say_once"]
 
@@ -70,16 +72,13 @@ class Tensors:
             ) from error
         self._lanes: dict[int, _Lane] = {}
 
-    def filled(
-        self, device: Any, kind: type[Kind], n: int, specs: Specs, fill: Callable[[Kind], None]
-    ) -> Kind:
-        """A batch of tensors on a device, gathered by `fill`."""
+    def filled(self, device: Any, way: Sampling[Kind], n: int, options: tuple[Any, ...]) -> Kind:
+        """A batch of tensors on a device."""
         torch = self._torch
         place = placed(torch, device)
         if place.type == "cuda":
-            return self._lane(place).filled(kind, n, specs, fill)
-        batch = empty(kind, n, specs)
-        fill(batch)
+            return self._lane(place).filled(way, n, options)
+        batch = way.lease(n, options)
         return _mapped(batch, {name: torch.from_numpy(array).to(place) for name, array in _arrays(batch)})
 
     def _lane(self, place: Any) -> _Lane:
@@ -96,12 +95,12 @@ class _Lane:
         self._torch, self._device = torch, device
         self._sets: deque[_Set] = deque()  # the one whose copies began the longest ago first
 
-    def filled(self, kind: type[Kind], n: int, specs: Specs, fill: Callable[[Kind], None]) -> Kind:
+    def filled(self, way: Sampling[Kind], n: int, options: tuple[Any, ...]) -> Kind:
         # A set belongs to this call until its copies are on their way. If one fails the set is dropped;
         # torch itself keeps page-locked memory that a copy reads from.
         staged = self._sets.popleft() if len(self._sets) >= _SETS else _Set(self._torch)
-        batch = staged.begun(kind, n, specs)
-        fill(batch)
+        batch = staged.begun(way, n)
+        way.fill(batch, options)
         moved = {name: tensor.to(self._device, non_blocking=True) for name, tensor in staged.tensors.items()}
         staged.copied.record(self._torch.cuda.current_stream(self._device))
         self._sets.append(staged)
@@ -119,13 +118,13 @@ class _Set:
         self._arrays: dict[str, NDArray[Any]] = {}
         self._laid_out: Any = None
 
-    def begun(self, kind: type[Kind], n: int, specs: Specs) -> Kind:
+    def begun(self, way: Sampling[Kind], n: int) -> Kind:
         """A batch over this memory, once nobody reads it any more."""
         self.copied.synchronize()
-        if (kind, n, specs) != self._laid_out:
-            self._lay_out(empty(kind, 0, specs), n)
-            self._laid_out = kind, n, specs
-        batch = begun(kind, n, {name: self._arrays[name] for name in specs})
+        if (way, n) != self._laid_out:
+            self._lay_out(way.empty(), n)
+            self._laid_out = way, n
+        batch = way.begun(n, {name: self._arrays[name] for name in way.specs})
         if isinstance(batch, PrioritizedBatch):
             batch.weights = self._arrays[_WEIGHTS]
         return batch

@@ -11,8 +11,7 @@ are never used again: what a link leads to is that row or nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from gymnasium.spaces import Space
@@ -20,17 +19,20 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from shoal import _core
-from shoal.errors import ShoalError, SpaceError
+from shoal.errors import CorruptFileError, ShoalError, SpaceError
 from shoal.replay.arguments import checked_capacity, checked_count, checked_fraction
-from shoal.replay.batches import Batch, empty, put
-from shoal.replay.buffer import Draw, ReplayBuffer
+from shoal.replay.batches import Batch
+from shoal.replay.buffer import ReplayBuffer
 from shoal.replay.fields import by_field, space_fields
-from shoal.replay.links import FIRST, PREVIOUS, Links
+from shoal.replay.links import FIRST, LINKED, PREVIOUS, links_of
 from shoal.replay.records import Durability, Records, records_for
+from shoal.replay.resume import Resumable
+from shoal.replay.sampling import Part
 
 __all__ = ["TrajectoryBuffer"]
 
-_TRIES = 10_000
+_ENDS: tuple[tuple[str, Literal["obs", "next_obs"]], ...] = (("", "obs"), ("next_", "next_obs"))
+"""Of a transition: before the names of the observations, and what they are."""
 
 
 class TrajectoryBuffer(ReplayBuffer):
@@ -63,11 +65,7 @@ class TrajectoryBuffer(ReplayBuffer):
         fields = {
             **space_fields("obs", observation_space),
             **space_fields("action", action_space),
-            "reward": (np.float32, ()),
-            "terminated": (np.bool_, ()),
-            "truncated": (np.bool_, ()),
-            FIRST: (np.bool_, ()),
-            PREVIOUS: (np.uint64, ()),
+            **LINKED,
         }
         if checked_capacity(capacity) < 2 * num_envs:
             raise ValueError(
@@ -78,19 +76,18 @@ class TrajectoryBuffer(ReplayBuffer):
         kind = records_for(durability, path)
         records = kind(checked_capacity(capacity), fields, path, links=True, facts=facts)
         self._begin(records, seed)
+        self._keep_draws_beside(path, is_new=True)
 
     def _begin(self, records: Records, seed: int | None) -> None:
+        self._obs = [name for name in records.columns if name.split("/")[0] == "obs"]
+        self._action = [name for name in records.columns if name.split("/")[0] == "action"]
         super()._begin(records, seed)
         self.num_envs = int(records.facts["num_envs"])
         self.autoreset_mode = AutoresetMode[records.facts["autoreset_mode"]]
-        self._links = Links(records)
         self._last = np.zeros(self.num_envs, np.uint64)  # each environment's newest row, its id + 1
         self._over = np.ones(self.num_envs, np.bool_)  # nothing to continue
         self._raised = np.zeros(self.num_envs, np.bool_)  # SAME_STEP: whose next row is a reset's
         self._any_raised = False
-        self._obs = [name for name in self.fields if name.split("/")[0] == "obs"]
-        self._action = [name for name in self.fields if name.split("/")[0] == "action"]
-        self._sampled, self._raw = self._transition(1), False
         self._plain = self._plain_steps()
 
     # -- writing --------------------------------------------------------------------------------------
@@ -107,8 +104,33 @@ class TrajectoryBuffer(ReplayBuffer):
             raise ValueError(f"mask must have shape ({self.num_envs},), got {which.shape}")
         self._append(self._parts("obs", observations), None, None, None, None, np.flatnonzero(which), True)
         self._over[which] = self._raised[which] = False
+        self._saved_episodes = {}
         self._any_raised = bool(self._raised.any())
         self._records.sync()
+
+    def resume_episodes(self) -> None:
+        """In place of `begin`: the episodes go on that were under way when the buffer was saved.
+
+        Only for environments that were restored to where they were then: the next `add` is taken for the step
+        that follows.
+        """
+        saved = self._saved_episodes
+        if not saved:
+            raise ShoalError(
+                "nothing is known of episodes that go on: resume_episodes is for a buffer that load or open "
+                "gave, before the first begin or add; call begin(observations)"
+            )
+        for name, array in (("last", self._last), ("over", self._over), ("raised", self._raised)):
+            if name not in saved or saved[name].shape != array.shape or saved[name].dtype != array.dtype:
+                raise CorruptFileError(f"what was saved of the episodes has no {name!r} for each environment")
+        self._last[:], self._over[:], self._raised[:] = saved["last"], saved["over"], saved["raised"]
+        self._any_raised = bool(self._raised.any())
+        self._saved_episodes = {}
+
+    def _resumable(self, token: str) -> Resumable:
+        state = super()._resumable(token)
+        state.episodes = {"last": self._last, "over": self._over, "raised": self._raised}
+        return state
 
     def add(
         self,
@@ -177,13 +199,12 @@ class TrajectoryBuffer(ReplayBuffer):
 
     def _plain_steps(self) -> _core.Steps | None:
         """Adds steps with nothing to be said of them, where observation and action are one array each."""
-        if self._obs != ["obs"] or self._action != ["action"]:
+        if self._links is None or self._obs != ["obs"] or self._action != ["action"]:
             return None
         names = list(self.fields)
         parts = ("obs", "action", "reward", "terminated", "truncated", FIRST, PREVIOUS)
         return _core.Steps(
-            self._ring,
-            self._records.segment["next"],
+            self._links,
             self._last,
             self._over,
             [names.index(name) for name in parts],
@@ -211,8 +232,9 @@ class TrajectoryBuffer(ReplayBuffer):
         rows[FIRST] = np.full(count, first) if isinstance(first, bool) else first
         rows[PREVIOUS] = self._last[envs]
         ids = np.asarray(self._extended(rows), np.uint64)  # synced with its links
-        self._links.set(rows[PREVIOUS], ids)
-        self._last[envs] = ids + 1
+        assert self._links is not None
+        self._links.set(rows[PREVIOUS], ids)  # which become the rows after those
+        self._last[envs] = rows[PREVIOUS]
 
     def _parts(self, kind: str, value: Any) -> list[NDArray[Any]]:
         """A batched value's arrays, in the order of the fields."""
@@ -261,9 +283,9 @@ class TrajectoryBuffer(ReplayBuffer):
         With `stack`, an observation is that many, oldest first, the first of an episode repeated. `out` and
         `device` are those of every buffer: arrays to fill, or where to have tensors.
         """
-        specs = self._sampled if checked_count("stack", stack) == 1 else self._transition(stack)
-        fill = partial(self._fill_steps, stack=stack)
-        return self._outputs.filled(Batch, n, specs, out, device, fill)
+        if type(stack) is int and stack == 1:
+            return super().sample(n, out, device=device)
+        return self._ways.transitions(checked_count("stack", stack)).sample(n, out, device)
 
     def sample_n_step(
         self,
@@ -280,10 +302,9 @@ class TrajectoryBuffer(ReplayBuffer):
         `reward` is the discounted sum; `next_obs`, `terminated` and `truncated` are those of the last step;
         `discount` is what to multiply the value of `next_obs` with: gamma ** (steps taken).
         """
-        discount = checked_fraction("gamma", gamma)
-        specs = self._transition(checked_count("stack", stack)) | {"discount": (np.dtype(np.float32), ())}
-        fill = partial(self._fill_steps, stack=stack, steps=checked_count("steps", steps), gamma=discount)
-        return self._outputs.filled(Batch, n, specs, out, device, fill)
+        way = self._ways.n_step(checked_count("stack", stack))
+        taken, discount = checked_count("steps", steps), checked_fraction("gamma", gamma)
+        return way.sample(n, out, device, taken, discount)
 
     def sample_sequences(
         self,
@@ -299,110 +320,25 @@ class TrajectoryBuffer(ReplayBuffer):
         Row t holds `obs`, and `action`, `reward` and flags of the step that led to it; `first` marks the
         first of an episode, which no step led to. Without `across_episodes` a stretch ends with its episode.
         """
-        length = checked_count("length", length)
-        specs = {
-            name: (dtype, (length, *shape))
-            for name, (dtype, shape) in self.fields.items()
-            if name != PREVIOUS
-        }
-        specs["mask"] = np.dtype(np.bool_), (length,)
-        fill = partial(self._fill_sequences, across=across_episodes)
-        return self._outputs.filled(Batch, n, specs, out, device, fill)
+        way = self._ways.sequences(checked_count("length", length))
+        return way.sample(n, out, device, 1, 1.0, bool(across_episodes))
 
     # -- inside ---------------------------------------------------------------------------------------
 
-    def _transition(self, stack: int) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
-        """What a transition holds."""
-        frames = () if stack == 1 else (stack,)
-        seen = {name: (self.fields[name][0], (*frames, *self.fields[name][1])) for name in self._obs}
-        later = {f"next_{name}": spec for name, spec in seen.items()}
-        rest = (*self._action, "reward", "terminated", "truncated")
-        return {**seen, **later, **{name: self.fields[name] for name in rest}}
+    def _linked(self) -> _core.Links:
+        return links_of(self._records)
 
-    def _fill(self, batch: Batch, draw: Draw | None = None) -> None:
-        self._fill_steps(batch, draw)
-
-    def _fill_steps(
-        self,
-        batch: Batch,
-        draw: Draw | None = None,
-        stack: int = 1,
-        steps: int = 1,
-        gamma: float | None = None,
-    ) -> None:
-        """Draws transitions; those that are not whole are drawn again."""
-        attempt = partial(self._drawn_steps, draw=draw or self._draw, stack=stack, steps=steps, gamma=gamma)
-        wrong = np.flatnonzero(~attempt(batch))
-        if not len(wrong):
-            return
-        specs = {name: (array.dtype, array.shape[1:]) for name, array in batch.items()}
-        for _ in range(_TRIES):
-            more = empty(type(batch), len(wrong), specs)
-            fine = attempt(more)
-            put(batch, wrong[fine], more, fine)
-            wrong = wrong[~fine]
-            if not len(wrong):
-                return
-        raise ValueError("there is no whole transition in the buffer; add some steps first")
-
-    def _drawn_steps(
-        self, batch: Batch, draw: Draw, stack: int, steps: int, gamma: float | None
-    ) -> NDArray[np.bool_]:
-        """Fills a batch with transitions; which are whole: not the first, the rows they need still there."""
-        n = len(batch.ids)
-        first, previous = np.empty(n, np.bool_), np.empty(n, np.uint64)
-        rows = {**batch, FIRST: first, PREVIOUS: previous}
-        for name in self._obs:
-            rows[name] = batch[f"next_{name}"] if stack == 1 else None
-        draw(batch, tuple(rows[name] for name in self.fields))
-        fine: NDArray[np.bool_] = ~first & (previous > 0)
-        before = self._links.stacks(np.where(fine, previous - 1, 0), stack)
-        fine &= self._links.gather(before, {name: batch[name] for name in self._obs})
-        if gamma is not None:
-            after = self._links.stacks(self._advanced(batch, fine, steps, gamma), stack)
-        elif stack > 1:
-            after = np.concatenate([before[:, 1:], batch.ids[:, None]], axis=1)
-        else:
-            return fine
-        return fine & self._links.gather(after, {name: batch[f"next_{name}"] for name in self._obs})
-
-    def _advanced(
-        self, batch: Batch, fine: NDArray[np.bool_], steps: int, gamma: float
-    ) -> NDArray[np.uint64]:
-        """Sums up the rewards of further steps; the ids of the last."""
-        total, at = batch["reward"].astype(np.float64), np.array(batch.ids)
-        discount = np.full(len(at), float(gamma))
-        flags = ("terminated", "truncated")
-        going = np.flatnonzero(fine & ~batch["terminated"] & ~batch["truncated"])
-        for _ in range(steps - 1):
-            ids, there, values = self._links.after(at[going], ("reward", *flags))
-            going = going[there]
-            if not len(going):
-                break
-            at[going] = ids[there]
-            total[going] += discount[going] * values["reward"][there]
-            discount[going] *= gamma
-            for name in flags:
-                batch[name][going] = values[name][there]
-            going = going[~batch["terminated"][going] & ~batch["truncated"][going]]
-        batch["reward"][:], batch["discount"][:] = total, discount
-        return at
-
-    def _fill_sequences(self, batch: Batch, across: bool) -> None:
-        self._draw(batch, (None,) * len(self.fields))
-        mask = batch["mask"]
-        n, length = mask.shape
-        rows = np.repeat(batch.ids[:, None], length, axis=1)
-        mask[:], mask[:, 0] = False, True
-        at, places = batch.ids, np.arange(n)
-        for t in range(1, length):
-            at, there, _ = self._links.after(at, (), across=across)
-            at, places = at[there], places[there]
-            if not len(at):
-                break
-            rows[places, t], mask[places, t] = at, True
-        stored = {name: array for name, array in batch.items() if name != "mask"}
-        mask &= self._links.gather_each(rows, stored)
-        np.logical_and.accumulate(mask, axis=1, out=mask)
-        for array in stored.values():
-            array[~mask] = 0
+    def _parts_of(self, way: str, size: int) -> list[Part]:
+        if way == "sequences":
+            stored = [(name, *spec) for name, spec in self.fields.items() if name != PREVIOUS]
+            rows = [Part(name, dtype, (size, *shape), "row", name) for name, dtype, shape in stored]
+            return [*rows, Part("mask", np.dtype(np.bool_), (size,), "mask")]
+        frames = () if size == 1 else (size,)
+        parts = []
+        for prefix, role in _ENDS:
+            for name in self._obs:
+                dtype, shape = self.fields[name]
+                parts.append(Part(prefix + name, dtype, (*frames, *shape), role, name))
+        for name in (*self._action, "reward", "terminated", "truncated"):
+            parts.append(Part(name, *self.fields[name], "row", name))
+        return [*parts, Part("discount", np.dtype(np.float32), (), "discount")] if way == "n_step" else parts

@@ -97,7 +97,7 @@ class Shoal(Rival):
         super().__init__(capacity, shape, dtype)
         fields = {name: (array.dtype, array.shape[1:]) for name, array in rows_of(1, shape, dtype).items()}
         self.buffer = ReplayBuffer(capacity, fields, seed=0)
-        self.out: Any = None  # the first batch, filled again each time
+        self.batch: Any = None  # held while the next is drawn, as a training loop holds it
 
     def add(self, rows: Rows) -> None:
         self.buffer.extend(rows)
@@ -107,9 +107,14 @@ class Shoal(Rival):
 
     def sample(self) -> Call:
         def call() -> None:
-            self.out = self.buffer.sample(BATCH, self.out)
+            self.batch = self.buffer.sample(BATCH)
 
         return call
+
+    def sample_out(self) -> Call:
+        """The same, into the arrays of one batch each time."""
+        out = self.buffer.sample(BATCH)
+        return lambda: self.buffer.sample(BATCH, out)
 
     def prioritized(self) -> Call:
         from shoal.replay import PrioritizedSampler
@@ -119,10 +124,44 @@ class Shoal(Rival):
         sampler.update_priorities(self.buffer.latest(self.capacity).ids, priorities)
 
         def call() -> None:
-            self.out = sampler.sample(BATCH, 0.4, self.out)
-            sampler.update_priorities(self.out.ids, priorities[:BATCH])
+            batch = sampler.sample(BATCH, 0.4)
+            sampler.update_priorities(batch.ids, priorities[:BATCH])
 
         return call
+
+    def cartpole(self) -> Call:
+        """Transitions of CartPole, as `for_env` keeps them."""
+        buffer = self._steps()
+        self.batch = None
+
+        def call() -> None:
+            self.batch = buffer.sample(BATCH)
+
+        return call
+
+    def cartpole_n_step(self) -> Call:
+        """The same over three steps."""
+        buffer = self._steps()
+        self.batch = None
+
+        def call() -> None:
+            self.batch = buffer.sample_n_step(BATCH, 3, 0.99)
+
+        return call
+
+    def _steps(self) -> Any:
+        """A buffer full of steps of CartPole."""
+        from shoal.replay import ReplayBuffer
+        from shoal.vector import make_vec
+
+        envs = make_vec("CartPole-v1", 64, session=None)
+        buffer = ReplayBuffer.for_env(envs, self.capacity, seed=0)
+        buffer.begin(envs.reset(seed=0)[0])
+        actions = np.random.default_rng(0).integers(0, 2, (64, 64))
+        for step in range(self.capacity // 64 + 1):
+            buffer.add(actions[step % 64], *envs.step(actions[step % 64]))
+        envs.close()
+        return buffer
 
     def step(self) -> Call:
         from shoal.replay import ReplayBuffer
@@ -146,8 +185,7 @@ class Shoal(Rival):
         number = len(columns)
         offsets = (ctypes.c_uint64 * number)(*(column.offset for column in columns))
         sizes = (ctypes.c_uint64 * number)(*(column.size_bytes for column in columns))
-        self.sample()()
-        target = self.out  # the burst keeps it alive
+        target = self.buffer.sample(BATCH)  # the burst keeps it alive
         out = (ctypes.c_void_p * number)(*(array.ctypes.data for array in target.values()))
         rows = ctypes.c_void_p(records.segment["rows"].ctypes.data)
         u64 = ctypes.c_uint64

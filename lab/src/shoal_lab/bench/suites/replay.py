@@ -47,9 +47,12 @@ def _case(bench: Bench, operation: str, kind: str, capacity: int, pace: Pace) ->
     last = "prioritized" if kind == "4 floats" else "push"  # of this kind: buffers are filled once
     with bench.roster("replay", keep=operation != last) as roster:
         what = operation, capacity, list(shape), dtype
-        roster.add(
-            "shoal", "Shoal", *what, role="shoal", how="ReplayBuffer(capacity, fields), out= given back"
-        )
+        roster.add("shoal", "Shoal", *what, role="shoal", how="ReplayBuffer(capacity, fields)")
+        if operation == "sample":
+            with_out = "sample_out", *what[1:]
+            roster.add(
+                "shoal", "Shoal", *with_out, name="Shoal, out=", role="shoal", how="one batch filled again"
+            )
         if operation != "prioritized":
             roster.add("shoal", "NumPy ring", *what, how="arrays, take(out=)")
         for library in ("cpprb", "stable_baselines3", "tianshou", "torchrl"):

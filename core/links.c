@@ -1,0 +1,433 @@
+/* Rows that lead to each other: see links.h. */
+// SPDX-License-Identifier: MIT
+#include "links.h"
+
+#include "rows.h"
+
+#include <string.h>
+
+enum { AHEAD = SHOAL_ROWS_AHEAD, TERMINATED = 1, TRUNCATED = 2 };
+enum { ROUNDS = 64, MOST_ROUNDS = 10000 }; /* draws before a list is made, and before giving up */
+#define MISSING SHOAL_ROWS_MISSING
+
+void shoal_links_set(const shoal_links *links, uint64_t *last, const uint64_t *ids, uint64_t count) {
+    const uint64_t capacity = links->ring->capacity;
+    uint64_t *next = links->next;
+    if (count == 0)
+        return;
+    const uint64_t first = ids[0], before = last[0], slot = (before - 1) % capacity;
+    uint64_t other = before == 0 || slot + count > capacity || ids[count - 1] - first != count - 1;
+    for (uint64_t i = 0; i < count; i++)
+        other |= last[i] ^ (before + i);
+    for (uint64_t i = 0; i < count; i++) {
+        if (other == 0) /* consecutive rows after consecutive rows */
+            __atomic_store_n(&next[slot + i], first + i + 1, __ATOMIC_RELAXED);
+        else if (last[i] != 0)
+            __atomic_store_n(&next[(last[i] - 1) % capacity], ids[i] + 1, __ATOMIC_RELAXED);
+    }
+    for (uint64_t i = 0; i < count; i++)
+        last[i] = ids[i] + 1;
+}
+
+/* Rows that are read together, and what was read of them. */
+typedef struct row_set {
+    uint64_t count;
+    uint64_t slot[AHEAD], id[AHEAD];
+    uint64_t place[AHEAD];  /* where it goes in the arrays */
+    uint64_t origin[AHEAD]; /* which of the walk's slots it began with */
+    uint64_t word[AHEAD];   /* 0: what was read is not to be used */
+    uint64_t previous[AHEAD];
+    uint8_t first[AHEAD];
+} row_set;
+
+/* Where columns of a row go: out[c] + (place * frames + frame) * bytes. */
+typedef struct target {
+    shoal_columns columns;
+    void *const *out;
+    uint64_t frames, frame;
+} target;
+
+static void read_rows(const shoal_links *links, row_set *rows, const target *targets, int number) {
+    const shoal_ring *ring = links->ring;
+    const uint64_t count = rows->count, first = links->first.offset, previous = links->previous.offset;
+    shoal_word64 *records[AHEAD];
+    uint64_t to[AHEAD];
+    for (uint64_t i = 0; i < count; i++) {
+        records[i] = shoal_ring_at(ring, rows->slot[i]);
+        rows->word[i] = shoal_ring_look_at(records[i]);
+        shoal_racy_copy((char *)&rows->previous[i], (const char *)records[i] + previous, 8);
+        shoal_racy_copy((char *)&rows->first[i], (const char *)records[i] + first, 1);
+    }
+    for (const target *t = targets; t < targets + number; t++) {
+        for (uint64_t i = 0; i < count; i++)
+            to[i] = rows->place[i] * t->frames + t->frame;
+        for (uint64_t c = 0; c < t->columns.count; c++) {
+            const uint64_t bytes = t->columns.items[c].bytes, offset = t->columns.items[c].offset;
+            char *out = t->out[c];
+#define READ(size)                                                                                           \
+    _Pragma("GCC unroll 4") for (uint64_t i = 0; i < count; i++)                                             \
+        shoal_racy_copy(out + to[i] * (size), (const char *)records[i] + offset, (size))
+            SHOAL_BY_SIZE(bytes, READ)
+        }
+    }
+    shoal_ring_copied();
+    for (uint64_t i = 0; i < count; i++)
+        rows->word[i] = shoal_ring_is_still(records[i], rows->word[i]) ? rows->word[i] : 0;
+}
+
+/* Whether row i was read whole, and is the row that was asked for. */
+static inline int is_there(const shoal_ring *ring, const row_set *rows, uint64_t i) {
+    return rows->word[i] != 0 && shoal_ring_id(ring, rows->slot[i], rows->word[i]) == rows->id[i];
+}
+
+/* The slot of a row by that of another, which is usually near: a division costs more. */
+static inline uint64_t slot_from(const shoal_ring *ring, uint64_t slot, uint64_t id, uint64_t wanted) {
+    const uint64_t back = id - wanted, ahead = wanted - id, capacity = ring->capacity;
+    if (back < capacity)
+        return slot >= back ? slot - back : slot + capacity - back;
+    if (ahead < capacity)
+        return slot + ahead < capacity ? slot + ahead : slot + ahead - capacity;
+    return wanted % capacity;
+}
+
+/* Puts row i of one set at the end of another, or of the same one, as the row `id`. */
+static inline void keep(const shoal_ring *ring, row_set *kept, const row_set *rows, uint64_t i, uint64_t id) {
+    const uint64_t slot = slot_from(ring, rows->slot[i], rows->id[i], id), at = kept->count++;
+    kept->place[at] = rows->place[i];
+    kept->origin[at] = rows->origin[i];
+    kept->slot[at] = slot;
+    kept->id[at] = id;
+}
+
+/* Reads each row and those before it, as stacks; whose rows are not there is MISSING. */
+static void read_stacks(const shoal_walk *walk, row_set *rows, void *const *out) {
+    const shoal_ring *ring = walk->links->ring;
+    const uint64_t stack = walk->stack;
+    for (uint64_t frame = stack - 1;; frame--) {
+        const target frames = {walk->obs, out, stack, frame};
+        const uint64_t count = rows->count;
+        read_rows(walk->links, rows, &frames, out != NULL);
+        rows->count = 0;
+        for (uint64_t i = 0; i < count; i++) {
+            if (!is_there(ring, rows, i)) {
+                walk->slots[rows->origin[i]] = MISSING;
+            } else if (frame != 0 && rows->first[i]) { /* an episode's first is repeated */
+                for (uint64_t c = 0; out != NULL && c < walk->obs.count; c++) {
+                    const uint64_t bytes = walk->obs.items[c].bytes;
+                    char *begin = (char *)out[c] + rows->place[i] * stack * bytes;
+                    for (uint64_t k = 0; k < frame; k++)
+                        memcpy(begin + k * bytes, begin + frame * bytes, bytes);
+                }
+            } else if (frame != 0 && rows->previous[i] == 0) {
+                walk->slots[rows->origin[i]] = MISSING;
+            } else if (frame != 0) {
+                keep(ring, rows, rows, i, rows->previous[i] - 1);
+            }
+        }
+        if (rows->count == 0)
+            return;
+    }
+}
+
+/* What a row says of the step that led to it. */
+typedef struct step {
+    uint64_t id, slot, previous;
+    float reward;
+    uint8_t first, terminated, truncated;
+} step;
+
+/* Reads the row `id` in its slot; whether it is there, whole, and comes after the row `before`. */
+static inline int read_step(const shoal_links *links, uint64_t slot, uint64_t id, uint64_t before,
+                            step *found) {
+    const shoal_ring *ring = links->ring;
+    shoal_word64 *record = shoal_ring_at(ring, slot);
+    const char *row = (const char *)record;
+    const uint64_t word = shoal_ring_look_at(record);
+    shoal_racy_copy((char *)&found->previous, row + links->previous.offset, 8);
+    shoal_racy_copy((char *)&found->reward, row + links->step[0].offset, 4);
+    shoal_racy_copy((char *)&found->first, row + links->first.offset, 1);
+    shoal_racy_copy((char *)&found->terminated, row + links->step[1].offset, 1);
+    shoal_racy_copy((char *)&found->truncated, row + links->step[2].offset, 1);
+    shoal_ring_copied();
+    found->id = id;
+    found->slot = slot;
+    return word != 0 && found->previous == before + 1 && shoal_ring_id(ring, slot, word) == id &&
+           shoal_ring_is_still(record, word);
+}
+
+/* How often the row after one was found where it was looked for first, and how often not. */
+typedef struct luck {
+    uint64_t found, missed;
+} luck;
+
+/* Reads the row after another; whether there is one. It is usually `apart` further, and is believed if it
+ * links back; only where it does not is the link forward looked at, which is another miss of the cache. */
+static inline int read_next(const shoal_links *links, uint64_t slot, uint64_t id, step *found, luck *luck) {
+    const shoal_ring *ring = links->ring;
+    const uint64_t apart = links->apart, likely = id + apart;
+    const int is_lucky = apart < ring->capacity && luck->missed <= luck->found + AHEAD;
+    if (is_lucky) {
+        const uint64_t at = slot + apart < ring->capacity ? slot + apart : slot + apart - ring->capacity;
+        const int is_next = read_step(links, at, likely, id, found);
+        luck->found += is_next != 0;
+        luck->missed += is_next == 0;
+        if (is_next)
+            return 1;
+    }
+    const uint64_t link = __atomic_load_n(&links->next[slot], __ATOMIC_RELAXED);
+    return link != 0 && read_step(links, slot_from(ring, slot, id, link - 1), link - 1, id, found);
+}
+
+/* Sums up the rewards of further steps; `last` becomes the rows where they end. */
+static void advance(const shoal_walk *walk, row_set *last, luck *luck) {
+    float *rewards = walk->step_out[0];
+    uint8_t *terminated = walk->step_out[TERMINATED], *truncated = walk->step_out[TRUNCATED];
+    const double gamma = walk->gamma;
+    for (uint64_t i = 0; i < last->count; i++) {
+        const uint64_t place = last->place[i];
+        double total = rewards[place], discount = gamma;
+        uint64_t id = last->id[i], slot = last->slot[i];
+        unsigned ended = terminated[place], cut = truncated[place]; /* (bytes of a struct are slower) */
+        for (uint64_t taken = 1; taken < walk->steps && (ended | cut) == 0; taken++) {
+            step next;
+            if (!read_next(walk->links, slot, id, &next, luck) || next.first)
+                break;
+            id = next.id;
+            slot = next.slot;
+            ended = next.terminated;
+            cut = next.truncated;
+            total += discount * (double)next.reward;
+            discount *= gamma;
+        }
+        last->id[i] = id;
+        last->slot[i] = slot;
+        rewards[place] = (float)total;
+        walk->discount[place] = (float)discount;
+        terminated[place] = (uint8_t)ended;
+        truncated[place] = (uint8_t)cut;
+    }
+}
+
+/* Reads the rows that were drawn; those that can be read are left, with their ids. */
+static void read_drawn(const shoal_walk *walk, row_set *rows, const target *targets, int number) {
+    const shoal_ring *ring = walk->links->ring;
+    const uint64_t count = rows->count;
+    read_rows(walk->links, rows, targets, number);
+    rows->count = 0;
+    for (uint64_t i = 0; i < count; i++) {
+        const int is_step = walk->length != 0 || (!rows->first[i] && rows->previous[i] != 0);
+        if (rows->word[i] == 0 || !is_step) {
+            walk->slots[rows->origin[i]] = MISSING;
+            continue;
+        }
+        const uint64_t at = rows->count, previous = rows->previous[i];
+        rows->id[i] = shoal_ring_id(ring, rows->slot[i], rows->word[i]);
+        if (walk->ids != NULL)
+            walk->ids[rows->place[i]] = rows->id[i];
+        keep(ring, rows, rows, i, rows->id[i]);
+        rows->previous[at] = previous;
+    }
+}
+
+/* Of one step the later stack is the earlier one, moved on, and the row itself, which is there already. */
+static void move_on(const shoal_walk *walk, const row_set *rows) {
+    const uint64_t stack = walk->stack;
+    for (uint64_t i = 0; i < rows->count; i++)
+        for (uint64_t c = 0; walk->slots[rows->origin[i]] != MISSING && c < walk->obs.count; c++) {
+            const uint64_t bytes = walk->obs.items[c].bytes, at = rows->place[i] * stack * bytes;
+            memcpy((char *)walk->next_out[c] + at, (const char *)walk->obs_out[c] + at + bytes,
+                   (stack - 1) * bytes);
+        }
+}
+
+static void gather_steps(const shoal_walk *walk, row_set *rows, luck *luck) {
+    const shoal_ring *ring = walk->links->ring;
+    const target targets[] = {{walk->rest, walk->rest_out, 1, 0},
+                              {walk->obs, walk->next_out, walk->stack, walk->stack - 1}};
+    read_drawn(walk, rows, targets, walk->steps == 1 ? 2 : 1);
+    row_set before;
+    before.count = 0;
+    for (uint64_t i = 0; i < rows->count; i++)
+        keep(ring, &before, rows, i, rows->previous[i] - 1);
+    read_stacks(walk, &before, walk->obs_out);
+    if (walk->steps == 1) {
+        if (walk->stack > 1)
+            move_on(walk, rows);
+        for (uint64_t i = 0; walk->discount != NULL && i < rows->count; i++)
+            walk->discount[rows->place[i]] = (float)walk->gamma;
+        return;
+    }
+    const uint64_t count = rows->count;
+    rows->count = 0;
+    for (uint64_t i = 0; i < count; i++)
+        if (walk->slots[rows->origin[i]] != MISSING)
+            keep(ring, rows, rows, i, rows->id[i]);
+    advance(walk, rows, luck);
+    read_stacks(walk, rows, walk->next_out);
+}
+
+/* From row t on there is nothing: zeros. */
+static void clear_from(const shoal_walk *walk, uint64_t place, uint64_t t) {
+    const uint64_t at = place * walk->length + t, left = walk->length - t;
+    for (uint64_t c = 0; c < walk->rest.count; c++) {
+        const uint64_t bytes = walk->rest.items[c].bytes;
+        memset((char *)walk->rest_out[c] + at * bytes, 0, left * bytes);
+    }
+    memset(walk->mask + at, 0, left);
+}
+
+static void gather_sequences(const shoal_walk *walk, row_set *rows, luck *luck) {
+    const shoal_links *links = walk->links;
+    target all = {walk->rest, walk->rest_out, walk->length, 0};
+    uint64_t length[AHEAD], places[AHEAD];
+    read_drawn(walk, rows, &all, 1);
+    const uint64_t drawn = rows->count;
+    for (uint64_t i = 0; i < drawn; i++) {
+        places[i] = rows->place[i];
+        length[i] = 1;
+        rows->origin[i] = i;
+    }
+    for (all.frame = 1; all.frame < walk->length && rows->count != 0; all.frame++) {
+        uint64_t count = rows->count;
+        rows->count = 0;
+        for (uint64_t i = 0; i < count; i++) {
+            step next;
+            if (read_next(links, rows->slot[i], rows->id[i], &next, luck) &&
+                (walk->across_episodes || !next.first))
+                keep(links->ring, rows, rows, i, next.id);
+        }
+        count = rows->count;
+        read_rows(links, rows, &all, 1);
+        rows->count = 0;
+        for (uint64_t i = 0; i < count; i++)
+            if (is_there(links->ring, rows, i)) { /* still the row that was found */
+                length[rows->origin[i]]++;
+                keep(links->ring, rows, rows, i, rows->id[i]);
+            }
+    }
+    for (uint64_t i = 0; i < drawn; i++) {
+        memset(walk->mask + places[i] * walk->length, 1, length[i]);
+        clear_from(walk, places[i], length[i]);
+    }
+}
+
+/* Sends for the rows that were drawn, and for those that they most likely lead to. */
+static void prefetch(const shoal_walk *walk, const uint64_t *slots, uint64_t count) {
+    const shoal_links *links = walk->links;
+    const shoal_ring *ring = links->ring;
+    const uint64_t capacity = ring->capacity, stride = ring->stride, apart = links->apart % capacity;
+    const uint64_t ahead = shoal_least(walk->length != 0 ? walk->length - 1 : walk->steps - 1, 8);
+    const uint64_t back = walk->length != 0 ? 0 : shoal_least(walk->stack, 8);
+    for (uint64_t i = 0; i < count; i++) {
+        uint64_t slot = slots[i];
+        shoal_rows_prefetch(ring->rows + slot * stride, stride);
+        for (uint64_t k = 0; k < back; k++) {
+            slot = slot >= apart ? slot - apart : slot + capacity - apart;
+            shoal_rows_prefetch(ring->rows + slot * stride, stride);
+        }
+        slot = slots[i];
+        for (uint64_t k = 0; k < ahead; k++) {
+            slot = slot + apart < capacity ? slot + apart : slot + apart - capacity;
+            shoal_rows_prefetch(ring->rows + slot * stride, stride);
+        }
+    }
+}
+
+static void gather_range(const shoal_walk *walk, uint64_t begin, uint64_t end) {
+    const uint64_t block = shoal_rows_block(walk->links->ring);
+    luck luck = {0, 0};
+    prefetch(walk, walk->slots + begin, shoal_least(block, end - begin));
+    for (uint64_t at = begin, now; at < end; at += now) {
+        row_set rows;
+        rows.count = now = shoal_least(block, end - at);
+        if (end - at > now) /* these are on their way while those are copied */
+            prefetch(walk, walk->slots + at + now, shoal_least(block, end - at - now));
+        for (uint64_t i = 0; i < now; i++) {
+            rows.slot[i] = walk->slots[at + i];
+            rows.place[i] = walk->places[at + i];
+            rows.origin[i] = at + i;
+        }
+        if (walk->length != 0)
+            gather_sequences(walk, &rows, &luck);
+        else
+            gather_steps(walk, &rows, &luck);
+    }
+}
+
+typedef struct job {
+    const shoal_walk *walk;
+    uint32_t parts;
+} job;
+
+static void gather_part(void *context, uint32_t part) {
+    const job *j = context;
+    const uint64_t count = j->walk->missing;
+    gather_range(j->walk, count * part / j->parts, count * (part + 1) / j->parts);
+}
+
+uint64_t shoal_walk_gather(shoal_walk *walk, shoal_hands hands) {
+    const uint64_t count = walk->missing;
+    if (hands.pool != NULL && count >= 2 * (uint64_t)hands.count) {
+        job j = {walk, hands.count};
+        uint64_t bytes = 1;
+        for (uint64_t c = 0; c < walk->rest.count; c++)
+            bytes += count * walk->rest.items[c].bytes * (walk->length != 0 ? walk->length : 1);
+        for (uint64_t c = 0; c < walk->obs.count; c++)
+            bytes += 2 * count * walk->obs.items[c].bytes * walk->stack;
+        shoal_choice_run(hands.choice, hands.pool, hands.count, gather_part, &j, 1e6 / (double)bytes);
+    } else {
+        gather_range(walk, 0, count);
+    }
+    walk->missing = 0;
+    for (uint64_t i = 0; i < count; i++)
+        if (walk->slots[i] == MISSING)
+            walk->places[walk->missing++] = walk->places[i];
+    walk->misses += walk->missing;
+    return walk->missing;
+}
+
+/* Whether a transition ends with the row in a slot: all that is needed of it is there. */
+static int is_whole(const void *context, uint64_t slot) {
+    shoal_walk probe = *(const shoal_walk *)context;
+    uint64_t found = slot;
+    row_set rows = {.count = 1, .slot = {slot}, .place = {0}, .origin = {0}};
+    probe.slots = &found;
+    probe.ids = NULL;
+    read_drawn(&probe, &rows, NULL, 0);
+    if (rows.count != 0 && probe.length == 0) {
+        rows.slot[0] = slot_from(probe.links->ring, rows.slot[0], rows.id[0], rows.previous[0] - 1);
+        rows.id[0] = rows.previous[0] - 1;
+        read_stacks(&probe, &rows, NULL);
+    }
+    return found != MISSING;
+}
+
+void shoal_walk_begin(shoal_walk *walk) {
+    walk->missing = walk->count;
+    walk->rounds = walk->misses = 0;
+    walk->list = (shoal_listed){NULL, NULL, 0};
+    for (uint64_t i = 0; i < walk->count; i++)
+        walk->places[i] = i;
+}
+
+void shoal_walk_end(shoal_walk *walk) { shoal_listed_free(&walk->list); }
+
+int shoal_walk_draw(shoal_walk *walk, const shoal_tree *tree, shoal_rng *rng) {
+    const shoal_ring *ring = walk->links->ring;
+    float *weights = tree == NULL ? NULL : walk->drawn;
+    if (++walk->rounds % ROUNDS == 0 || (walk->list.count == 0 && walk->misses >= SHOAL_LISTED_MISSES)) {
+        walk->misses = 0;
+        if (walk->rounds > MOST_ROUNDS || !shoal_listed_renew(&walk->list, ring, tree, is_whole, walk))
+            return 0;
+    }
+    for (uint64_t i = 0; walk->list.count != 0 && i < walk->missing; i++) {
+        walk->slots[i] = shoal_listed_draw(&walk->list, rng);
+        if (tree != NULL)
+            weights[i] = shoal_tree_get(tree, walk->slots[i]);
+    }
+    if (walk->list.count == 0 && shoal_ring_draw(ring, tree, rng, walk->missing, walk->slots, weights) == 0)
+        return 0;
+    for (uint64_t i = 0; tree != NULL && i < walk->missing; i++)
+        walk->weights[walk->places[i]] = weights[i];
+    return 1;
+}

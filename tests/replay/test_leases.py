@@ -1,0 +1,271 @@
+"""Batches without `out=`: arrays of the buffer that are filled again, but never while anybody holds them."""
+
+import gc
+import multiprocessing
+import threading
+import tracemalloc
+import weakref
+
+import numpy as np
+import pytest
+
+from shoal.errors import ClosedError
+from shoal.replay import PrioritizedBatch, ReplayBuffer
+from shoal.replay.sampling import LEASES
+from tests.replay.samplers import SAMPLERS, check, plain, walked
+
+EVERY = pytest.mark.parametrize("made", SAMPLERS.values(), ids=SAMPLERS)
+
+HOLDERS = {
+    "the batch": lambda batch: batch,
+    "one array": lambda batch: next(array for array in batch.values() if array.size),
+    "a view": lambda batch: next(array for array in batch.values() if array.size)[2:],
+    "a view of a view": lambda batch: next(array for array in batch.values() if array.size)[1:].T[..., ::2],
+    "a memoryview": lambda batch: memoryview(next(array for array in batch.values() if array.size)),
+    "the ids": lambda batch: batch.ids,
+    "a view of the ids": lambda batch: batch.ids[3:],
+}
+
+
+def addresses(batch):
+    arrays = [*batch.values(), batch.ids]
+    if isinstance(batch, PrioritizedBatch):
+        arrays.append(batch.weights)
+    return {array.__array_interface__["data"][0] for array in arrays if array.size}
+
+
+def content(held):
+    return (
+        {name: np.array(array) for name, array in held.items()} if isinstance(held, dict) else np.array(held)
+    )
+
+
+def same(one, other):
+    if isinstance(one, dict):
+        return all(np.array_equal(one[name], other[name]) for name in one)
+    return np.array_equal(one, other)
+
+
+@EVERY
+@pytest.mark.parametrize("hold", HOLDERS.values(), ids=HOLDERS)
+def test_what_is_held_is_not_overwritten(made, hold):
+    buffer, sample = made()
+    held = hold(sample(20))
+    before = content(held)
+    for _ in range(2 * LEASES):
+        sample(20)
+    many = [sample(20) for _ in range(2 * LEASES)]
+    assert same(content(held), before)
+    for batch in many:
+        check(batch, buffer)
+    buffer.close()
+
+
+@EVERY
+def test_arrays_that_nobody_holds_are_filled_again(made):
+    buffer, sample = made()
+    first = addresses(sample(20))
+    assert all(addresses(sample(20)) == first for _ in range(10))
+    kept, used = sample(20), set()
+    for _ in range(10):
+        kept = sample(20)
+        used |= addresses(kept)
+        check(kept, buffer)
+    assert len(used) == 2 * len(first), "the batch that is held, and the next"
+    buffer.close()
+
+
+def test_the_weights_of_a_batch_are_held_by_themselves():
+    buffer, sample = SAMPLERS["prioritized rows"]()
+    weights = sample(20).weights
+    before = weights.copy()
+    for _ in range(10):
+        sample(20)
+    assert np.array_equal(weights, before)
+    buffer.close()
+
+
+def test_a_tensor_over_an_array_holds_it():
+    torch = pytest.importorskip("torch", reason="needs torch: make torch")
+    with plain() as buffer:
+        tensor = torch.from_numpy(buffer.sample(20)["image"])[3:]
+        before = tensor.clone()
+        for _ in range(10):
+            buffer.sample(20)
+        assert torch.equal(tensor, before)
+
+
+def test_sampling_allocates_nothing_but_the_batch():
+    buffer = ReplayBuffer(100, {"image": (np.uint8, (64, 64))}, seed=0)
+    buffer.extend({"image": np.zeros((100, 64, 64), np.uint8)})
+    batch = buffer.sample(64)
+    batch = buffer.sample(64)  # the second set
+    tracemalloc.start()
+    for _ in range(10):
+        batch = buffer.sample(64)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4096 and batch["image"].shape == (64, 64, 64)
+    buffer.close()
+
+
+def test_the_number_of_sets_is_bounded_and_batches_beyond_it_are_whole():
+    with plain() as buffer:
+        held = [buffer.sample(n) for n in range(1, 6) for _ in range(LEASES)]
+        assert buffer._leases.count == LEASES
+        assert len({address for batch in held for address in addresses(batch)}) == 4 * len(
+            held
+        )  # 3 fields, ids
+        for batch in held:
+            check(batch, buffer)
+        again = addresses(buffer.sample(7))  # though all that were held are held for ever
+        assert addresses(buffer.sample(7)) == again
+    assert buffer._leases.count == 0
+    check(held[0], plain())
+
+
+def test_a_way_to_sample_that_is_another_each_time_does_not_fill_the_memory():
+    buffer = walked()
+    for length in range(1, 60):
+        check(buffer.sample_sequences(5, length), buffer)
+    assert len(buffer._ways._known) <= 16 and buffer._leases.count <= LEASES
+    buffer.close()
+
+
+def test_arrays_that_were_changed_are_not_filled_again():
+    with plain() as buffer:
+        for change in (
+            lambda array: array.resize((4, 3, 5), refcheck=False),
+            lambda array: array.setflags(write=False),
+            lambda array: setattr(array, "shape", (20, 5, 3)),
+            lambda array: setattr(array, "dtype", np.int8),
+        ):
+            change(buffer.sample(20)["image"])
+            for _ in range(3):
+                batch = buffer.sample(20)
+                assert batch["image"].shape == (20, 3, 5) and batch["image"].flags.writeable
+                check(batch, buffer)
+
+
+def test_a_batch_can_be_changed_and_the_next_has_every_field():
+    with plain() as buffer:
+        batch = buffer.sample(20)
+        batch.pop("x")
+        batch["image"] = batch["image"] / 255
+        batch["more"] = 1
+        del batch
+        check(buffer.sample(20), buffer)
+        assert list(buffer.sample(20)) == list(buffer.fields)
+
+
+def test_a_leased_batch_is_an_out_too():
+    with plain() as buffer:
+        batch = buffer.sample(20)
+        assert buffer.sample(20, batch) is batch
+        assert addresses(buffer.sample(20)).isdisjoint(addresses(batch))
+        check(batch, buffer)
+        with plain() as other:
+            assert other.sample(20, batch) is batch
+            check(batch, other)
+        assert addresses(buffer.sample(20)).isdisjoint(addresses(batch))
+
+
+@pytest.mark.parametrize("name", ["rows", "prioritized rows", "stacks", "sequences"])
+def test_threads_never_get_the_same_arrays(name):
+    buffer, sample = SAMPLERS[name]()
+    n = 4000  # long enough that the GIL is released
+    errors = []
+
+    def work():
+        try:
+            for _ in range(25):
+                batch = sample(n)
+                before = content(batch)
+                sample(n)
+                assert same(content(batch), before)
+                check(batch, buffer)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors, errors[0]
+    buffer.close()
+
+
+def test_a_sample_from_a_callback_of_a_sample_gets_arrays_of_its_own():
+    """A forgotten array that dies runs what its owner put there, in the middle of a call."""
+    with plain() as buffer:
+        inner = []
+        held = [buffer.sample(20) for _ in range(LEASES)]
+        references = [weakref.ref(batch["x"], lambda _: inner.append(buffer.sample(20))) for batch in held]
+        batches = []
+        for _ in range(2 * LEASES):
+            if held:
+                held.pop(0)
+            batches.append(buffer.sample(20))
+        batches += inner
+        assert len({address for batch in batches for address in addresses(batch)}) == 4 * len(batches)
+        for batch in batches:
+            check(batch, buffer)
+        del references
+
+
+def sample_in_child(buffer, held, before, queue):
+    buffer.seed(5)
+    batches = [buffer.sample(20) for _ in range(40)]
+    queue.put((same(content(held), before), len(batches), [batch.ids.tolist() for batch in batches[:2]]))
+
+
+def test_a_forked_child_has_batches_of_its_own():
+    context = multiprocessing.get_context("fork")
+    with plain() as buffer:
+        held = buffer.sample(20)
+        before = content(held)
+        queue = context.Queue()
+        child = context.Process(target=sample_in_child, args=(buffer, held, before, queue))
+        child.start()
+        mine = [buffer.sample(20) for _ in range(40)]
+        assert queue.get(timeout=60)[:2] == (True, 40)
+        child.join()
+        assert same(content(held), before)
+        for batch in mine:
+            check(batch, buffer)
+
+
+def test_closing_while_another_thread_samples_ends_in_a_clear_error():
+    for _ in range(5):
+        buffer = plain()
+        kept, raised, begun = [], [], threading.Event()
+
+        def work(buffer=buffer, kept=kept, raised=raised, begun=begun):
+            try:
+                while True:
+                    kept[:] = [buffer.sample(5000)]
+                    begun.set()
+            except ClosedError as error:
+                raised.append(error)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        assert begun.wait(60)
+        buffer.close()
+        thread.join(60)
+        assert raised and not thread.is_alive()
+        check(kept[0], None)
+
+
+def test_a_buffer_that_is_dropped_is_freed_at_once():
+    gc.disable()
+    try:
+        for made in (plain, walked):
+            buffer = made()
+            buffer.sample(4)
+            gone = weakref.ref(buffer)
+            del buffer
+            assert gone() is None
+    finally:
+        gc.enable()
