@@ -20,7 +20,7 @@ class Constant:
 
 
 class Leaning(Constant):
-    """Pushes towards the side the pole falls to; returns the angle and the version of its weights as extras."""
+    """Pushes towards the side the pole falls to; returns the angle and its version as extras."""
 
     version = 0
 
@@ -47,7 +47,7 @@ class Broken(Constant):
 
 
 class Gated(Constant):
-    """Waits at each rollout's first step until the file `allowed` permits it; creates a file for each start."""
+    """Waits at each rollout's first step for the file `allowed`; creates a file for each start."""
 
     def __init__(self, envs, rng, directory, length):
         super().__init__(envs, rng)

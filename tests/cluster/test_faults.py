@@ -47,7 +47,7 @@ def wait_until(true, what):
 
 
 def check_rollouts(rollouts, broken):
-    """Checks that no rollout is repeated, partial or joined across a fault; `broken` runners had one fault each."""
+    """Checks that no rollout is repeated, partial or joined across a fault; `broken` had one fault each."""
     names = [(rollout.runner, rollout.life, rollout.number) for rollout in rollouts]
     assert len(set(names)) == len(names)
     for runner in {rollout.runner for rollout in rollouts}:
@@ -215,7 +215,7 @@ def test_a_restarted_learner_attaches_to_its_fleet_by_name(cluster):
         check_rollouts(rollouts, broken=())
         for rollout in rollouts:  # the policies have kept their weights; nothing was reset
             assert rollout.version == 1 and rollout.life == 0 and rollout.number > last[rollout.runner]
-        assert fleet.set_weights({"action": [2]}) == 2  # CartPole has no action 2: a ValueError, not WorkerDied
+        assert fleet.set_weights({"action": [2]}) == 2  # no action of CartPole: ValueError, not WorkerDied
         with pytest.raises(ValueError, match="action"):
             collect_until(fleet, 16, lambda rollouts: len(rollouts) == 9)
 

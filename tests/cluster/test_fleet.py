@@ -154,7 +154,8 @@ def test_an_exception_of_a_policy_arrives_with_its_traceback_and_the_fleet_conti
 
 def test_rollouts_of_another_length_can_follow(cluster):
     with Fleet("CartPole-v1", 4, nodes=1) as fleet:
-        assert [rollout.length for rollout in (*take_rollouts(fleet, 5, 2), *take_rollouts(fleet, 9, 2))] == [5, 5, 9, 9]
+        rollouts = [*take_rollouts(fleet, 5, 2), *take_rollouts(fleet, 9, 2)]
+        assert [rollout.length for rollout in rollouts] == [5, 5, 9, 9]
 
 
 def test_an_unknown_environment_raises_the_same_error_as_on_one_machine(cluster):
@@ -182,7 +183,9 @@ def test_runners_that_never_fit_raise_at_once_and_runners_without_room_time_out(
     with pytest.raises(WorkerError, match=r"5 runners of 1 CPU each do not fit .* 127.0.0.2: 2 CPU"):
         Fleet("CartPole-v1", 2, nodes=5)
     with Fleet("CartPole-v1", 2, nodes=2, num_cpus=2):
-        with pytest.raises(WorkerTimeout, match="no room for 1 runners of 1 CPU each within 0.5 s: .* 0 CPU free"):
+        with pytest.raises(
+            WorkerTimeout, match="no room for 1 runners of 1 CPU each within 0.5 s: .* 0 CPU free"
+        ):
             Fleet("CartPole-v1", 2, nodes=1, start_timeout_s=0.5)
 
 

@@ -59,7 +59,9 @@ def test_a_plain_buffer_gets_only_its_own_fields():
         assert buffer.latest(8)["obs"].tolist() == [0, 1, 2]
         assert buffer.latest(8)["score"].tolist() == [0, 0.5, 1.0]
     with ReplayBuffer(8, {"obs": (np.float32, ()), "nope": (np.float32, ())}) as buffer:
-        with pytest.raises(ShoalError, match=r"the buffer has fields \['nope'\].* it has \['obs', .*'score'\]"):
+        with pytest.raises(
+            ShoalError, match=r"the buffer has fields \['nope'\].* it has \['obs', .*'score'\]"
+        ):
             Writers(buffer).add(made)
 
 

@@ -1,4 +1,4 @@
-"""The simulation behind docs/cluster.md agrees with figures computed by hand, and the page quotes its output."""
+"""The simulation behind docs/cluster.md agrees with figures computed by hand; the page quotes its output."""
 
 import importlib.util
 import sys

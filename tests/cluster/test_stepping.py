@@ -21,7 +21,9 @@ def test_stepping_a_fleet_equals_stepping_a_local_vector_environment(cluster):
         arriving = fleet.rollouts(4, timeout_s=60)
         # Rollouts of the fleet start with a reset.
         assert next(arriving).observations.shape == (5, 8, 4) and last.shape == (16, 4)
-        with pytest.raises(ValueError, match=r"16 rows, one for each environment; found an array of shape \(3,\)"):
+        with pytest.raises(
+            ValueError, match=r"16 rows, one for each environment; found an array of shape \(3,\)"
+        ):
             there.step(np.zeros(3, np.int64))
         with pytest.raises(ValueError, match="seed"):
             there.reset(seed=-1)

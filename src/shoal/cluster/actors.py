@@ -13,7 +13,9 @@ from shoal.errors import NameInUse
 __all__ = ["request_facts", "find_runner", "name_in_use_error", "next_learner_number", "start_runner"]
 
 
-def start_runner(ray: Any, plan: Plan, index: int, group: Any, name: str | None, bundle: dict[str, float]) -> Any:
+def start_runner(
+    ray: Any, plan: Plan, index: int, group: Any, name: str | None, bundle: dict[str, float]
+) -> Any:
     """Starts a runner in its bundle of the placement group. Ray restarts the runner whenever it is lost."""
     strategy = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(
         placement_group=group, placement_group_bundle_index=index

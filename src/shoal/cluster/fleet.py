@@ -13,7 +13,13 @@ from typing import Any, Literal
 from gymnasium.vector import AutoresetMode
 
 from shoal.cluster import engine
-from shoal.cluster.actors import request_facts, find_runner, name_in_use_error, next_learner_number, start_runner
+from shoal.cluster.actors import (
+    find_runner,
+    name_in_use_error,
+    next_learner_number,
+    request_facts,
+    start_runner,
+)
 from shoal.cluster.messages import FleetRollout, Plan
 from shoal.cluster.placement import STORE_SHARE, place_runners, store_bytes
 from shoal.cluster.station import Station, Weights, wait_for_answers
@@ -51,7 +57,7 @@ class Fleet:
             called with the observations of one step and returns actions, or a tuple of actions and a dict of
             arrays [N, ...], which arrive as the rollout's `extras`. Its `set_weights(weights)` is called
             between rollouts. None: random actions.
-        seed: Seeds all environments and policies. Each runner, and each restart of a runner, uses other seeds.
+        seed: Seeds all environments and policies. Each runner and each restart of a runner has other seeds.
         name: Keeps the fleet running when the learner ends; `Fleet.attach(name)` finds it again.
         max_in_flight: The maximum number of rollouts of a node that are queued, being collected or waiting
             to be read. With 1, a node starts the next rollout when the last one was read; with 2, it
@@ -273,7 +279,7 @@ class Fleet:
         self._leave()
 
     def close(self) -> None:
-        """Ends the environments, the actors, the placement group, and Ray if this fleet joined it. Idempotent."""
+        """Ends environments, actors and the placement group, and Ray if this fleet joined it. Idempotent."""
         if not self.closed:
             self._end([station.actor for station in self._stations])
 
@@ -325,9 +331,7 @@ def _check_options(options: dict[str, Any]) -> None:
     """Raises ValueError for options of `make_vec` that a fleet does not support."""
     mode = options.get("autoreset_mode", AutoresetMode.NEXT_STEP)
     if arguments.autoreset_mode(mode) != AutoresetMode.NEXT_STEP:
-        raise ValueError(
-            f"autoreset_mode of a fleet must be NEXT_STEP, got {mode!r}; leave the argument out"
-        )
+        raise ValueError(f"autoreset_mode of a fleet must be NEXT_STEP, got {mode!r}; leave the argument out")
     if options.get("batch_size") is not None:
         raise ValueError(
             f"a fleet steps all environments of a node together, so batch_size must be None, "

@@ -1,7 +1,7 @@
 """PPO over a fleet: the learner of `shoal.learner`, with rollouts from other machines.
 
-A rollout may be some updates old when it arrives. It contains the log probabilities that its policy gave to the
-actions it sampled, and PPO's ratios use these; `rollout.version` is the version of that policy.
+A rollout may be some updates old when it arrives. It contains the log probabilities that its policy gave to
+the actions it sampled, and PPO's ratios use these; `rollout.version` is the version of that policy.
 """
 
 from __future__ import annotations

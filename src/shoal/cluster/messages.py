@@ -47,7 +47,10 @@ class Request:
     version: int
     """The minimum version of the weights."""
     weights: list[Any]
-    """The reference of the weights, or nothing. It is in a list, because Ray would fetch a bare one too early."""
+    """The reference of the weights, or nothing.
+
+    It is in a list, because Ray would fetch a bare one too early.
+    """
 
 
 @dataclass
@@ -75,7 +78,10 @@ class FleetRollout:
     extras: dict[str, Array]
     """[T, N, ...]: the arrays that the policy returned with its actions."""
     version: int
-    """The version of the weights, as `set_weights` returned it; 0 before the first. All steps have the same."""
+    """The version of the weights, as `set_weights` returned it; 0 before the first.
+
+    All steps have the same.
+    """
     runner: int
     node: str
     """The Ray id of the node that collected it."""

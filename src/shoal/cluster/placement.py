@@ -30,8 +30,8 @@ def _choose_layout(ray: Any, nodes: Any, bundle: dict[str, float]) -> tuple[int,
             available = {name: node["Resources"].get(name, 0) for name in bundle}
             found.append(f"{node['NodeManagerAddress']}: {_describe(available)}")
         raise WorkerError(
-            f"{max(count, 1)} runners of {_describe(bundle)} each do not fit on this cluster's nodes, which have "
-            f"{'; '.join(found)}: add nodes, or ask for less (nodes=, num_cpus=, resources=)"
+            f"{max(count, 1)} runners of {_describe(bundle)} each do not fit on this cluster's nodes, which "
+            f"have {'; '.join(found)}: add nodes, or ask for less (nodes=, num_cpus=, resources=)"
         )
     return count, "STRICT_SPREAD" if count <= len(room_on) else "SPREAD"
 
@@ -66,14 +66,17 @@ def place_runners(
 def _no_room_error(ray: Any, count: int, bundle: dict[str, float], timeout_s: float) -> WorkerTimeout:
     free = {name: ray.available_resources().get(name, 0) for name in bundle}
     return WorkerTimeout(
-        f"no room for {count} runners of {_describe(bundle)} each within {timeout_s:g} s: the whole cluster has "
-        f"{_describe(free)} free; end other jobs, ask for less, or wait longer (start_timeout_s=)"
+        f"no room for {count} runners of {_describe(bundle)} each within {timeout_s:g} s: the whole cluster "
+        f"has {_describe(free)} free; end other jobs, ask for less, or wait longer (start_timeout_s=)"
     )
 
 
 def store_bytes(ray: Any) -> dict[str, int]:
     """Returns the size of the object store of each node that is alive."""
-    return {node["NodeID"]: int(node["Resources"].get("object_store_memory", 0)) for node in _list_alive_nodes(ray)}
+    return {
+        node["NodeID"]: int(node["Resources"].get("object_store_memory", 0))
+        for node in _list_alive_nodes(ray)
+    }
 
 
 def _count_bundles(resources: dict[str, float], bundle: dict[str, float]) -> int:

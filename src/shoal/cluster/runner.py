@@ -39,7 +39,7 @@ class Runner:
     # -- called by the learner ------------------------------------------------------------------------
 
     def take(self, learner: int) -> dict[str, Any]:
-        """Accepts this learner instead of earlier ones, makes the environments if necessary, returns facts."""
+        """Accepts this learner instead of earlier ones and makes the environments; returns the facts."""
         self._require(learner)
         envs = self._open_envs()
         spaces = {name: getattr(envs, name) for name in ("single_observation_space", "single_action_space")}

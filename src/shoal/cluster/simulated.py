@@ -48,7 +48,7 @@ class SimulatedCluster:
         Config.initialize("")  # Ray has read its settings at import; read them again
         # Ray writes the head's address into this directory, but only a node that uses it creates it.
         try_to_create_directory(get_default_ray_temp_dir())
-        self._directory = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # a short path: socket names are limited
+        self._directory = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # short: it is part of socket names
         self._size = {"num_cpus": num_cpus, "object_store_memory": object_store_bytes}
         self._nodes: list[Any] = []
         self._count = 0
@@ -66,7 +66,7 @@ class SimulatedCluster:
 
     @property
     def address(self) -> str:
-        """The address for RAY_ADDRESS or `Fleet(address=)` in another process, which also needs RAY_AUTH_TOKEN."""
+        """The address, for RAY_ADDRESS or `Fleet(address=)` in a process that has RAY_AUTH_TOKEN too."""
         return str(self._cluster.address)
 
     def add_node(self, **settings: Any) -> str:
@@ -101,7 +101,8 @@ class SimulatedCluster:
                 else:
                     os.environ[name] = value
             if threading.current_thread() is threading.main_thread():
-                signal.signal(signal.SIGTERM, self._handler)  # Ray's handler would kill processes that have ended
+                # Ray's handler would kill processes that have ended.
+                signal.signal(signal.SIGTERM, self._handler)
 
     def __enter__(self) -> SimulatedCluster:
         return self

@@ -15,7 +15,7 @@ from shoal.process.mail import RemoteTraceback
 __all__ = ["Station", "Weights", "wait_for_answers", "unwrap_error"]
 
 Weights: TypeAlias = "tuple[int, list[Any]]"
-"""A version, and a list with the reference of the weights; the list is empty before the first `set_weights`."""
+"""A version, and a list with the reference of the weights, which is empty before the first."""
 
 _MAX_DEATHS = 3
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -114,7 +114,7 @@ class Station:
 
 
 def unwrap_error(error: Any) -> Exception:
-    """Returns the exception of a policy or environment inside Ray's error, with the remote traceback as cause."""
+    """Returns the exception inside Ray's error, with the remote traceback as its cause."""
     cause: Exception = error.cause
     if not isinstance(cause, Exception):
         cause = WorkerError(f"a runner raised {cause!r}")

@@ -30,7 +30,7 @@ class Writers:
     def __init__(self, buffer: ReplayBuffer) -> None:
         self._buffer = buffer
         self._handles: dict[int, tuple[TrajectoryBuffer, int, int]] = {}
-        """For each runner: a handle of the buffer with its own trajectories, and its last rollout's number and life."""
+        """For each runner: its own handle of the buffer, and the number and life of its last rollout."""
 
     def add(self, rollout: FleetRollout) -> None:
         """Stores every transition of the rollout."""
