@@ -102,7 +102,7 @@ def test_a_png_shows_the_same_picture(tmp_path):
 
 
 def test_other_file_suffixes_raise(tmp_path):
-    with pytest.raises(ValueError, match=r"a \.svg or a \.png file, got .*a\.pdf"):
+    with pytest.raises(ValueError, match=r"end with \.svg or \.png, got .*a\.pdf"):
         drawing.write(tmp_path / "a.pdf", charts.bars([case()]))
 
 

@@ -102,7 +102,7 @@ def test_without_a_compiler_limits_are_missing_and_a_note_says_what_to_do(monkey
     assert bench.loops is None and bench.loops is None
     assert len(bench.notes) == 1
     assert bench.notes[0].startswith(
-        "without limits in C: limits are measured in C, and the compiler 'no-such-compiler'"
+        "without limits in C: limits are measured in C, but the compiler 'no-such-compiler'"
     )
     assert "apt install build-essential" in bench.notes[0]
     with pytest.raises(BuildError, match="did not compile"):

@@ -204,7 +204,7 @@ def test_a_peer_that_fails_at_its_first_start_does_not_end_the_suite():
     ]
     startup._warm_up(rivals)
     bench = Bench({})
-    case = startup._timed(bench, "toys", rivals, Pace(1, None), "")
+    case = startup._time_rivals(bench, "toys", rivals, Pace(1, None), "")
     assert [row.name for row in case.rows] == ["Shoal"] and bench.failures == []
 
 

@@ -38,7 +38,7 @@ def test_bundled_and_compiled_environments_need_no_factory(tmp_path):
     ("text", "message"),
     [
         ("make", "--mine must be module:factory .*got 'make'"),
-        (f"{TOYS}:", "wants module:factory"),
+        (f"{TOYS}:", "must be module:factory"),
         ("no_such_module_here:make", "No module named 'no_such_module_here'; modules are imported from "),
         (f"{TOYS}:other", f"the module {TOYS} has no 'other'"),
         (f"{TOYS}:NUMBER", "NUMBER must be a function or a class, found int"),
@@ -105,7 +105,7 @@ def test_the_fewest_environments_near_the_best_are_advised(two_cores):
 
 def test_an_environment_too_fast_for_processes_gets_that_advice(two_cores):
     light = mine.advise("m:make", toys_of_mine.make, {8: rates(50.0, 40.0, sync=200.0, limit=1000.0)})
-    assert any("4.00 times faster: gymnasium.vector.SyncVectorEnv" in reason for reason in light.reasons)
+    assert any("SyncVectorEnv, without processes, is 4.00 times faster" in reason for reason in light.reasons)
     assert any("communication" in reason for reason in light.reasons)
     heavy = mine.advise("m:make", toys_of_mine.make, {8: rates(190.0, 40.0, sync=100.0, limit=200.0)})
     assert not any("SyncVectorEnv" in reason or "communication" in reason for reason in heavy.reasons)

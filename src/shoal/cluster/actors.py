@@ -10,7 +10,7 @@ from shoal.cluster.messages import Plan
 from shoal.cluster.runner import Runner
 from shoal.errors import NameInUse
 
-__all__ = ["request_facts", "find_runner", "name_in_use_error", "next_learner_number", "start_runner"]
+__all__ = ["find_runner", "name_in_use_error", "next_learner_number", "request_facts", "start_runner"]
 
 
 def start_runner(

@@ -12,7 +12,7 @@ from shoal.cluster.messages import FleetRollout, Request
 from shoal.errors import WorkerDied, WorkerError, WorkerTimeout
 from shoal.process.mail import RemoteTraceback
 
-__all__ = ["Station", "Weights", "wait_for_answers", "unwrap_error"]
+__all__ = ["Station", "Weights", "unwrap_error", "wait_for_answers"]
 
 Weights: TypeAlias = "tuple[int, list[Any]]"
 """A version, and a list with the reference of the weights, which is empty before the first."""

@@ -15,7 +15,7 @@ from shoal.viewer.feed import compare_counters
 if TYPE_CHECKING:
     from shoal.state.attach import Session
 
-__all__ = ["format_duration", "format_count", "show", "sparkline"]
+__all__ = ["format_count", "format_duration", "show", "sparkline"]
 
 _REFRESH_S = 0.5
 _WATCH_HZ = 10.0  # so that the shown ticks are not much older than the counters beside them

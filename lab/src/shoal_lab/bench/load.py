@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from shoal_lab.bench.interleave import Burst
 
-__all__ = ["Others", "WaitForQuiet", "Ticks", "Watch", "cores", "cpu_seconds", "pss_bytes", "watch_load"]
+__all__ = ["Others", "Ticks", "WaitForQuiet", "Watch", "cores", "cpu_seconds", "pss_bytes", "watch_load"]
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 

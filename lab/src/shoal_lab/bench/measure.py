@@ -18,7 +18,7 @@ from shoal_lab.bench.loops import Loops
 from shoal_lab.bench.progress import Progress
 from shoal_lab.bench.results import Case, Role, Row
 
-__all__ = ["SMOKE", "Bench", "RivalFailed", "Pace", "Planned", "Rival", "Roster", "name_errors"]
+__all__ = ["SMOKE", "Bench", "Pace", "Planned", "Rival", "RivalFailed", "Roster", "name_errors"]
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from shoal.errors import ShoalError
 
-__all__ = ["PEERS", "Peer", "environments", "find", "check_import", "install"]
+__all__ = ["PEERS", "Peer", "check_import", "environments", "find", "install"]
 
 
 @dataclass(frozen=True)

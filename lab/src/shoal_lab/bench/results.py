@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-__all__ = ["SCHEMA", "Case", "Point", "Role", "Row", "Sweep", "document", "compute_quartiles"]
+__all__ = ["SCHEMA", "Case", "Point", "Role", "Row", "Sweep", "compute_quartiles", "document"]
 
 SCHEMA = 1
 """The version of the JSON format; it increases when a reader would have to change."""

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["CRASHES", "HANGS", "LENIENCE", "Dies", "crash", "forbid", "copy_with_trap"]
+__all__ = ["CRASHES", "HANGS", "LENIENCE", "Dies", "copy_with_trap", "crash", "forbid"]
 
 LENIENCE = float(os.environ.get("SHOAL_TEST_LENIENCE", "1"))
 """The factor by which calls may be late: on a shared machine, other processes use the cores at times."""

@@ -26,8 +26,8 @@ __all__ = [
     "WORDS",
     "Ledger",
     "Writer",
-    "make_fields",
     "count_words",
+    "make_fields",
 ]
 
 WORDS = 1024

@@ -18,10 +18,10 @@ from shoal_lab.chaos.marked import Violation
 
 __all__ = [
     "Resources",
-    "list_children",
     "is_spare",
     "kill_session",
     "launcher_pid",
+    "list_children",
     "list_members",
     "require_gone",
 ]

@@ -26,7 +26,7 @@ from typing import Any
 from shoal_lab.chaos.marked import Violation
 from shoal_lab.chaos.resources import kill_session
 
-__all__ = ["INVARIANTS", "Outcome", "Round", "Stage", "Reporter", "run_round", "run_stage"]
+__all__ = ["INVARIANTS", "Outcome", "Reporter", "Round", "Stage", "run_round", "run_stage"]
 
 INVARIANTS = {
     1: "every acknowledged push is readable, byte for byte, or was overwritten by capacity",

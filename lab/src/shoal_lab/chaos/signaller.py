@@ -18,7 +18,7 @@ from typing import NoReturn
 
 from shoal_lab.chaos.resources import list_children
 
-__all__ = ["Signaller", "SignalResult"]
+__all__ = ["SignalResult", "Signaller"]
 
 _ORDER = struct.Struct("=iidd")  # signal, launcher (0: the victim is the descriptor), delay, pause
 _DONE = struct.Struct("=id")  # whether the signal was sent, when
