@@ -2,16 +2,16 @@
 
     pip install "ray[default]==2.60.*" && python lab/benchmarks/cluster.py [--smoke]
 
-`local` fills rollouts in place in this process. `same node` is a Fleet of one runner whose object store this
-process reads too; `other node` a runner whose rollouts come over the loopback from a store of its own. Each
-keeps going within its turns and is idle in those of the others.
+`local` fills rollouts in place in this process. `same node` is a Fleet of one runner that shares its object
+store with this process; `other node` is a runner with its own store, whose rollouts come over the loopback
+interface. Each runs only in its own turns and is idle in those of the others.
 """
 
 from __future__ import annotations
 
 import os
 
-os.environ["OMP_NUM_THREADS"] = "1"  # the same for both sides; networks this small gain nothing by more
+os.environ["OMP_NUM_THREADS"] = "1"  # the same for both sides; more threads do not help such small networks
 
 import argparse
 import signal
@@ -27,13 +27,13 @@ import shoal
 from shoal.cluster import ActorPolicy, Fleet, SimulatedCluster
 from shoal.learner.model import Categorical, Model
 from shoal_lab.bench.interleave import interleave_bursts
-from shoal_lab.bench.load import watched
+from shoal_lab.bench.load import watch_load
 
 GOALS = {"4 floats, demo policy": 0.8, "84x84x4, demo policy": 0.6}
 
 
 class PicturePolicy(ActorPolicy):
-    """The demo's policy over all pixels of a picture."""
+    """The demo's policy on all pixels of a picture."""
 
     def __init__(self, envs: Any, rng: np.random.Generator) -> None:
         space = envs.single_observation_space
@@ -46,7 +46,7 @@ class PicturePolicy(ActorPolicy):
 
 
 class Still:
-    """No policy: the same action at each step, so that nothing hides what the rollouts' way costs."""
+    """Takes the same action at each step, so that only the transport of rollouts costs time."""
 
     def __init__(self, envs: Any, rng: np.random.Generator) -> None:
         self._actions = np.zeros(envs.num_envs, np.int64)
@@ -91,14 +91,14 @@ def fleet_burst(fleet: Fleet, arriving: Iterator[Any]) -> Callable[[int], float]
     import ray
 
     def burst(count: int) -> float:
-        for _ in range(fleet.in_flight + 1):  # made before this turn; what is under way now was begun in it
+        for _ in range(fleet.in_flight + 1):  # skips rollouts that were started before this turn
             next(arriving)
         begin = time.perf_counter()
         for _ in range(count):
             next(arriving)
         elapsed = time.perf_counter() - begin
         waiting = [one for station in fleet._stations for one, _ in station._asked]
-        ray.wait(waiting, num_returns=len(waiting), timeout=60)  # idle, for the next turn is another's
+        ray.wait(waiting, num_returns=len(waiting), timeout=60)  # idle during the turns of others
         return elapsed
 
     return burst
@@ -114,7 +114,7 @@ def compare(name: str, addresses: list[str], turns: int, burst_s: float) -> None
             fleet = Fleet(env, num_envs, nodes=1, policy=kind, seed=0, resources=only)
             fleets[where] = stack.enter_context(fleet)
             rivals[where] = fleet_burst(fleet, fleet.rollouts(length))
-        with watched() as others:
+        with watch_load() as others:
             found = interleave_bursts(rivals, turns, burst_s)
         sample = next(fleets["same node"].rollouts(length))
         first = sample.observations[0].nbytes + sample.actions.nbytes
@@ -134,7 +134,7 @@ def compare(name: str, addresses: list[str], turns: int, burst_s: float) -> None
 
 
 def times(turns: int) -> None:
-    """From a cluster that is there: to the first rollout; from a kill to the next one of the runner."""
+    """Measures the time to a fleet's first rollout, and from a runner's kill to its next rollout."""
     started, recovered = [], []
     for _ in range(turns):
         begin = time.perf_counter()
@@ -153,8 +153,8 @@ def times(turns: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--turns", type=int, default=9, help="of each rival (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=1.0, help="of a turn (default: %(default)s)")
+    parser.add_argument("--turns", type=int, default=9, help="turns of each rival (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=1.0, help="seconds of a turn (default: %(default)s)")
     parser.add_argument("--only", nargs="*", metavar="SETUP", choices=list(SETUPS))
     parser.add_argument(
         "--smoke", action="store_true", help="only check that it runs: two setups, one short turn of each"

@@ -1,13 +1,13 @@
-"""What bounds a fleet of 100 and of 1,000 nodes, by a small simulation; docs/cluster.md quotes its tables.
+"""Simulates the limits of a fleet of 100 and of 1,000 nodes; docs/cluster.md quotes its tables.
 
     python lab/benchmarks/cluster_model.py [--smoke]
 
-    node: makes a rollout (make_s, +-20 %) -> the learner's link, first come first served (size / link), the
-          oldest of each node alone -> the learner (learn_s each)
-          at most max_in_flight of a node between its begin and its being taken
+    node: makes a rollout (make_s, +-20 %) -> the learner's link, first come first served (size / link), only
+          the oldest rollout of each node -> the learner (learn_s each)
+          a node has at most max_in_flight rollouts between their start and the learner
     learner: an update every `batch` rollouts; new weights reach a node broadcast_s later
 
-Nothing here is Ray's: it is arithmetic about links and queues, with figures of one node from cluster.py.
+This does not use Ray: it computes links and queues, with figures of one node from cluster.py.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GBIT = 1e9 / 8
 
 @dataclass(frozen=True)
 class Case:
-    """A fleet and what it runs on; sizes in bytes, links in bytes a second."""
+    """A fleet and its hardware; sizes in bytes, links in bytes per second."""
 
     nodes: int
     size: float
@@ -39,21 +39,21 @@ class Case:
 @dataclass(frozen=True)
 class Outcome:
     delivered: float
-    """Rollouts a second."""
+    """Rollouts per second."""
     busy: float
-    """Share of the time that nodes make rollouts; they wait for the learner in the rest."""
+    """The share of time in which nodes make rollouts; otherwise they wait for the learner."""
     link: float
-    """Share of the learner's link that is used."""
+    """The used share of the learner's link."""
     store: float
-    """Bytes at most in the learner's object store: arrived, and not learned from yet."""
+    """The maximum number of bytes in the learner's object store: arrived and not learned from yet."""
     age_s: float
-    """Of a rollout's first row when it is learned from, on average."""
+    """The average age of a rollout's first row when the learner uses it."""
     updates: float
-    """As many updates were made since the weights it was made with."""
+    """The average number of updates since the weights that made a rollout."""
 
 
 def broadcast_s(nodes: int, weights: float, link: float) -> tuple[float, float]:
-    """New weights to all nodes: at best, nodes that have them pass them on; at worst, one link sends all."""
+    """Returns the time to send weights to all nodes: if nodes forward them, and if one link sends all."""
     return math.ceil(math.log2(nodes + 1)) * weights / link, nodes * weights / link
 
 
@@ -61,17 +61,20 @@ ROLLOUTS = 20_000
 
 
 def simulate(case: Case, rollouts: int = ROLLOUTS) -> Outcome:
-    """Runs until the learner has taken so many rollouts; the first half is left out of the averages."""
+    """Runs until the learner has taken `rollouts` rollouts; the averages leave out the first half."""
     rng = random.Random(0)
     late_s = broadcast_s(case.nodes, case.weights, case.link)[0]
     per_transfer = case.size / case.link
     events: list[tuple[float, int, str, int]] = []
     in_flight, making = [0] * case.nodes, [False] * case.nodes
     begun: list[deque[tuple[float, int]]] = [deque() for _ in range(case.nodes)]
-    behind, ahead = [0] * case.nodes, [False] * case.nodes  # made and not sent; one is on its way or there
+    behind, ahead = (
+        [0] * case.nodes,
+        [False] * case.nodes,
+    )  # made and not sent; one is being sent or has arrived
     queue: deque[int] = deque()
     arrived: deque[int] = deque()
-    versions: deque[tuple[float, int]] = deque([(-math.inf, 0)])  # known to nodes from then on
+    versions: deque[tuple[float, int]] = deque([(-math.inf, 0)])  # (time from which nodes have it, version)
     now, order, sending, learning = 0.0, 0, False, False
     taken = version = 0
     busy_s = link_s = age_s = old = 0.0
@@ -133,7 +136,7 @@ def simulate(case: Case, rollouts: int = ROLLOUTS) -> Outcome:
         if arrived and not learning:
             learning = True
             next_one = arrived.popleft()
-            in_flight[next_one] -= 1  # it is in the learner's hands, and the node may go on
+            in_flight[next_one] -= 1  # the learner has it, so the node may start another
             ahead[next_one] = False
             send(next_one)
             push(case.learn_s, "learned", next_one)
@@ -159,7 +162,7 @@ KINDS = {
 
 
 def table(learner: str, read_s: float, links: tuple[int, ...], rollouts: int) -> list[str]:
-    """Fleets under a learner that takes `read_s` for each byte."""
+    """Returns a table of fleets whose learner takes `read_s` for each byte."""
     names = "nodes", "link", "rollouts/s", "nodes busy", "link used", "learner's store", "age", "updates old"
     lines = [f"| {learner} | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
     for kind, (size, make_s) in KINDS.items():
@@ -194,7 +197,7 @@ def weights_table() -> list[str]:
 
 
 def tables(rollouts: int = ROLLOUTS) -> list[str]:
-    """Every line that the page quotes."""
+    """Returns every line that the page quotes."""
     at_once = table("a learner that takes no time", 0.0, (25, 100), rollouts)
     reading = table("a learner that reads 2 GB/s", 1 / 2e9, (100,), rollouts)
     return [*at_once, "", *reading, "", *weights_table()]

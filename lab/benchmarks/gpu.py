@@ -1,8 +1,9 @@
-"""The way to a GPU: bandwidth from a leased slot, and steps/s of pictures to it, overlapped and not.
+"""Copies to a GPU: bandwidth from a leased slot, and steps/s with pictures, overlapped and not.
 
     python lab/benchmarks/gpu.py [--megabytes 64 512] [--num-envs 1024] [--bursts 9] [--smoke]
 
-The limit is a plain cudaMemcpyAsync from memory of cudaHostAlloc. All of a group take turns in one run.
+The limit is a plain cudaMemcpyAsync from memory of cudaHostAlloc. The rivals of a group take turns in one
+run.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def bandwidth(megabytes: int, bursts: int) -> None:
 
 
 def cuda_runtime() -> ctypes.CDLL:
-    """The CUDA runtime that torch has loaded."""
+    """Returns the CUDA runtime that torch has loaded."""
     torch.cuda.init()
     maps = Path("/proc/self/maps").read_text()
     found = re.search(r"\S*libcudart[^/\s]*$", maps, re.MULTILINE)
@@ -105,7 +106,7 @@ def stepping(num_envs: int, bursts: int, steps: int) -> None:
     policy = network(actions)
 
     def graphed(rows: int) -> Callable[[Any], Any]:
-        """The policy as one CUDA graph: launching its kernels one by one would take longer than they do."""
+        """Returns the policy as one CUDA graph, because launching its kernels one by one takes longer."""
         picture = torch.zeros((rows, 84, 84, 4), dtype=torch.uint8, device="cuda")
 
         @torch.no_grad()

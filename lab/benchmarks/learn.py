@@ -1,10 +1,10 @@
-"""Do PPO and DQN still learn CartPole? The steps each seed needs to a mean return over 100 episodes.
+"""Checks that PPO and DQN learn CartPole: the steps each seed needs to reach a mean return over 100 episodes.
 
     python lab/benchmarks/learn.py [--seeds 3] [--within 200000] [--dqn-within 150000] [--smoke]
 
 PPO is the learner of `shoal demo` and must reach 475; DQN is examples/dqn_replay.py, with its actor
-processes, and must reach 195 while it explores. Ends with 1 if a seed needs more steps than that. Steps
-decide, not seconds: a busy machine changes nothing.
+processes, and must reach 195 while it explores. The exit status is 1 if a seed needs more steps than allowed.
+It counts steps, not seconds, so a busy machine does not change the result.
 """
 
 import argparse
@@ -50,8 +50,12 @@ def learn_dqn(seed: int, within: int, goal: float) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--within", type=int, default=200_000, help="steps of PPO (default: %(default)s)")
-    parser.add_argument("--dqn-within", type=int, default=150_000, help="steps of DQN (default: %(default)s)")
+    parser.add_argument(
+        "--within", type=int, default=200_000, help="maximum steps of PPO (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--dqn-within", type=int, default=150_000, help="maximum steps of DQN (default: %(default)s)"
+    )
     parser.add_argument(
         "--smoke",
         action="store_true",

@@ -2,7 +2,7 @@
 
 make bench or python lab/benchmarks/native.py [--quick] [--smoke] [--peers gymnasium envpool] [--envs 8 1024]
 
-Peers that cannot be imported are named and left out. What is measured how: lab/benchmarks/README.md.
+Peers that cannot be imported are named and left out. lab/benchmarks/README.md explains the measurements.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ PIXELS, PIXEL_ENVS = "Pixels-v0", 1024
 Rivals = dict[str, tuple[int, Burst]]  # name -> environment steps per call, and the burst
 
 
-# ---- Who takes part
+# ---- The rivals
 
 
 def shoal_rivals(num_envs: int, actions: NDArray[Any], opened: ExitStack) -> Rivals:
-    """Shoal in every way of holding results, on one thread unless it says two."""
+    """Makes Shoal with every kind of result buffers, on one thread unless the name says two."""
 
     def make(**options: Any) -> shoal.VectorEnv:
         options.setdefault("num_threads", 1)
@@ -147,7 +147,7 @@ def cartpole(
 
 
 def pixels(args: argparse.Namespace, loops: Loops | None) -> Rates:
-    """Bytes of observations a second and thread, against memcpy of as many bytes."""
+    """Measures bytes of observations per second and thread, against memcpy of the same size."""
     num_envs = args.pixel_envs
     with ExitStack() as opened:
         rivals: Rivals = {}
@@ -177,10 +177,13 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--smoke", action="store_true", help="only check that it runs: one call of each rival, in seconds"
     )
-    parser.add_argument("--json", metavar="FILE", help="also write all numbers there")
+    parser.add_argument("--json", metavar="FILE", help="also write all numbers to FILE")
     for library in LIBRARIES:
         parser.add_argument(
-            f"--python-{library}", metavar="PYTHON", default=sys.executable, help="where it is installed"
+            f"--python-{library}",
+            metavar="PYTHON",
+            default=sys.executable,
+            help="the Python that has this peer",
         )
     args = parser.parse_args()
     args.envs = args.envs or (SIZES[:2] if args.smoke else SIZES)

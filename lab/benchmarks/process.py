@@ -2,7 +2,7 @@
 
     python lab/benchmarks/process.py [--quick] [--smoke] [--json FILE] [--peers gymnasium] [--only still]
 
-Peers that cannot be imported are named and left out. What is measured how: lab/benchmarks/README.md.
+Peers that cannot be imported are named and left out. lab/benchmarks/README.md explains the measurements.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import shoal
 from shoal_lab.bench.compile import NoCompiler
 from shoal_lab.bench.interleave import Burst, Timing, interleave_bursts
 from shoal_lab.bench.interpreter import Interpreter, PeerError
-from shoal_lab.bench.load import Patience, cpu_seconds, watched
+from shoal_lab.bench.load import WaitForQuiet, cpu_seconds, watch_load
 from shoal_lab.bench.pingpong import BARE, SLEEP, PingPong, crowd
 from shoal_lab.bench.rivals.native import random_actions
 from shoal_lab.bench.rivals.process import MAKERS
@@ -44,17 +44,17 @@ Rivals = dict[str, tuple[int, Burst]]  # name -> environment steps per call, and
 
 
 class Run:
-    """One run: who takes part, how long, what was found."""
+    """One run: its rivals, its duration and its results."""
 
     def __init__(self, args: argparse.Namespace, interpreters: dict[str, Interpreter]) -> None:
         self.args, self.interpreters = args, interpreters
-        self.patience = Patience(args.patient)
+        self.patience = WaitForQuiet(args.patient)
         self.bars: list[Bar] = []
         self.facts: dict[str, Any] = {}
 
     @contextmanager
     def rivals(self) -> Iterator[Rivals]:
-        """Filled by the body's `add`s; all of them end with it."""
+        """Yields a dict that the body fills with `add`; all rivals end with the body."""
         try:
             yield {}
         finally:
@@ -71,7 +71,7 @@ class Run:
                 print(f"without {name or maker} ({arguments}): {error}", file=sys.stderr)
 
     def timed(self, rivals: Rivals, bursts: int, burst_s: float | None, title: str) -> Rates:
-        with watched() as others:
+        with watch_load() as others:
             patient = {name: self.patience(burst) for name, (_, burst) in rivals.items()}
             times = interleave_bursts(patient, bursts, burst_s)
         rates = {name: Rate(steps, times[name]) for name, (steps, _) in rivals.items()}
@@ -80,7 +80,7 @@ class Run:
         return rates
 
     def pick(self, smoke: Any, quick: Any, full: Any) -> Any:
-        """What this run does: as little as shows that it works, a rough picture, or all of it."""
+        """Returns the argument for this kind of run: smoke, quick or full."""
         return smoke if self.args.smoke else quick if self.args.quick else full
 
     @property
@@ -92,7 +92,7 @@ class Run:
         return int(self.pick(1, 5, 15))
 
     def burst_s(self, times: float = 1) -> float | None:
-        """How long a burst takes; None: one call."""
+        """Returns the seconds of a burst; None means one call."""
         return self.pick(None, 0.012 * times, 0.02 * times)
 
 
@@ -100,7 +100,7 @@ class Run:
 
 
 def compare(run: Run, workload: str, what: str, bars: Callable[[int, Rates], list[Bar]] | None) -> None:
-    """Everybody on one workload."""
+    """Compares all rivals on one workload."""
     for num_envs in run.pick(SIZES[:1], SIZES if workload == "Still" else SIZES[:1], SIZES):
         with run.rivals() as rivals:
             for name, options in CONFIGURATIONS.items():
@@ -111,8 +111,8 @@ def compare(run: Run, workload: str, what: str, bars: Callable[[int, Rates], lis
                     run.add(rivals, "shoal", "bare loop", *bare, name=BARE_OF[name])
             for library in LIBRARIES:
                 for peer in MAKERS[library]:
-                    tells = workload != "Telling" or library != "torchrl"  # it leaves infos in the workers
-                    if not peer.endswith("start") and tells:
+                    has_infos = workload != "Telling" or library != "torchrl"  # it leaves infos in workers
+                    if not peer.endswith("start") and has_infos:
                         run.add(rivals, library, peer, [workload], num_envs)
             title = f"{what}, num_envs={num_envs}"
             rates = run.timed(rivals, run.bursts, run.burst_s(), title)
@@ -150,7 +150,7 @@ def infos(run: Run) -> None:
 
 
 def time_split(load: list[str], num_envs: int, steps: int) -> dict[str, float]:
-    """Of a vector step with two workers: all of it, what envs.stats says of it, and the rest."""
+    """Splits the time of a vector step with two workers: the total, the parts in envs.stats, and the rest."""
     with shoal.vector.ProcessVectorEnv([maker(*load)] * num_envs, num_workers=2) as envs:
         envs.reset(seed=0)
         actions = random_actions(num_envs)[0]
@@ -167,7 +167,7 @@ def time_split(load: list[str], num_envs: int, steps: int) -> dict[str, float]:
 
 
 def work(run: Run) -> None:
-    """From which cost of a step on processes are worth it."""
+    """Finds the cost of a step from which processes are faster."""
     bursts = run.pick(1, 5, 11)
     for num_envs in run.sizes:
         results: dict[float, Rates] = {}
@@ -182,7 +182,7 @@ def work(run: Run) -> None:
 
 
 def gates(run: Run) -> None:
-    """A round trip of the gate: with a core for each, with one for both, and in a crowd."""
+    """Measures a round trip of the gate: with two cores, with one, and beside busy processes."""
     try:
         pingpong = PingPong(CORE)
     except NoCompiler as error:
@@ -218,7 +218,7 @@ def gates(run: Run) -> None:
 
 
 def idle(run: Run) -> None:
-    """What workers use that nobody asks for anything."""
+    """Measures the CPU time of idle workers."""
     seconds = run.pick(0.2, 2, 10)
     with shoal.vector.ProcessVectorEnv([maker("Still")] * 8, num_workers=2) as envs:
         envs.reset(seed=0)
@@ -234,7 +234,7 @@ def idle(run: Run) -> None:
 
 
 def start(run: Run) -> None:
-    """From nothing to the first observations."""
+    """Measures the time from construction to the first observations."""
     contexts = run.pick(CONTEXTS[:1], CONTEXTS[:1], CONTEXTS)
     with run.rivals() as rivals:
         run.add(rivals, "shoal", "Shoal start", STARTED, None, name="Shoal, default, again")
@@ -244,7 +244,7 @@ def start(run: Run) -> None:
         rivals["Shoal, default, first"] = (STARTED, first_start)
         rivals["Shoal, default, again"][1](1)
         times: dict[str, list[float]] = {name: [] for name in rivals}
-        with watched() as others:
+        with watch_load() as others:
             for _ in range(run.pick(1, 2, 3)):
                 for name, (_, burst) in rivals.items():
                     times[name].append(run.patience(burst)(1))
@@ -258,7 +258,7 @@ def start(run: Run) -> None:
 
 
 def first_start(calls: int) -> float:
-    """In a process that has started no worker before."""
+    """Measures a start in a process that has started no worker before."""
     total = 0.0
     for _ in range(calls):
         interpreter = Interpreter(sys.executable, "shoal", "process")
@@ -268,7 +268,7 @@ def first_start(calls: int) -> float:
 
 
 def workers(run: Run) -> None:
-    """Is the default number of workers a good one?"""
+    """Compares the default number of workers with others."""
     numbers: dict[str, dict[str, Any]] = {DEFAULT: {}}
     numbers |= {f"num_workers={number}": {"num_workers": number} for number in (1, 2, 4)}
     numbers["default, caller_steps"] = {"caller_steps": True}
@@ -285,7 +285,7 @@ def workers(run: Run) -> None:
 
 
 def uneven(run: Run) -> None:
-    """Steps of different length: who waits for the slowest, and who does not."""
+    """Compares step with send and recv on steps of different length."""
     for num_envs in run.pick(SIZES[:1], SIZES[-1:], SIZES):
         load = ["Varied", 100, 2000], num_envs
         with run.rivals() as rivals:
@@ -322,14 +322,18 @@ def arguments() -> argparse.Namespace:
         "--smoke", action="store_true", help="only check that it runs: one call of each rival, in seconds"
     )
     parser.add_argument(
-        "--patient", type=float, default=0, metavar="SECONDS", help="wait for a quiet moment, so long in all"
+        "--patient",
+        type=float,
+        default=0,
+        metavar="SECONDS",
+        help="wait for an idle machine before bursts, at most SECONDS in all",
     )
-    parser.add_argument("--json", metavar="FILE", help="also write all numbers there")
+    parser.add_argument("--json", metavar="FILE", help="also write all numbers to FILE")
     parser.add_argument(
-        "--python-peers", metavar="PYTHON", default=sys.executable, help="where peers are installed"
+        "--python-peers", metavar="PYTHON", default=sys.executable, help="the Python that has the peers"
     )
     for library in LIBRARIES:
-        parser.add_argument(f"--python-{library}", metavar="PYTHON", help="where this one is")
+        parser.add_argument(f"--python-{library}", metavar="PYTHON", help="the Python that has this peer")
     args = parser.parse_args()
     if args.peers is None:
         args.peers = () if args.smoke else LIBRARIES

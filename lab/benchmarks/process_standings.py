@@ -1,4 +1,4 @@
-"""What the benchmark of Python environments in processes says: tables, and bars against what was measured."""
+"""Prints the results of process.py: tables, and goals with the measured values."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ SYNC, ASYNC = "Gymnasium sync", "Gymnasium async"
 PUFFER_OF = {TWO: "PufferLib, 2 workers", ONE: "PufferLib, 1 worker"}
 PUFFERS = tuple(PUFFER_OF.values())
 PROCESSES = (ASYNC, "SB3 subproc", "Tianshou shmem", "Tianshou subproc", "TorchRL parallel")
-"""Peers with one process for each environment: of these the best is meant by "best peer"."""
+"""Peers with one process for each environment; "best peer" is the best of these."""
 
 
 def best(rates: Rates, names: Iterable[str]) -> str | None:
-    """The fastest of those that took part."""
+    """Returns the fastest of the named rivals that took part."""
     return max((name for name in names if name in rates), key=lambda n: rates[n].per_second, default=None)
 
 
@@ -41,7 +41,7 @@ def over_best(rates: Rates, ours: str) -> float | None:
 
 
 def print_rates(title: str, rates: Rates) -> None:
-    """Everybody's vector step, and ratios of steps a second within the run."""
+    """Prints the time of all rivals' vector steps, and ratios of steps per second within the run."""
     rival, puffer = best(rates, PROCESSES), best(rates, PUFFERS)
     print(f"\n{title}")
     heads = f"{'x best peer':>12} {'x PufferLib':>12} {'x sync':>8} {'x bare loop':>12}"
@@ -149,7 +149,7 @@ def start_bars(rates: Rates, contexts: Iterable[str]) -> list[Bar]:
 
 
 def worker_bars(results: dict[str, Rates], default: str) -> list[Bar]:
-    """The default number of workers against the best number."""
+    """Compares the default number of workers with the best number."""
     found = []
     for title, rates in results.items():
         top = best(rates, [name for name in rates if "caller" not in name])

@@ -1,10 +1,10 @@
-"""PufferLib's environments through Shoal and through PufferLib's own binding, in one run.
+"""Compares PufferLib's environments in Shoal and in PufferLib's own binding, in one run.
 
 python lab/benchmarks/puffer.py ../PufferLib/pufferlib/ocean --envs 1024 [--smoke]
 
-The binding is compiled here from the same checkout, as its setup.py would (-O2 -flto -DNDEBUG), and called as
-the environment's own Python class calls it: actions copied into its array, then one vec_step. Shoal checks
-its actions and lends results that do not change; the binding writes over them.
+The binding is compiled here from the same checkout with the flags of its setup.py (-O2 -flto -DNDEBUG), and
+called like the environment's Python class does it: actions are copied into its array, then vec_step is
+called. Shoal checks actions and returns results that do not change; the binding overwrites them.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from shoal_lab.bench.interleave import Timing, interleave_bursts, undisturbed
 clock = time.perf_counter
 
 
-def own_binding(folder: Path, scratch: Path) -> Any:
-    """PufferLib's binding of an environment as a Python module."""
+def compile_binding(folder: Path, scratch: Path) -> Any:
+    """Compiles and imports PufferLib's binding of an environment."""
     raylib = next((path for above in folder.parents for path in above.glob("raylib-*_linux_amd64")), None)
     if raylib is None:
         raise SystemExit(f"no raylib-*_linux_amd64 above {folder}: PufferLib's binding needs it")
@@ -50,11 +50,11 @@ def own_binding(folder: Path, scratch: Path) -> Any:
     return module
 
 
-def theirs(folder: Path, count: int, scratch: Path, tables: list[Any]) -> Any:
+def make_binding_burst(folder: Path, count: int, scratch: Path, tables: list[Any]) -> Any:
     source = find_source(folder)
     assert source.python is not None
     said = declared(source.python, configured(source.config))
-    binding = own_binding(folder, scratch)
+    binding = compile_binding(folder, scratch)
     agents, space, acted = said.agents, said.observation_space, said.action_space
     rows = count * agents
     observations = np.zeros((rows, *(space.shape or ())), space.dtype)
@@ -73,7 +73,7 @@ def theirs(folder: Path, count: int, scratch: Path, tables: list[Any]) -> Any:
         handle = binding.vectorize(*made)
     binding.vec_reset(handle, 0)
 
-    def burst(times: int, arrays: list[Any] = arrays) -> float:  # which the binding does not keep alive
+    def burst(times: int, arrays: list[Any] = arrays) -> float:  # keeps the arrays alive
         begin = clock()
         for turn in range(times):
             actions[:] = tables[turn & 15]
@@ -83,7 +83,7 @@ def theirs(folder: Path, count: int, scratch: Path, tables: list[Any]) -> Any:
     return burst
 
 
-def ours(folder: Path, count: int, tables: list[Any], threads: int | None) -> Any:
+def make_shoal_burst(folder: Path, count: int, tables: list[Any], threads: int | None) -> Any:
     envs = shoal.make_vec(f"puffer:{folder}", count, num_threads=threads, session=None)
     envs.reset(seed=0)
 
@@ -102,14 +102,14 @@ def main() -> None:
     parser.add_argument("--names", nargs="+", default=["squared", "cartpole", "breakout", "pacman", "tetris"])
     parser.add_argument("--envs", nargs="+", type=int, default=[64, 1024])
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--one-thread", action="store_true", help="one thread alone, in processor time")
+    parser.add_argument("--one-thread", action="store_true", help="use one thread and measure CPU time")
     parser.add_argument(
         "--smoke", action="store_true", help="only check that it runs: one environment, one short round"
     )
     args = parser.parse_args()
     if args.smoke:
         args.names, args.envs, args.rounds = args.names[:1], [8], 1
-    if args.one_thread:  # then a busy machine does not matter
+    if args.one_thread:  # CPU time does not depend on the load of the machine
         global clock
         clock = time.process_time
     print("| environment | environments | PufferLib's binding | Shoal, one thread | ratio | Shoal | ratio |")
@@ -124,11 +124,11 @@ def main() -> None:
             tables = [space.sample() for _ in range(16)]
             with tempfile.TemporaryDirectory() as scratch:
                 bursts = {
-                    "binding": theirs(folder, count, Path(scratch), tables),
-                    "one": ours(folder, count, tables, 1),
+                    "binding": make_binding_burst(folder, count, Path(scratch), tables),
+                    "one": make_shoal_burst(folder, count, tables, 1),
                 }
             if not args.one_thread:
-                bursts["any"] = ours(folder, count, tables, None)
+                bursts["any"] = make_shoal_burst(folder, count, tables, None)
             rivals = {name: undisturbed(burst) for name, burst in bursts.items()}
             found: dict[str, Timing] = interleave_bursts(rivals, args.rounds)
             binding, one, any_ = found["binding"], found["one"], found.get("any", found["one"])

@@ -1,4 +1,4 @@
-"""What the benchmark of C environments says: rates, what a call costs, and bars against what was measured."""
+"""Prints the results of native.py: rates, the cost of a call, and goals with the measured values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WRITE, PLUGIN = "(writing the actions)", "(the plug-in, from C)"  # parts of a s
 
 @dataclass(frozen=True)
 class Rate:
-    """What one call does, and what it took."""
+    """The work of one call, and its time."""
 
     steps: int
     timing: Timing
@@ -31,7 +31,7 @@ class Rate:
         return self.timing.median_s * 1e6
 
     def over(self, other: Rate) -> float:
-        """How many times more steps a second than the other."""
+        """Returns the ratio of steps per second to the other."""
         return self.steps / other.steps * self.timing.speedup(other.timing)
 
     def facts(self) -> dict[str, float]:
@@ -56,12 +56,12 @@ def print_rates(num_envs: int, rates: Rates) -> None:
 
 @dataclass(frozen=True)
 class CallCost:
-    """Microseconds of one vector step: the plug-in's own work, and what each way of calling adds to it."""
+    """Microseconds of one vector step: the plug-in's own work, and the cost that each way of calling adds."""
 
     plugin: float
     leased: float
     live: float
-    in_place: float  # without writing the actions, which is the policy's last act
+    in_place: float  # without writing the actions, which is the policy's work
 
     @classmethod
     def of(cls, rates: Rates) -> CallCost | None:
@@ -96,7 +96,7 @@ def print_pixels(title: str, rates: Rates) -> None:
 
 @dataclass(frozen=True)
 class Bar:
-    """A goal and what was measured; None: a rival it needs took no part."""
+    """A goal and the measured value, which is None if a needed rival is missing."""
 
     text: str
     limit: float

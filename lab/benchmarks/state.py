@@ -1,10 +1,11 @@
-"""What being seen costs a run: a session nobody watches, ten processes that watch, a viewer with ten pages
-and fifty clients that mean harm.
+"""Measures the cost of being watched for a run: a session without watchers, ten watching processes, and a
+viewer with ten pages and fifty malicious clients.
 
     python lab/benchmarks/state.py [--seconds S] [--smoke]
 
-Every pair is stepped in turn, a slice each, so that what else the machine does falls on both. Watchers are
-processes of their own; on a machine without a spare core they take the run's, which says nothing of the run.
+The two sides of a pair are stepped in turns, so that other load affects both. Watchers are separate
+processes; on a machine without a spare core they use the run's core, and the result does not show the cost
+for the run.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ while session.alive:
     time.sleep(0.05)
 """
 
-# Pages that read all they are sent, and clients that come again and again with half a request, garbage, a
-# method or a host that is not allowed.
+# Pages that read everything, and clients that repeatedly send half a request, random bytes, or a method or a
+# host that is not allowed.
 PAGES = """
 import base64, os, random, socket, sys, threading, time
 from urllib.parse import urlsplit
@@ -92,7 +93,7 @@ WORLDS: list[tuple[str, int, dict[str, int]]] = [
 
 
 def slices(envs: shoal.VectorEnv, seconds: float) -> float:
-    """Nanoseconds a step, over one slice."""
+    """Returns nanoseconds per step, over one slice of time."""
     actions = envs.action_space.sample() * 0
     begin = time.perf_counter_ns()
     end = begin + int(seconds * 1e9)
@@ -124,7 +125,7 @@ def compare(what: str, one: Callable[[], float], other: Callable[[], float], rou
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=0.1, help="of one slice")
+    parser.add_argument("--seconds", type=float, default=0.1, help="seconds of one slice")
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--clients", type=int, default=10)
     parser.add_argument("--hostile", type=int, default=50)
@@ -147,21 +148,21 @@ def main() -> None:
         pair = partial(slices, plain, args.seconds), partial(slices, seen, args.seconds)
         compare(f"{what}: with a session", *pair, args.rounds)
         watcher = [sys.executable, "-c", WATCHER, "benchmark", "0"]
-        with started(*[watcher] * args.clients):
+        with start_processes(*[watcher] * args.clients):
             compare(f"{what}: {args.clients} processes that watch", *pair, args.rounds)
         viewer = [sys.executable, "-m", "shoal", "watch", "--no-browser", "benchmark"]
         for hostile in (0, args.hostile):
-            with started(viewer) as (serving,):
+            with start_processes(viewer) as (serving,):
                 pages = [sys.executable, "-c", PAGES, second_line(serving), str(args.clients), str(hostile)]
-                with started(pages):
+                with start_processes(pages):
                     compare(f"{what}: viewer, {args.clients} pages, {hostile} hostile", *pair, args.rounds)
         plain.close()
         seen.close()
 
 
 @contextmanager
-def started(*commands: list[str]) -> Iterator[list[subprocess.Popen[str]]]:
-    """Processes that have said something."""
+def start_processes(*commands: list[str]) -> Iterator[list[subprocess.Popen[str]]]:
+    """Starts processes and waits for the first line of output of each."""
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands]
     for process in processes:
         assert process.stdout is not None

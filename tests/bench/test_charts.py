@@ -76,7 +76,7 @@ def test_a_sweep_has_a_line_for_each_rival_and_a_mark_where_it_saturates(tmp_pat
     assert {"1", "4", "16", "64"} <= set(texts(root)), "few points are named themselves"
 
 
-def test_labels_of_lines_do_not_lie_on_each_other():
+def test_labels_of_lines_do_not_overlap():
     rows = tuple(Row(name, "shoal", (100.0 + i,)) for i, name in enumerate(("one", "two", "three")))
     close = Sweep("envs", "Toys", "num_envs", (Point(1, case(rows=rows)), Point(8, case(rows=rows))))
     said = [
@@ -86,23 +86,23 @@ def test_labels_of_lines_do_not_lie_on_each_other():
     assert second - first >= 14 and third - second >= 14
 
 
-def test_a_png_shows_the_same(tmp_path):
+def test_a_png_shows_the_same_picture(tmp_path):
     drawing.write(tmp_path / "a.png", charts.bars([case()]))
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG\r\n")
-    painted = drawing._painted(Picture(40, 20, [Box(10, 5, 10, 5, "#ff0000")], ""))
+    painted = drawing._paint(Picture(40, 20, [Box(10, 5, 10, 5, "#ff0000")], ""))
     assert painted.shape == (40, 80, 3)
     red = (painted == [255, 0, 0]).all(2)
     assert red.sum() == 20 * 10 and red[10:20, 20:40].all()
-    dashed = drawing._painted(Picture(40, 20, [Line(((0, 10), (40, 10)), "#000000", dashed=True)], ""))
+    dashed = drawing._paint(Picture(40, 20, [Line(((0, 10), (40, 10)), "#000000", dashed=True)], ""))
     row = (dashed == 0).all(2)[20]
     assert 0.4 < row.mean() < 0.8
-    written = drawing._painted(Picture(40, 20, [Text(20, 10, "I", "#000000", "middle")], ""))
+    written = drawing._paint(Picture(40, 20, [Text(20, 10, "I", "#000000", "middle")], ""))
     columns = (written == 0).all(2).any(0).nonzero()[0]
     assert 30 <= columns.min() < columns.max() <= 50
 
 
-def test_other_endings_are_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"a \.svg or a \.png file, got .*a\.pdf"):
+def test_other_file_suffixes_raise(tmp_path):
+    with pytest.raises(ValueError, match=r"end with \.svg or \.png, got .*a\.pdf"):
         drawing.write(tmp_path / "a.pdf", charts.bars([case()]))
 
 

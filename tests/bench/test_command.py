@@ -11,7 +11,7 @@ from shoal.cli import main
 from shoal.errors import BuildError
 from shoal_lab.bench import command, sweep
 from shoal_lab.bench.compile import SOURCES, compiled
-from shoal_lab.bench.measure import Bench, Gone, Pace, Planned, Rival
+from shoal_lab.bench.measure import Bench, Pace, Planned, Rival, RivalFailed
 from shoal_lab.bench.suites import startup
 from tests.bench import found
 
@@ -35,7 +35,7 @@ def fake(monkeypatch):
     return asked
 
 
-def test_alone_it_runs_every_suite(fake, capsys):
+def test_without_arguments_it_runs_every_suite(fake, capsys):
     assert main(["bench"]) == 0
     assert list(fake) == ["native", "process", "replay", "startup", "memory"]
     out, err = capsys.readouterr()
@@ -45,7 +45,7 @@ def test_alone_it_runs_every_suite(fake, capsys):
     assert max(map(len, out.splitlines())) <= 80
 
 
-def test_a_suite_is_given_its_numbers(fake):
+def test_a_suite_gets_the_given_numbers_of_environments(fake):
     assert main(["bench", "native", "replay", "--envs", "1", "8", "--quiet"]) == 0
     assert fake == {"native": {"envs": [1, 8]}, "replay": {}}
 
@@ -86,23 +86,23 @@ def test_sweeps_are_chosen_and_drawn(fake, tmp_path, capsys):
         (["--python", "envpool"], "--python wants NAME=PATH"),
         (["--against", "envpol"], "unknown peer 'envpol'; peers are gymnasium"),
         (["--install", "--against", "envpol"], "unknown peer 'envpol'"),
-        (["--mine", "make"], "--mine wants module:factory"),
+        (["--mine", "make"], "--mine must be module:factory"),
     ],
 )
-def test_what_is_wrong_is_said_before_anything_is_measured(fake, arguments, message, capsys):
+def test_bad_arguments_raise_before_anything_is_measured(fake, arguments, message, capsys):
     assert main(["bench", *arguments]) == 1
     assert fake == {}
     out, err = capsys.readouterr()
     assert message in err and err.startswith("shoal bench: ") and out == ""
 
 
-def test_without_a_compiler_limits_are_missing_and_it_says_what_to_do(monkeypatch):
+def test_without_a_compiler_limits_are_missing_and_a_note_says_what_to_do(monkeypatch):
     monkeypatch.setenv("CC", "no-such-compiler")
     bench = Bench({})
     assert bench.loops is None and bench.loops is None
     assert len(bench.notes) == 1
     assert bench.notes[0].startswith(
-        "without limits in C: limits are measured in C, and the compiler 'no-such-compiler'"
+        "without limits in C: limits are measured in C, but the compiler 'no-such-compiler'"
     )
     assert "apt install build-essential" in bench.notes[0]
     with pytest.raises(BuildError, match="did not compile"):
@@ -110,7 +110,7 @@ def test_without_a_compiler_limits_are_missing_and_it_says_what_to_do(monkeypatc
         compiled(SOURCES / "busy.c")  # shoal/env.h is not on its path
 
 
-def test_a_case_counts_its_rounds_and_says_how_it_was_measured():
+def test_a_case_has_its_rounds_and_parameters():
     rivals = [Rival("Shoal", "shoal", 8, lambda calls: 0.5), Rival("loop", "limit", 8, lambda calls: 0.25)]
     done = []
     bench = Bench({})
@@ -136,9 +136,9 @@ def test_a_library_that_fails_is_noted_once_and_left_out():
     bench.close()
 
 
-def test_a_rival_that_fails_while_it_is_timed_is_noted_and_the_others_begin_again():
+def test_a_rival_that_fails_while_timed_is_noted_and_the_others_start_again():
     def fails(calls):
-        raise Gone("Peer", "it ended with status 1")
+        raise RivalFailed("Peer", "it ended with status 1")
 
     rivals = [Rival("Shoal", "shoal", 1, lambda calls: 1.0), Rival("Peer", "peer", 1, fails)]
     bench = Bench({})
@@ -147,7 +147,7 @@ def test_a_rival_that_fails_while_it_is_timed_is_noted_and_the_others_begin_agai
     assert bench.notes == ["without Peer in 'toys': it ended with status 1"]
 
 
-def test_a_peer_without_a_part_in_these_suites_is_told_so(fake, capsys, monkeypatch):
+def test_a_peer_that_no_suite_uses_prints_a_note(fake, capsys, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: True)
     assert main(["bench", "native", "--against", "cpprb,gymnasium", "--quiet"]) == 0
     said = capsys.readouterr().out
@@ -155,7 +155,7 @@ def test_a_peer_without_a_part_in_these_suites_is_told_so(fake, capsys, monkeypa
     assert "gymnasium has no part" not in said
 
 
-def test_an_import_that_fails_is_not_a_quick_one():
+def test_an_import_that_fails_is_not_timed():
     bench = Bench({"cpprb": sys.executable} if importlib.util.find_spec("cpprb") is None else {})
     case = startup._imports(bench, Pace(1, None))
     assert [row.name for row in case.rows] == ["Shoal", "NumPy and Gymnasium"]

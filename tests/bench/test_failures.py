@@ -9,7 +9,7 @@ from shoal.errors import BuildError
 from shoal_lab.bench import command, measure, sweep
 from shoal_lab.bench.compile import SOURCES
 from shoal_lab.bench.interpreter import PeerError
-from shoal_lab.bench.measure import Bench, Pace, Planned, Rival, naming
+from shoal_lab.bench.measure import Bench, Pace, Planned, Rival, name_errors
 from shoal_lab.bench.suites import memory, process, startup
 from tests.bench import found
 
@@ -45,7 +45,7 @@ def test_smoke_runs_every_suite_and_every_sweep(fake, capsys):
     assert "failed" not in err and "--smoke leaves peers out" in err
 
 
-def test_smoke_says_that_its_numbers_mean_nothing_and_concludes_nothing(fake, capsys, tmp_path):
+def test_smoke_prints_that_its_numbers_mean_nothing_and_gives_no_advice(fake, capsys, tmp_path):
     fake()
     target = tmp_path / "a.json"
     warning = "--smoke only checks that the benchmarks run: its numbers mean nothing"
@@ -66,7 +66,7 @@ def _read(path):
     return json.loads(path.read_text())
 
 
-def test_smoke_of_one_suite_is_that_suite_alone(fake, capsys):
+def test_smoke_of_one_suite_runs_only_that_suite(fake, capsys):
     fake()
     assert main(["bench", "replay", "--smoke", "--quiet"]) == 0
     out = capsys.readouterr().out
@@ -103,7 +103,7 @@ def test_a_sweep_without_a_point_fails(fake, monkeypatch, capsys):
     assert "failed: sweep envs: no point was measured; stopped before 1: no memory" in capsys.readouterr().err
 
 
-def test_the_suites_fail_where_the_process_of_our_rivals_does(monkeypatch, capsys):
+def test_a_suite_fails_if_the_process_of_shoals_rivals_fails(monkeypatch, capsys):
     monkeypatch.setenv("SHOAL_SESSIONS", "maybe")  # which every vector environment refuses
     assert main(["bench", "native", "process", "startup", "memory", "--smoke", "--quiet"]) == 1
     err = capsys.readouterr().err
@@ -119,7 +119,7 @@ def test_the_suites_fail_where_the_process_of_our_rivals_does(monkeypatch, capsy
     assert "SHOAL_SESSIONS must be on or off, found 'maybe'" in err
 
 
-def test_round_trips_that_cannot_begin_fail_their_case(monkeypatch, capsys):
+def test_round_trips_that_cannot_start_fail_their_case(monkeypatch, capsys):
     monkeypatch.setattr(process, "PingPong", broken)
     bench = Bench({}, smoke=True)
     trips = process.plan(bench)[-1]
@@ -127,7 +127,7 @@ def test_round_trips_that_cannot_begin_fail_their_case(monkeypatch, capsys):
     assert bench.failures == [f"process: {trips.title}: RuntimeError: this case is broken"]
 
 
-def test_c_of_ours_that_does_not_compile_is_a_failure_and_no_compiler_is_a_note(monkeypatch):
+def test_c_code_that_does_not_compile_is_a_failure_and_no_compiler_is_a_note(monkeypatch):
     def refused():
         raise BuildError("loops.c did not compile")
 
@@ -142,12 +142,12 @@ def test_c_of_ours_that_does_not_compile_is_a_failure_and_no_compiler_is_a_note(
     assert without.failures == [] and without.notes[0].startswith("without round trips: ")
 
 
-def test_a_rival_of_ours_that_fails_while_it_is_timed_is_a_failure():
+def test_a_rival_of_shoal_that_fails_while_timed_is_a_failure():
     def fails(calls):
         raise PeerError("it ended with status -11")
 
     for name, role in (("Shoal", "shoal"), ("bare loop", "limit")):
-        rivals = [Rival(name, role, 1, naming(name, fails)), Rival("Peer", "peer", 1, lambda calls: 1.0)]
+        rivals = [Rival(name, role, 1, name_errors(name, fails)), Rival("Peer", "peer", 1, lambda calls: 1.0)]
         bench = Bench({})
         bench.begin("toys", 1, "native")
         case = bench.timed("native", "toys", "s", rivals, Pace(2, None), lambda n, s: s)
@@ -176,12 +176,12 @@ class Ending:
         return -9
 
 
-def test_what_does_not_close_and_who_does_not_end_of_itself_are_failures(monkeypatch):
+def test_rivals_that_do_not_close_and_processes_that_do_not_end_are_failures(monkeypatch):
     monkeypatch.setattr(measure, "Interpreter", Ending)
     bench = Bench({"peer": "python"}, smoke=True)
     bench.begin("toys", 1, "memory")
-    assert memory._added(bench, "shoal", "process", 1, "Shoal") == ()
-    assert memory._added(bench, "peer", "process", 1, "Peer") == ()
+    assert memory._measure_added(bench, "shoal", "process", 1, "Shoal") == ()
+    assert memory._measure_added(bench, "peer", "process", 1, "Peer") == ()
     with bench.roster("process"):
         pass
     bench.close()
@@ -198,10 +198,13 @@ def test_a_peer_that_fails_at_its_first_start_does_not_end_the_suite():
     def fails(calls):
         raise PeerError("it ended with status 1")
 
-    rivals = [Rival("Peer", "peer", 1, naming("Peer", fails)), Rival("Shoal", "shoal", 1, lambda calls: 1.0)]
+    rivals = [
+        Rival("Peer", "peer", 1, name_errors("Peer", fails)),
+        Rival("Shoal", "shoal", 1, lambda calls: 1.0),
+    ]
     startup._warm_up(rivals)
     bench = Bench({})
-    case = startup._timed(bench, "toys", rivals, Pace(1, None), "")
+    case = startup._time_rivals(bench, "toys", rivals, Pace(1, None), "")
     assert [row.name for row in case.rows] == ["Shoal"] and bench.failures == []
 
 

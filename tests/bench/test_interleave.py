@@ -2,7 +2,7 @@
 
 import pytest
 
-from shoal_lab.bench.interleave import Timing, calls_for, interleave, interleave_bursts
+from shoal_lab.bench.interleave import Timing, estimate_calls, interleave, interleave_bursts
 
 
 class Guard:
@@ -14,10 +14,10 @@ class Guard:
     def begin(self):
         self.begun += 1
 
-    def lost(self):
+    def measure_loss(self):
         return next(self.losses)
 
-    def again(self, lost):
+    def should_repeat(self, lost):
         self.tries -= 1
         return lost > 0 and self.tries > 0
 
@@ -28,7 +28,7 @@ def counted(seconds):
     return lambda calls: next(times) * calls
 
 
-def test_a_round_is_one_burst_of_everybody():
+def test_a_round_is_one_burst_of_each_rival():
     order = []
     rivals = {name: lambda calls, name=name: order.append(name) or 1.0 for name in "abc"}
     interleave_bursts(rivals, bursts=4, burst_s=None)
@@ -36,7 +36,7 @@ def test_a_round_is_one_burst_of_everybody():
     assert len({tuple(order[i : i + 3]) for i in range(0, 12, 3)}) > 1, "the order must change"
 
 
-def test_a_disturbed_round_is_done_again_by_everybody():
+def test_a_disturbed_round_is_repeated_by_all_rivals():
     rivals = {"a": counted([1, 9, 2]), "b": counted([10, 90, 20])}
     guard = Guard([0, 0.8, 0])
     times = interleave_bursts(rivals, bursts=2, burst_s=None, guard=guard)
@@ -45,22 +45,22 @@ def test_a_disturbed_round_is_done_again_by_everybody():
     assert guard.begun == 3
 
 
-def test_when_no_try_was_quiet_the_least_disturbed_counts():
+def test_if_all_tries_were_disturbed_the_least_disturbed_counts():
     guard = Guard([0.9, 0.3, 0.7], tries=3)
     times = interleave_bursts({"a": counted([5, 6, 7])}, bursts=1, burst_s=None, guard=guard)
     assert times["a"].turns_s == (6,)
 
 
-def test_a_ratio_is_taken_between_neighbours_in_time():
+def test_a_ratio_compares_bursts_of_the_same_round():
     ours, theirs = Timing.of([1, 2, 4]), Timing.of([3, 6, 12])
     assert ours.speedup(theirs) == 3
     with pytest.raises(ValueError):
         ours.speedup(Timing.of([1]))
 
 
-def test_calls_are_as_many_as_last_long_enough():
-    assert calls_for(lambda calls: calls * 0.001, 0.02) == 20
-    assert calls_for(lambda calls: calls * 5.0, 0.02) == 1
+def test_estimate_calls_returns_enough_calls_for_a_burst():
+    assert estimate_calls(lambda calls: calls * 0.001, 0.02) == 20
+    assert estimate_calls(lambda calls: calls * 5.0, 0.02) == 1
 
 
 def test_plain_calls_can_be_timed():

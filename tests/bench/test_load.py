@@ -23,14 +23,14 @@ def clock(*moments):
 def lost(*moments, repeats=1):
     watch = Watch(repeats, clock(*moments))
     watch.begin()
-    return watch.lost()
+    return watch.measure_loss()
 
 
-def test_our_own_work_disturbs_nobody():
+def test_our_own_work_is_not_a_disturbance():
     assert lost((0, 10, 5, 0), (1, 12, 7, 0)) == 0
 
 
-def test_what_other_processes_used_is_lost():
+def test_cores_used_by_other_processes_are_lost():
     assert lost((0, 10, 5, 0), (1, 11.5, 5.5, 0)) == pytest.approx(1.0, abs=0.03)
 
 
@@ -38,7 +38,7 @@ def test_stolen_time_is_lost_too():
     assert lost((0, 10, 5, 0), (1, 11, 6, 0.5)) == pytest.approx(0.5, abs=0.03)
 
 
-def test_two_ticks_are_doubt_not_disturbance():
+def test_two_ticks_are_not_a_disturbance():
     assert lost((0, 10, 5, 0), (0.1, 10.02, 5, 0)) == 0
 
 
@@ -46,21 +46,27 @@ def test_a_round_too_short_to_be_judged_counts():
     assert lost((0, 10, 5, 0), (0.01, 20, 5, 0)) == 0
 
 
-def test_without_counters_everything_counts():
+def test_without_counters_every_round_counts():
     watch = Watch(3, lambda: None)
     watch.begin()
-    assert watch.lost() == 0
+    assert watch.measure_loss() == 0
     assert str(Others(lambda: None)) == "others unknown"
 
 
 def test_disturbed_rounds_are_repeated_until_the_repeats_are_used_up():
     watch = Watch(2, lambda: None)
-    assert [watch.again(loss) for loss in (0.0, 0.5, 0.5, 0.5, 0.1)] == [False, True, True, False, False]
+    assert [watch.should_repeat(loss) for loss in (0.0, 0.5, 0.5, 0.5, 0.1)] == [
+        False,
+        True,
+        True,
+        False,
+        False,
+    ]
     assert (watch.repeated, watch.disturbed) == (2, 1)
     assert watch.lost_cores == pytest.approx(1.6 / 5)
 
 
-def test_others_say_what_they_used_and_what_was_stolen():
+def test_others_print_used_and_stolen_cores():
     others = Others(clock((0, 0, 0, 0), (2, 3, 1, 0.5)))
     others.begin()
     others.end()
@@ -68,7 +74,7 @@ def test_others_say_what_they_used_and_what_was_stolen():
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/smaps_rollup"), reason="no /proc")
-def test_memory_is_that_of_a_process_that_holds_some():
+def test_pss_bytes_counts_the_memory_of_a_process():
     before = pss_bytes(os.getpid())
     held = bytearray(os.urandom(32 << 20))
     assert 24e6 < pss_bytes(os.getpid()) - before < 64e6

@@ -20,7 +20,7 @@ def test_a_factory_is_found_by_its_module_and_name():
     assert mine.load(f"{TOYS}:make") is toys_of_mine.make
 
 
-def test_a_module_beside_the_user_is_found(tmp_path, monkeypatch):
+def test_a_module_in_the_current_directory_is_found(tmp_path, monkeypatch):
     (tmp_path / "beside_me.py").write_text("from shoal_lab.bench.toys import Still as make\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", ["/usr/lib/nothing"] + __import__("sys").path)
@@ -37,30 +37,30 @@ def test_bundled_and_compiled_environments_need_no_factory(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("make", "--mine wants module:factory .*got 'make'"),
-        (f"{TOYS}:", "wants module:factory"),
-        ("no_such_module_here:make", "No module named 'no_such_module_here'; modules are looked for from "),
+        ("make", "--mine must be module:factory .*got 'make'"),
+        (f"{TOYS}:", "must be module:factory"),
+        ("no_such_module_here:make", "No module named 'no_such_module_here'; modules are imported from "),
         (f"{TOYS}:other", f"the module {TOYS} has no 'other'"),
         (f"{TOYS}:NUMBER", "NUMBER must be a function or a class, found int"),
-        (f"{TOYS}:make_nothing", "it must make a gymnasium.Env, and made object"),
-        ("nowhere/my_env.c", "there is no such file"),
+        (f"{TOYS}:make_nothing", "it must make a gymnasium.Env, but made object"),
+        ("nowhere/my_env.c", "the file does not exist"),
     ],
 )
-def test_what_is_wrong_is_said(text, message):
+def test_a_bad_environment_raises_a_clear_error(text, message):
     with pytest.raises(ShoalError, match=message):
         mine.load(text)
 
 
 def test_every_backend_is_tried():
-    python = mine.ways(toys_of_mine.make, 4)
+    python = mine.list_configurations(toys_of_mine.make, 4)
     assert [o["num_workers"] for o in python.values()] == [1, 2, 4, 8, 3]
     assert python["3 workers + caller"]["caller_steps"]
-    native = mine.ways("CartPole-v1", 4)
+    native = mine.list_configurations("CartPole-v1", 4)
     assert [o.get("num_threads") for o in native.values()] == [1, 2, 4, None]
     assert native["4 workers, processes"] == {"backend": "process", "num_workers": 4}
 
 
-def test_a_python_environment_is_stepped_in_all_of_them(monkeypatch):
+def test_a_python_environment_is_stepped_with_every_configuration(monkeypatch):
     monkeypatch.setattr(mine, "cores", lambda: [0, 1])
     found = mine._case(Bench({}), toys_of_mine.make, 2, Pace(1, None))
     names = {row.name for row in found.rows}
@@ -103,24 +103,24 @@ def test_the_fewest_environments_near_the_best_are_advised(two_cores):
     assert "2.38 times the next best way (1 worker)" in advice.reasons[1]
 
 
-def test_an_environment_too_light_for_processes_is_told_so(two_cores):
+def test_an_environment_too_fast_for_processes_gets_that_advice(two_cores):
     light = mine.advise("m:make", toys_of_mine.make, {8: rates(50.0, 40.0, sync=200.0, limit=1000.0)})
-    assert any("4.00 times faster: gymnasium.vector.SyncVectorEnv" in reason for reason in light.reasons)
-    assert any("hand-over" in reason for reason in light.reasons)
+    assert any("SyncVectorEnv, without processes, is 4.00 times faster" in reason for reason in light.reasons)
+    assert any("communication" in reason for reason in light.reasons)
     heavy = mine.advise("m:make", toys_of_mine.make, {8: rates(190.0, 40.0, sync=100.0, limit=200.0)})
-    assert not any("SyncVectorEnv" in reason or "hand-over" in reason for reason in heavy.reasons)
+    assert not any("SyncVectorEnv" in reason or "communication" in reason for reason in heavy.reasons)
     assert any("95% of what the cores could do" in reason for reason in heavy.reasons)
 
 
-def test_an_environment_that_the_small_host_cannot_hold_is_measured_without_a_limit():
+def test_an_environment_that_the_c_host_does_not_support_is_measured_without_a_limit():
     """examples/my_env.c has two fields of observation; the host of benchmarks has room for one."""
     bench = Bench({}, smoke=True)
     source = str(Path(__file__).parents[2] / "examples" / "my_env.c")
     (case,) = bench.go(mine.plan(bench, source), lambda case: None)
     assert bench.failures == [] and case.limit is None and case.shoal is not None
     assert re.fullmatch(
-        r"without a limit: my_env\S*\.so is not a plug-in with one observation, one action and one agent",
+        r"without a limit: my_env\S*\.so does not have one observation, one action and one agent",
         bench.notes[0],
     )
-    with pytest.raises(ValueError, match=r"cartpole\.so takes actions of more than one field"):
+    with pytest.raises(ValueError, match=r"cartpole\.so has actions of more than one field"):
         bench.loops.plugin(mine.library("CartPole-v1"), np.array([{"a": 1}, {"a": 2}]))

@@ -16,17 +16,17 @@ def nothing_installed(monkeypatch, tmp_path):
     return tmp_path / "shoal" / "peers"
 
 
-def test_installed_ones_take_part_and_others_are_named(nothing_installed, monkeypatch):
+def test_installed_peers_take_part_and_missing_ones_are_named(nothing_installed, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name == "stable_baselines3" or None)
     said = []
     assert peers.find(None, {}, said.append) == {"stable_baselines3": sys.executable}
     assert said == [
         "not installed, left out: gymnasium, envpool, pufferlib, tianshou, torchrl, cpprb "
-        "(--install fetches them)"
+        "(--install installs them)"
     ]
 
 
-def test_one_that_was_asked_for_must_be_there(nothing_installed):
+def test_a_requested_peer_must_be_installed(nothing_installed):
     with pytest.raises(
         ShoalError,
         match=r"not installed here: envpool, sb3\. Run with --install --against envpool,sb3, .*envpool=PATH",
@@ -34,7 +34,7 @@ def test_one_that_was_asked_for_must_be_there(nothing_installed):
         peers.find(["envpool", "sb3"], {}, print)
 
 
-def test_unknown_peers_are_refused_with_the_known_ones():
+def test_an_unknown_peer_raises_and_known_peers_are_listed():
     for against, pythons in ((["gymnasum"], {}), (None, {"gymnasum": sys.executable})):
         with pytest.raises(
             ShoalError, match="unknown peer 'gymnasum'; peers are gymnasium, envpool, pufferlib, sb3"
@@ -42,7 +42,7 @@ def test_unknown_peers_are_refused_with_the_known_ones():
             peers.find(against, pythons, print)
 
 
-def test_a_named_python_is_tried(nothing_installed):
+def test_a_given_python_is_checked(nothing_installed):
     assert peers.find(["gymnasium"], {"gymnasium": sys.executable}, print) == {"gymnasium": sys.executable}
     with pytest.raises(ShoalError, match="--python gymnasium=/no/python: No such file"):
         peers.find(["gymnasium"], {"gymnasium": "/no/python"}, print)
@@ -50,7 +50,7 @@ def test_a_named_python_is_tried(nothing_installed):
         peers.find(["pufferlib"], {"pufferlib": sys.executable}, print)
 
 
-def test_installing_makes_an_environment_of_its_own_that_is_found_again(nothing_installed):
+def test_installing_makes_a_virtual_environment_that_is_found_later(nothing_installed):
     commands, said = [], []
 
     def run(command, **_):
@@ -66,7 +66,7 @@ def test_installing_makes_an_environment_of_its_own_that_is_found_again(nothing_
     assert len(commands) == 2 and said[-1].startswith("cpprb is installed in")
 
 
-def test_one_that_cannot_be_installed_does_not_stop_the_others(nothing_installed):
+def test_a_peer_that_cannot_be_installed_does_not_stop_the_others(nothing_installed):
     said = []
 
     def run(command, **_):
@@ -82,10 +82,10 @@ def test_one_that_cannot_be_installed_does_not_stop_the_others(nothing_installed
     assert set(peers.find(None, {}, lambda text: None)) == {"cpprb"}
 
 
-def test_what_a_library_leaves_where_it_is_imported_is_not_left_with_the_user(tmp_path, monkeypatch):
+def test_files_written_by_an_imported_library_are_removed(tmp_path, monkeypatch):
     (tmp_path / "here").mkdir()
     (tmp_path / "untidy.py").write_text("open('left', 'w')\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.chdir(tmp_path / "here")
-    assert peers.imported(sys.executable, "untidy") is None
+    assert peers.check_import(sys.executable, "untidy") is None
     assert list((tmp_path / "here").iterdir()) == []

@@ -30,7 +30,7 @@ def test_partners_end_if_one_cannot_be_made(monkeypatch):
         partners.extend(pid for pid, _ in self._made.values())
         raise ValueError("no gate")
 
-    monkeypatch.setattr(PingPong, "_bound", fails)
+    monkeypatch.setattr(PingPong, "_make_in_python", fails)
     with pytest.raises(ValueError, match="no gate"):
         PingPong()
     assert len(partners) == 2

@@ -13,7 +13,7 @@ class Clock:
         return self.at
 
 
-def test_time_left_follows_how_estimates_turned_out(capsys):
+def test_time_left_is_corrected_by_the_time_used(capsys):
     clock, out = Clock(), io.StringIO()
     with Progress(100, out, clock) as progress:
         progress.begin("first")
@@ -29,24 +29,24 @@ def test_time_left_follows_how_estimates_turned_out(capsys):
     assert capsys.readouterr().out == "a table\n"
 
 
-def test_it_can_be_silent():
+def test_progress_can_be_silent():
     out = io.StringIO()
     with Progress(1, out, enabled=False) as progress:
         progress.begin("first")
     assert out.getvalue() == ""
 
 
-def test_more_than_planned_is_all_of_it():
+def test_progress_never_exceeds_all_of_it():
     with Progress(10, io.StringIO(), Clock()) as progress:
         progress.end(30)
         assert (progress.part, progress.left_s) == (1.0, 0.0)
 
 
-def test_clock():
+def test_clock_text_has_minutes_and_seconds():
     assert [clock_text(s) for s in (-3, 0, 59.6, 125)] == ["0:00", "0:00", "1:00", "2:05"]
 
 
-def test_in_a_terminal_it_is_a_bar():
+def test_in_a_terminal_progress_is_a_bar():
     class Terminal(io.StringIO):
         def isatty(self):
             return True

@@ -7,7 +7,7 @@ from shoal_lab.bench.results import Row
 from tests.bench.found import case, sweep
 
 
-def test_a_table_fits_into_80_columns_and_says_everything():
+def test_a_table_fits_into_80_columns_and_has_all_values():
     long = Row(
         "a rival with a very long name indeed", "limit", (123456.0, 99999.0), "x" * 30 + " " + "y" * 60
     )
@@ -23,7 +23,7 @@ def test_a_table_fits_into_80_columns_and_says_everything():
     )
 
 
-def test_a_quiet_run_says_nothing_of_others():
+def test_a_quiet_run_does_not_mention_others():
     assert "others" not in case_text(case())
 
 
@@ -35,14 +35,14 @@ def test_rows_are_sorted_by_what_is_better():
     assert names(case(more_is_better=False))[0].startswith("Peer & <sons>")
 
 
-def test_parameters_are_said_once():
+def test_parameters_are_printed_once():
     said = set()
     assert "Shoal: num_threads=1" in case_text(case(), said)
     again = case_text(dataclasses.replace(case(), title="Other toys"), said)
     assert "num_threads=1" not in again and "Other toys" in again
 
 
-def test_numbers_in_a_few_letters():
+def test_numbers_are_formatted_in_a_few_characters():
     assert [number(x) for x in (0.0214, 3.514, 99.97, 999.4, 999.7, 15_400, 291e6, 2.5e9)] == [
         "0.0214", "3.51", "100", "999", "1k", "15.4k", "291M", "2.5G",
     ]  # fmt: skip
@@ -55,7 +55,7 @@ def test_numbers_in_a_few_letters():
     ]
 
 
-def test_a_sweep_is_columns_and_words():
+def test_a_sweep_has_columns_and_conclusions():
     lines = sweep_text(sweep()).splitlines()
     assert max(map(len, lines)) <= 80
     assert any(line.split() == ["16", "150", "210"] for line in lines)

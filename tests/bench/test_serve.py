@@ -18,7 +18,7 @@ def asked(*requests, makers=None):
     return [json.loads(line) for line in out.getvalue().splitlines()], dropped
 
 
-def test_it_makes_and_times_and_drops():
+def test_serve_makes_times_and_drops_rivals():
     makers = {"Toy": lambda n, more: (n + more, lambda calls: calls * 0.5)}
     answers, dropped = asked(
         {"make": "Toy", "arguments": [3, 4]},
@@ -32,7 +32,7 @@ def test_it_makes_and_times_and_drops():
     assert dropped == [1]
 
 
-def test_what_fails_is_an_answer():
+def test_an_error_is_sent_as_an_answer():
     answers, _ = asked({"load": "no_such_library_here"}, {"make": "Nobody", "arguments": []})
     assert answers[0] == {"error": "ModuleNotFoundError: No module named 'no_such_library_here'"}
     assert answers[1] == {"error": "KeyError: 'Nobody'"}
@@ -61,7 +61,7 @@ def test_a_peer_is_served_without_loading_shoal(group, tmp_path, monkeypatch, op
     assert opened(sys.executable, "probe_of_shoal", group).version == "[]"
 
 
-def test_gymnasium_steps_and_starts_from_there_however_processes_begin(opened):
+def test_gymnasium_runs_there_with_every_start_method(opened):
     gymnasium = opened(sys.executable, "gymnasium", "process")
     steps, burst = gymnasium.make("Gymnasium async", ["Still"], 2)
     assert steps == 2 and burst(2) > 0
@@ -69,7 +69,7 @@ def test_gymnasium_steps_and_starts_from_there_however_processes_begin(opened):
     gymnasium.drop()
 
 
-def test_shoal_and_its_limits_are_rivals_like_others(opened):
+def test_shoal_and_its_limits_are_served_like_peers(opened):
     shoal = opened(sys.executable, "shoal", "replay")
     for maker in ("Shoal", "NumPy ring", "bare C gather"):
         assert shoal.make(maker, "sample", 500, [4], "float32")[1](3) > 0
@@ -78,26 +78,26 @@ def test_shoal_and_its_limits_are_rivals_like_others(opened):
     shoal.drop()
 
 
-def test_a_python_that_is_not_there_is_named():
+def test_a_missing_python_is_named():
     with pytest.raises(PeerError, match="/no/such/python: No such file"):
         Interpreter("/no/such/python", "gymnasium", "native")
 
 
-def test_a_library_that_is_not_there_is_named():
+def test_a_missing_library_is_named():
     with pytest.raises(PeerError, match="No module named 'no_such_library_here'"):
         Interpreter(sys.executable, "no_such_library_here", "native")
 
 
-def test_a_peer_that_hangs_is_ended(tmp_path, monkeypatch):
+def test_a_peer_that_hangs_is_killed(tmp_path, monkeypatch):
     (tmp_path / "sleepy_peer.py").write_text("import time\ntime.sleep(100)\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr(interpreter, "PATIENCE_S", 0.3)
-    with pytest.raises(PeerError, match=r"no answer in 0\.3 s; it was ended"):
+    monkeypatch.setattr(interpreter, "ANSWER_TIMEOUT_S", 0.3)
+    with pytest.raises(PeerError, match=r"no answer within 0\.3 s; the process was killed"):
         Interpreter(sys.executable, "sleepy_peer", "native")
 
 
-def test_a_peer_that_dies_says_its_status(tmp_path, monkeypatch):
+def test_the_exit_status_of_a_dead_peer_is_reported(tmp_path, monkeypatch):
     (tmp_path / "dying_peer.py").write_text("import os\nos._exit(7)\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with pytest.raises(PeerError, match="it ended with status 7"):
+    with pytest.raises(PeerError, match="the process ended with status 7"):
         Interpreter(sys.executable, "dying_peer", "native")

@@ -6,7 +6,7 @@ from shoal_lab.bench.sweep import SWEEPS, grow, knee
 from tests.bench.found import case
 
 
-def test_the_knee_is_from_where_on_more_gives_less_than_a_tenth():
+def test_the_knee_is_where_more_adds_less_than_a_tenth():
     assert knee([(1, 10), (4, 40), (16, 95), (64, 100), (256, 92)]) == 16
     assert knee([(1, 95), (4, 40), (16, 100), (64, 98)]) == 16, "a dip after it is not saturation"
     assert knee([(1, 10), (4, 40), (16, 100)]) is None, "still growing"
@@ -23,17 +23,17 @@ def grown(**changes):
     return [point.x for point in points], notes, parts
 
 
-def test_all_sizes_if_nothing_ends_it():
+def test_grow_measures_all_sizes_if_nothing_stops_it():
     assert grown() == ([1, 10, 100, 1000], [], [0.25, 0.5, 0.75, 1.0])
 
 
-def test_it_ends_before_memory_does():
+def test_grow_stops_before_memory_is_exhausted():
     sizes, (note,), _ = grown(free_bytes=lambda: 50_000)
     assert sizes == [1, 10, 100]
-    assert note.startswith("stopped before 1,000: it wants 195.3 KB")
+    assert note.startswith("stopped before 1,000: it needs 195.3 KB")
 
 
-def test_it_ends_when_the_time_is_over_but_not_before_the_first():
+def test_grow_stops_when_time_is_over_but_not_before_the_first_size():
     sizes, (note,), _ = grown(limit_s=15)
     assert sizes == [1, 10]
     assert "time limit of 15 s" in note and "--seconds" in note
@@ -41,7 +41,7 @@ def test_it_ends_when_the_time_is_over_but_not_before_the_first():
 
 
 @pytest.mark.parametrize("name", SWEEPS)
-def test_the_command_lists_it(name, capsys):
+def test_the_command_lists_every_sweep(name, capsys):
     from shoal.cli import main
 
     with pytest.raises(SystemExit):

@@ -1,4 +1,4 @@
-"""`shoal chaos`: it holds for Shoal, and finds what is wrong with a Shoal that is broken on purpose."""
+"""`shoal chaos` finds no violation in Shoal, and finds bugs that are added to it on purpose."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shoal_lab.chaos.faults import trapped
-from shoal_lab.chaos.plan import planned
-from shoal_lab.chaos.rounds import Round, perform
+from shoal_lab.chaos.faults import copy_with_trap
+from shoal_lab.chaos.plan import plan_rounds
+from shoal_lab.chaos.rounds import Round, run_round
 
 BROKEN = Path(__file__).with_name("broken")
 
@@ -43,17 +43,17 @@ def test_every_invariant_holds_in_a_short_run():
 @pytest.mark.parametrize(
     ("breaks", "only", "kills", "invariant"),
     [
-        ("rows_of_a_replaced_worker_are_not_marked", "workers", 10, 3),
-        ("rows_of_a_slot_are_those_of_the_step_before", "workers", 10, 3),
+        ("rows_of_a_restarted_worker_report_no_fault", "workers", 10, 3),
+        ("a_reward_is_that_of_the_step_before", "workers", 10, 3),
         ("a_death_names_the_wrong_environments", "workers", 20, 6),
-        ("a_death_is_not_heard", "workers", 10, 4),
+        ("a_worker_death_is_ignored", "workers", 10, 4),
         ("a_descriptor_of_each_dead_worker_stays_open", "workers", 10, 5),
-        ("a_push_now_and_then_stores_half_a_row", "ring", 100, 2),
-        ("a_push_is_acknowledged_and_thrown_away", "ring", 100, 1),
+        ("every_fifth_push_stores_half_a_row", "ring", 100, 2),
+        ("an_acknowledged_push_is_lost", "ring", 100, 1),
         ("workers_do_not_watch_their_parent", "parents", 12, 5),
     ],
 )
-def test_a_broken_Shoal_is_found_out(breaks, only, kills, invariant):
+def test_a_bug_added_on_purpose_is_found(breaks, only, kills, invariant):
     deadline = 6 if invariant == 4 else 30
     arguments = ["--only", only, "--kills", kills, "--seed", 1, "--deadline", deadline, "--json"]
     done = chaos(*arguments, breaks=breaks)
@@ -63,17 +63,17 @@ def test_a_broken_Shoal_is_found_out(breaks, only, kills, invariant):
     assert found["violations"][0]["again"].startswith(f"shoal chaos --only {only} --kills {kills} --seed 1")
 
 
-def test_a_stage_that_says_nothing_is_a_hang(monkeypatch, tmp_path):
+def test_a_stage_that_sends_nothing_is_reported_as_a_hang(monkeypatch, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(
         "import shoal_lab.chaos.ring as ring, time\nring.stage = lambda *_: time.sleep(60)\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    outcome = perform(Round("ring", 0, 1), 6.0, lambda kills: None)
+    outcome = run_round(Round("ring", 0, 1), 6.0, lambda kills: None)
     assert outcome.hangs == 1 and outcome.violations[0][0] == 4
-    assert "sitecustomize" in outcome.facts["said"]  # its stack
+    assert "sitecustomize" in outcome.facts["output"]  # its stack
 
 
-def test_a_record_is_taken_up_again(tmp_path):
+def test_a_run_with_a_record_skips_recorded_rounds(tmp_path):
     record = tmp_path / "record"
     first = chaos("--only", "ring", "--kills", 20, "--seed", 5, "--record", record)
     assert first.returncode == 0 and "round 1 of 1" in first.stdout, first.stdout + first.stderr
@@ -85,27 +85,27 @@ def test_a_record_is_taken_up_again(tmp_path):
     )
 
 
-def test_rounds_are_of_the_sizes_asked_for_and_each_can_be_run_alone():
-    rounds = planned(["workers", "ring", "parents"], 10_000, 7, exactly=False)
+def test_rounds_have_the_requested_sizes_and_each_can_be_run_alone():
+    rounds = plan_rounds(["workers", "ring", "parents"], 10_000, 7, exactly=False)
     sums = {
         part: sum(one.kills for one in rounds if one.part == part) for part in ("workers", "ring", "parents")
     }
     assert sums == {"workers": 10_000, "ring": 100_000, "parents": 1000}
     assert len({one.key for one in rounds}) == len(rounds)
     one = next(one for one in rounds if one.part == "ring" and one.seed == 9)
-    assert planned(["ring"], one.kills, one.seed, exactly=True) == [one]
+    assert plan_rounds(["ring"], one.kills, one.seed, exactly=True) == [one]
 
 
-def test_a_page_that_may_not_be_read_kills_a_copy_in_its_middle(run_python):
-    """Or the named points would not be where they are said to be."""
+def test_a_protected_page_kills_a_copy_in_its_middle(run_python):
+    """The named points rely on this."""
     out = run_python(
         "import os, numpy as np\n"
-        "from shoal_lab.chaos.faults import trapped\n"
+        "from shoal_lab.chaos.faults import copy_with_trap\n"
         "from shoal.memory import Layout, Segment\n"
         "segment = Segment(Layout({'to': (np.int64, (1024,))}))\n"
         "pid = os.fork()\n"
         "if pid == 0:\n"
-        "    segment['to'][:] = trapped(np.arange(1, 1025), 2048)\n"
+        "    segment['to'][:] = copy_with_trap(np.arange(1, 1025), 2048)\n"
         "    os._exit(0)\n"
         "print(os.WTERMSIG(os.waitpid(pid, 0)[1]), np.count_nonzero(segment['to']))\n"
     )
@@ -113,9 +113,9 @@ def test_a_page_that_may_not_be_read_kills_a_copy_in_its_middle(run_python):
     assert signal == 11 and 0 < copied < 1024
 
 
-def test_what_is_before_the_page_and_behind_it_can_be_read():
+def test_bytes_before_and_after_the_protected_page_can_be_read():
     values = np.arange(2048)
-    copy = trapped(values, 1024)
+    copy = copy_with_trap(values, 1024)
     assert np.array_equal(copy[:128], values[:128]) and np.array_equal(copy[640:], values[640:])
 
 
@@ -131,6 +131,6 @@ def test_what_is_before_the_page_and_behind_it_can_be_read():
         ("--chart", "soak.svg"),
     ],
 )
-def test_what_cannot_be_asked_for_is_refused_before_anything_is_killed(given):
+def test_bad_arguments_are_rejected_before_anything_is_killed(given):
     done = subprocess.run([sys.executable, "-m", "shoal_lab.chaos", *given], capture_output=True, text=True)
     assert done.returncode == 2 and given[0] in done.stderr and done.stdout == ""

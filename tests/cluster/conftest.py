@@ -1,4 +1,4 @@
-"""The cluster to test on: one of two nodes that all tests share, for it takes seconds to start."""
+"""The cluster for the tests: two nodes, shared by all tests because it takes seconds to start."""
 
 import importlib.util
 
@@ -17,7 +17,7 @@ def pytest_collection_modifyitems(items):
                 item.add_marker(skip)
     for item in items:
         if "cluster" in item.path.parts:
-            item.add_marker(pytest.mark.filterwarnings("ignore"))  # Ray has many, and none are ours
+            item.add_marker(pytest.mark.filterwarnings("ignore"))  # all of them come from Ray
 
 
 @pytest.fixture(scope="session")

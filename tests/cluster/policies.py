@@ -1,4 +1,4 @@
-"""Policies for the fleet's tests. They run on the nodes, in other processes, so they tell through files."""
+"""Policies for the fleet's tests. They run on the nodes, in other processes, so they communicate by files."""
 
 import time
 from pathlib import Path
@@ -7,7 +7,7 @@ import numpy as np
 
 
 class Constant:
-    """Does what the weights say; 0 before the first."""
+    """Takes the action in the weights; 0 before the first weights."""
 
     def __init__(self, envs, rng):
         self.actions = np.zeros(envs.num_envs, np.int64)
@@ -20,7 +20,7 @@ class Constant:
 
 
 class Leaning(Constant):
-    """Pushes towards the side the pole falls to, and says what it saw and the version it acted by."""
+    """Pushes towards the side the pole falls to; returns the angle and its version as extras."""
 
     version = 0
 
@@ -33,7 +33,7 @@ class Leaning(Constant):
 
 
 class Broken(Constant):
-    """Raises at its third step, once."""
+    """Raises once, at its third step."""
 
     def __init__(self, envs, rng):
         super().__init__(envs, rng)
@@ -47,7 +47,7 @@ class Broken(Constant):
 
 
 class Gated(Constant):
-    """Waits at each rollout's first step for a file to allow as many; leaves a file for each begun."""
+    """Waits at each rollout's first step for the file `allowed`; creates a file for each start."""
 
     def __init__(self, envs, rng, directory, length):
         super().__init__(envs, rng)
@@ -64,7 +64,7 @@ class Gated(Constant):
 
 
 class OneIsSlow(Constant):
-    """Of two, the first to make a directory waits until there is a file."""
+    """The first of two policies (the one that makes a directory) waits until a file exists."""
 
     def __init__(self, envs, rng, directory):
         super().__init__(envs, rng)

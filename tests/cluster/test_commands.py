@@ -1,4 +1,4 @@
-"""The benchmark of clusters runs; its other commands are in test_learner.py."""
+"""The cluster benchmark runs; the other commands are in test_learner.py."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ SCRIPT = Path(__file__).parents[2] / "lab" / "benchmarks" / "cluster.py"
 
 
 @pytest.mark.timeout(300)  # Ray takes seconds for each start, and more where the cores are shared
-def test_the_benchmark_of_clusters_runs(tmp_path):
+def test_the_cluster_benchmark_runs(tmp_path):
     command = [sys.executable, str(SCRIPT), "--smoke"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""The examples of public names that need a cluster run on one."""
+"""The docstring examples of public names that need a cluster run on a cluster."""
 
 import pytest
 

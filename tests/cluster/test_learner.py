@@ -1,4 +1,4 @@
-"""PPO over a fleet learns what it learns on one machine; demo, example and page run as written."""
+"""PPO over a fleet learns as on one machine; the demo, the example and the page run as written."""
 
 import os
 import re
@@ -32,7 +32,7 @@ def test_a_fleet_of_two_solves_cartpole(cluster):
         assert fleet.version > 20 and learner.times["env"] > 0
 
 
-def test_actions_of_a_box_are_learned_from_as_they_were_drawn(cluster):
+def test_the_learner_uses_box_actions_before_clipping(cluster):
     with Fleet("Pendulum-v1", 32, nodes=1, policy=ActorPolicy, seed=0, max_in_flight=1) as fleet:
         learner = FleetLearner(fleet, 0, 20_000)
         for _ in range(3):
@@ -40,7 +40,7 @@ def test_actions_of_a_box_are_learned_from_as_they_were_drawn(cluster):
             rollout = learner.rollout
             assert (np.abs(rollout.actions) <= 2).all() and (np.abs(rollout.extras["drawn"]) > 1).any()
             learner.update()
-        with pytest.raises(NotImplementedError, match="plays on its nodes"):
+        with pytest.raises(NotImplementedError, match="run on its nodes and cannot be watched"):
             learner.play()
 
 
@@ -91,7 +91,7 @@ def blocks():
     return re.findall(r"```py\n(.*?)```", page, re.DOTALL)
 
 
-def test_the_page_tells_the_truth(cluster, tmp_path):
+def test_the_examples_of_the_page_print_what_it_promises(cluster, tmp_path):
     assert len(blocks()) >= 2
     settings = {name: os.environ[name] for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")}
     for number, block in enumerate(blocks()):
@@ -103,7 +103,7 @@ def test_the_page_tells_the_truth(cluster, tmp_path):
             assert promised in done.stdout
 
 
-def test_the_pages_cluster_file_is_one_that_ray_takes():
+def test_ray_accepts_the_cluster_file_of_the_page():
     import yaml
     from ray.autoscaler._private.util import prepare_config, validate_config
 

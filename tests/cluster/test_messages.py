@@ -1,4 +1,4 @@
-"""A rollout's transitions are those of its steps that were none of a reset."""
+"""A rollout's transitions are its steps without the resets."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def rollout(terminated, over, nested=False, **more):
     return FleetRollout(**{**given, **stamps, **more})
 
 
-def test_steps_after_an_end_are_no_transitions():
+def test_the_step_after_the_end_of_an_episode_is_not_a_transition():
     made = rollout([[0, 1], [0, 0], [1, 0]], over=[True, False])
     assert made.counts.tolist() == [[False, True], [True, False], [True, True]]
     rows = made.transitions()
@@ -35,7 +35,7 @@ def test_steps_after_an_end_are_no_transitions():
     assert rows["terminated"].tolist() == [True, False, True, False]
 
 
-def test_transitions_are_views_where_all_steps_are_some():
+def test_transitions_are_views_if_every_step_is_a_transition():
     made = rollout(np.zeros((3, 2)), over=[False, False])
     rows = made.transitions()
     for name, array in (
@@ -51,7 +51,7 @@ def test_nested_observations_stay_nested():
     assert rows["obs"]["a"].tolist() == [0, 1, 2] and rows["next_obs"]["b"][0].tolist() == [102, 103, 104]
 
 
-def test_a_plain_buffer_gets_the_fields_it_has():
+def test_a_plain_buffer_gets_only_its_own_fields():
     made = rollout([[0, 1], [0, 0]], over=[0, 0])
     fields = {"obs": (np.float32, ()), "reward": (np.float32, ()), "score": (np.float64, ())}
     with ReplayBuffer(8, fields) as buffer:
@@ -59,9 +59,11 @@ def test_a_plain_buffer_gets_the_fields_it_has():
         assert buffer.latest(8)["obs"].tolist() == [0, 1, 2]
         assert buffer.latest(8)["score"].tolist() == [0, 0.5, 1.0]
     with ReplayBuffer(8, {"obs": (np.float32, ()), "nope": (np.float32, ())}) as buffer:
-        with pytest.raises(ShoalError, match=r"a rollout has \['obs', .*'score'\], but .* \['nope'\] too"):
+        with pytest.raises(
+            ShoalError, match=r"the buffer has fields \['nope'\].* it has \['obs', .*'score'\]"
+        ):
             Writers(buffer).add(made)
 
 
-def test_the_size_is_that_of_all_arrays():
+def test_nbytes_is_the_size_of_all_arrays():
     assert rollout(np.zeros((3, 2)), over=[0, 0]).nbytes == 8 * 4 + 6 * 8 + 6 * 8 + 6 + 6 + 2 + 6 * 8

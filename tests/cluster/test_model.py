@@ -1,4 +1,4 @@
-"""The simulation behind docs/cluster.md agrees with what can be worked out by hand, and the page with it."""
+"""The simulation behind docs/cluster.md agrees with figures computed by hand; the page quotes its output."""
 
 import importlib.util
 import sys
@@ -21,13 +21,13 @@ def model():
     del sys.modules["cluster_model"]
 
 
-def test_few_nodes_are_bound_by_themselves(model):
+def test_few_nodes_are_limited_by_their_own_speed(model):
     found = model.simulate(model.Case(nodes=4, size=1e6, make_s=0.1, link=1e9), 2_000)
     assert found.delivered == pytest.approx(40, rel=0.03) and found.busy == pytest.approx(1, abs=0.02)
     assert found.link == pytest.approx(0.04, rel=0.1)
 
 
-def test_many_nodes_are_bound_by_the_learners_link(model):
+def test_many_nodes_are_limited_by_the_learners_link(model):
     found = model.simulate(model.Case(nodes=200, size=1e6, make_s=0.1, link=1e9), 4_000)
     assert found.delivered == pytest.approx(1_000, rel=0.01) and found.link == pytest.approx(1, abs=0.01)
     assert found.busy == pytest.approx(0.5, abs=0.02)
@@ -40,16 +40,16 @@ def test_a_slow_learner_fills_its_store_with_one_rollout_of_each_node(model):
     assert found.store / 1e6 == pytest.approx(51, abs=1)
 
 
-def test_less_in_flight_is_younger(model):
+def test_fewer_rollouts_in_flight_are_younger(model):
     case = {"nodes": 200, "size": 1e6, "make_s": 0.1, "link": 1e9}
     ages = [model.simulate(model.Case(**case, max_in_flight=n), 4_000).age_s for n in (1, 2)]
     assert ages[0] == pytest.approx(ages[1] / 2, rel=0.1)
 
 
-def test_weights_are_passed_on_or_sent_by_one(model):
+def test_weights_are_sent_by_the_learner_alone_or_forwarded_by_nodes(model):
     assert model.broadcast_s(7, 1e9, 1e9) == (3.0, 7.0)
 
 
-def test_the_page_quotes_every_line(model):
+def test_the_page_quotes_every_line_of_the_output(model):
     page = (ROOT / "docs" / "cluster.md").read_text().splitlines()
     assert [line for line in model.tables() if line not in page] == []

@@ -1,4 +1,4 @@
-"""The actor of a node without Ray: what it does after its environments failed."""
+"""A runner without Ray: its behaviour after its environments failed."""
 
 import sys
 from types import ModuleType, SimpleNamespace
@@ -39,7 +39,7 @@ def request(number, length=3):
     return SimpleNamespace(number=number, length=length, **whole)
 
 
-def test_a_death_in_a_step_from_afar_does_not_end_its_rollouts(runner):
+def test_a_worker_death_in_a_remote_step_does_not_stop_later_rollouts(runner):
     assert runner.collect(request(0)) is not None
     with pytest.raises(WorkerDied):
         runner.step(0, actions(0, KILL))
@@ -47,7 +47,7 @@ def test_a_death_in_a_step_from_afar_does_not_end_its_rollouts(runner):
     assert runner.collect(request(2)).observations[:, 0, 2].tolist() == [3, 4, 5, 6]
 
 
-def test_after_a_death_in_a_rollout_one_of_another_length_can_be_asked_for(runner, monkeypatch):
+def test_a_rollout_of_another_length_works_after_a_worker_death(runner, monkeypatch):
     assert runner.collect(request(0)) is not None
     with monkeypatch.context() as patched, pytest.raises(WorkerDied):
         patched.setattr(Policy, "acts", lambda self: actions(0, KILL))

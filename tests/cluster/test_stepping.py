@@ -1,4 +1,4 @@
-"""A fleet as a vector environment: slow, and otherwise one vector environment of as many."""
+"""A fleet as a vector environment: it is slow, and otherwise equal to one vector environment of that size."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ import shoal
 from shoal.cluster import Fleet
 
 
-def test_stepping_from_afar_is_stepping_here(cluster):
+def test_stepping_a_fleet_equals_stepping_a_local_vector_environment(cluster):
     with Fleet("CartPole-v1", 8) as fleet, shoal.make_vec("CartPole-v1", 16, session=None) as here:
         there = fleet.vector_env()
         assert there.num_envs == 16 and there.observation_space.shape == (16, 4)
@@ -19,9 +19,11 @@ def test_stepping_from_afar_is_stepping_here(cluster):
                 assert (found == expected).all() and found.dtype == expected.dtype
         last = there.step(actions)[0]
         arriving = fleet.rollouts(4, timeout_s=60)
-        # Rollouts of the fleet begin lives of their own; the first of each is of a reset.
+        # Rollouts of the fleet start with a reset.
         assert next(arriving).observations.shape == (5, 8, 4) and last.shape == (16, 4)
-        with pytest.raises(ValueError, match=r"expected actions of 16 environments, found \(3,\)"):
+        with pytest.raises(
+            ValueError, match=r"16 rows, one for each environment; found an array of shape \(3,\)"
+        ):
             there.step(np.zeros(3, np.int64))
         with pytest.raises(ValueError, match="seed"):
             there.reset(seed=-1)

@@ -12,7 +12,7 @@ from tests.cluster.policies import Leaning
 
 
 def rows_of(rollouts):
-    """Every transition as bytes, with how often it is there."""
+    """Returns a counter of all transitions, as bytes."""
     found = []
     for rollout in rollouts:
         rows = rollout.transitions()
@@ -27,7 +27,7 @@ def fleet(cluster):
         yield made
 
 
-def test_a_trajectory_buffer_has_every_transition_and_no_other(fleet):
+def test_a_trajectory_buffer_gets_exactly_the_transitions(fleet):
     arriving = fleet.rollouts(16, timeout_s=60)
     rollouts = [next(arriving) for _ in range(20)]
     expected = rows_of(rollouts)
@@ -44,7 +44,7 @@ def test_a_trajectory_buffer_has_every_transition_and_no_other(fleet):
         assert found == set(expected)
 
 
-def test_a_rollout_that_is_missing_leaves_a_gap_and_no_false_step(fleet):
+def test_a_missing_rollout_does_not_join_the_steps_around_it(fleet):
     arriving = fleet.rollouts(16, timeout_s=60)
     rollouts = [next(arriving) for _ in range(12)]
     runner = rollouts[0].runner
@@ -59,7 +59,7 @@ def test_a_rollout_that_is_missing_leaves_a_gap_and_no_false_step(fleet):
         assert found == {(before, after) for before, _, after in rows_of(kept)}
 
 
-def test_a_plain_buffer_is_extended_by_views(fleet):
+def test_a_plain_buffer_is_extended_with_views(fleet):
     rollout = next(fleet.rollouts(16, timeout_s=60))
     fields = {"obs": (np.float32, (4,)), "action": (np.int64, ()), "lean": (np.float32, ())}
     with shoal.ReplayBuffer(1_000, fields) as buffer:
@@ -69,10 +69,10 @@ def test_a_plain_buffer_is_extended_by_views(fleet):
         assert (rows["lean"] == rows["obs"][:, 2]).all() and len(buffer) == rollout.counts.sum()
 
 
-def test_a_buffer_for_another_number_of_environments_is_refused(fleet):
+def test_a_buffer_for_another_number_of_environments_raises(fleet):
     rollout = next(fleet.rollouts(16, timeout_s=60))
     with shoal.make_vec("CartPole-v1", 3, session=None) as envs:
         with shoal.ReplayBuffer.for_env(envs, 100) as buffer:
-            with pytest.raises(ShoalError, match="of 3 environments, the rollout has 4; .*for_env.fleet"):
+            with pytest.raises(ShoalError, match="of 3 environments, but the rollout has 4; .*for_env.fleet"):
                 Writers(buffer).add(rollout)
     assert dataclasses.is_dataclass(rollout)

@@ -10,7 +10,7 @@ import pytest
 
 from shoal import ReplayBuffer
 from shoal_lab.chaos.ledger import FIELDS, WORDS, Ledger, Writer
-from shoal_lab.chaos.rounds import Round, perform
+from shoal_lab.chaos.rounds import Round, run_round
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ from shoal_lab.chaos.rounds import Round, perform
 )
 def test_a_killed_writer_costs_at_most_the_rows_it_was_writing(capacity, in_file, words):
     rings = {"rings": [[capacity, in_file, words]]}
-    outcome = perform(Round("ring", capacity, 60, rings), 60, lambda done: None)
+    outcome = run_round(Round("ring", capacity, 60, rings), 60, lambda done: None)
     assert outcome.violations == [], outcome.facts
     assert outcome.kills == 60 and outcome.rows > 60
 
@@ -30,7 +30,7 @@ def test_a_stopped_writer_is_passed_by_for_more_than_a_lap():
         writer = ledger.start()
         try:
             for _ in range(40):
-                writer.go_on()
+                writer.allow_burst()
                 os.read(writer.pipe, 0)
                 os.kill(writer.pid, signal.SIGSTOP)
                 os.waitpid(writer.pid, os.WUNTRACED)
@@ -38,7 +38,7 @@ def test_a_stopped_writer_is_passed_by_for_more_than_a_lap():
                     buffer.push({"words": np.full(WORDS, number, np.uint64)})
                     words = buffer.sample(4)["words"]
                     assert (words == words[:, :1]).all()
-                ledger.hear(writer)
+                ledger.read_acknowledgements(writer)
                 os.kill(writer.pid, signal.SIGCONT)
         finally:
             writer.end()

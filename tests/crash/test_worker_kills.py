@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from shoal_lab.chaos.rounds import Outcome, Round, perform
+from shoal_lab.chaos.rounds import Outcome, Round, run_round
 
 
 def run_kills(kills: int, seed: int, **options: object) -> Outcome:
     """The stage checks everything itself: rows, deadlines, and that nothing is left behind."""
-    outcome = perform(Round("workers", seed, kills, dict(options)), 60, lambda done: None)
+    outcome = run_round(Round("workers", seed, kills, dict(options)), 60, lambda done: None)
     assert outcome.violations == [], outcome.facts
     assert outcome.kills >= kills and outcome.rows > 0
     return outcome

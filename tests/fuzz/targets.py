@@ -44,7 +44,7 @@ from shoal.state.windows import WriteWindow, decode
 from shoal.viewer import websocket
 from shoal.viewer.guard import Guard
 from shoal.viewer.http import MAX_HEAD, Refusal, read_request
-from shoal.viewer.protocol import BadMessage, BadWish, read_watch
+from shoal.viewer.protocol import BadMessage, BadRequest, read_watch
 from shoal.viewer.websocket import Closing, Incoming
 from tests.fuzz import arguments, tables
 
@@ -421,7 +421,7 @@ def _noise() -> list[bytes]:
 
 
 _WATCH = b'{"type": "watch", "envs": [0, 3], "rate": 20}'
-_FRAMES = (Closing, asyncio.IncompleteReadError, BadMessage, BadWish)
+_FRAMES = (Closing, asyncio.IncompleteReadError, BadMessage, BadRequest)
 _FILE = (CorruptFileError, VersionError, LayoutError)
 TARGETS = {
     "segment": Target(_segment, _segment_seeds, _FILE, repaired_segment),
@@ -434,7 +434,7 @@ TARGETS = {
     "host": Target(_host, _host_seeds, (), weight=0.3),
     "http": Target(_http, _http_seeds, (Refusal,), weight=2),
     "frames": Target(_frames, _frames_seeds, _FRAMES, weight=2),
-    "watch": Target(_watch, lambda: [_WATCH], (BadMessage, BadWish), weight=2),
+    "watch": Target(_watch, lambda: [_WATCH], (BadMessage, BadRequest), weight=2),
     "tables": Target(
         lambda data: tables.run(directory(), data),
         lambda: tables.seeds(directory()),

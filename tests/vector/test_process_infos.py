@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.vector import ProcessVectorEnv, reports
-from shoal_lab.chaos.faults import trapped
+from shoal_lab.chaos.faults import copy_with_trap
 from tests.vector.test_process_envs import END, RAISE, Counter, Scripted, assert_same, logged
 
 NUMBERS = {
@@ -227,7 +227,8 @@ class Wordy(Counter):
     def step(self, action):
         *rest, _ = super().step(action)
         both = np.array([self.who, self.count] + [0] * 98, np.int64)
-        info = {"who": self.who, "count": self.count, "both": trapped(both, 400) if action == 5 else both}
+        both = copy_with_trap(both, 400) if action == 5 else both
+        info = {"who": self.who, "count": self.count, "both": both}
         return *rest, {**info, "text": "one"} if action == 1 else info
 
 

@@ -1,4 +1,4 @@
-"""What the tests of the page look with: a browser, its pixels, and where a tile is among them.
+"""The tools of the page's tests: a browser, its pixels, and the position of a tile in them.
 
 The browser is Debian's chromium, driven by playwright. `make test-viewer` installs playwright and says what
 else is needed; without them these tests are skipped. Tests import the fixtures that they use.

@@ -21,9 +21,9 @@ from shoal.cli import main
 from shoal.errors import SessionError
 from shoal.state.names import directory
 from shoal.viewer import commands
-from shoal.viewer.metrics import Sample, exposition
+from shoal.viewer.metrics import Sample, format_metrics
 from shoal.viewer.processes import tree_bytes
-from shoal.viewer.top import duration, short, sparkline
+from shoal.viewer.top import format_count, format_duration, sparkline
 from tests.viewer.fakes import FakeSession, plain
 
 
@@ -69,7 +69,7 @@ def test_ps_lists_every_session_with_its_rate(live, capsys):
     assert one.closed and two.closed
 
 
-def test_ps_as_json_has_all_of_it(live, capsys):
+def test_ps_as_json_has_all_facts_and_counters(live, capsys):
     live(FakeSession(pid=os.getpid(), odd=float("inf")))
     assert main(["ps", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out, parse_constant=lambda word: pytest.fail(word))
@@ -77,7 +77,7 @@ def test_ps_as_json_has_all_of_it(live, capsys):
     assert row["steps_per_s"] == 0 and row["memory_bytes"] > 1 << 20 and 100 <= row["uptime_s"] < 130
 
 
-def test_ps_without_sessions_says_so(live, capsys):
+def test_ps_without_sessions_prints_that_there_are_none(live, capsys):
     live()
     assert main(["ps"]) == 0
     assert capsys.readouterr().out == f"no live sessions in {directory()}\n"
@@ -85,19 +85,19 @@ def test_ps_without_sessions_says_so(live, capsys):
     assert json.loads(capsys.readouterr().out) == []
 
 
-def test_a_session_that_ends_meanwhile_is_not_listed(live, capsys):
+def test_ps_skips_a_session_that_ends_in_the_meantime(live, capsys):
     class Short(FakeSession):
         def counters(self):
             found = super().counters()
             self.end()
             return found
 
-    live(Short(name="short"), FakeSession(name="long"))
+    live(Short(name="format_count"), FakeSession(name="long"))
     assert main(["ps"]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["NAME", "long"]
 
 
-def test_memory_is_that_of_the_whole_tree_with_shared_pages_once(tmp_path):
+def test_memory_is_summed_over_the_process_tree_with_shared_pages_once(tmp_path):
     page = os.sysconf("SC_PAGE_SIZE")
     for pid, parent, pages in ((10, 1, "9 5 2"), (11, 10, "9 7 4"), (12, 11, "9 3 1"), (13, 1, "9 99 0")):
         (tmp_path / str(pid)).mkdir()
@@ -110,7 +110,7 @@ def test_memory_is_that_of_the_whole_tree_with_shared_pages_once(tmp_path):
 # -- metrics -----------------------------------------------------------------------------------------
 
 
-def test_metrics_are_what_prometheus_reads(live, capsys):
+def test_metrics_are_in_the_prometheus_format(live, capsys):
     one, two = live(
         FakeSession(pid=os.getpid()), FakeSession(name="cart", env="Cart", workers=0, pid=2**22 + 1)
     )
@@ -156,16 +156,16 @@ def read_metrics(text):
     return values, families
 
 
-def test_labels_are_escaped_and_odd_numbers_spelled_as_prometheus_does():
+def test_labels_are_escaped_and_nan_and_infinity_are_written_as_prometheus_does():
     facts = FakeSession(env='a"b\\c\nd').facts
     for number, word in ((float("nan"), "NaN"), (float("inf"), "+Inf"), (float("-inf"), "-Inf")):
         counters = {"steps": 1, "episodes": 2, "return_sum": number, "length_sum": 3}
-        text = exposition([Sample(facts, counters, None)])
+        text = format_metrics([Sample(facts, counters, None)])
         assert 'env="a\\"b\\\\c\\nd"' in text
         assert f'"}} {word}\n' in text and "memory" not in text
 
 
-def test_metrics_of_nothing_are_nothing_and_of_a_wrong_name_an_error(live, capsys):
+def test_metrics_without_sessions_are_empty_and_a_wrong_name_raises(live, capsys):
     live()
     assert main(["metrics"]) == 0
     assert capsys.readouterr().out == ""
@@ -176,7 +176,7 @@ def test_metrics_of_nothing_are_nothing_and_of_a_wrong_name_an_error(live, capsy
 # -- top ---------------------------------------------------------------------------------------------
 
 
-def test_top_prints_lines_where_there_is_no_terminal(live, capsys):
+def test_top_prints_lines_without_a_terminal(live, capsys):
     (fake,) = live(FakeSession(auto=True))
     assert main(["top", "--seconds", "1.2", "--env", "3", "--env", "4", "--env", "3"]) == 0
     title, header, *lines = capsys.readouterr().out.splitlines()
@@ -211,15 +211,15 @@ def test_top_ends_with_the_run(last_question, live, capsys):
     assert capsys.readouterr().out.endswith("the run has ended\n")
 
 
-def test_top_of_an_environment_that_is_not_there_is_an_error(live, capsys):
+def test_top_of_an_unknown_environment_raises(live, capsys):
     live(FakeSession())
     assert main(["top", "--env", "32"]) == 1
     assert capsys.readouterr().err == "shoal top: no environment among [32]\n"
 
 
-def test_short_words():
+def test_short_formats_of_counts_and_durations():
     assert sparkline([0, 1, 2, 4]) == "▁▃▅█" and sparkline([0, 0]) == "▁▁" and sparkline([]) == ""
-    assert [short(x) for x in (None, 0, 999, 1500, -2e6, 3e9)] == [
+    assert [format_count(x) for x in (None, 0, 999, 1500, -2e6, 3e9)] == [
         "-",
         "0",
         "999",
@@ -227,7 +227,7 @@ def test_short_words():
         "-2.0 M",
         "3.0 G",
     ]
-    assert [duration(x) for x in (-1, 59.9, 61, 7500)] == ["0s", "59s", "1m01s", "2h05m"]
+    assert [format_duration(x) for x in (-1, 59.9, 61, 7500)] == ["0s", "59s", "1m01s", "2h05m"]
 
 
 # -- as processes ------------------------------------------------------------------------------------
@@ -270,7 +270,7 @@ def start():
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_watch_serves_the_page_until_it_is_told_to_end(start, number):
+def test_watch_serves_the_page_until_a_signal(start, number):
     process = start("watch", "--no-browser")
     assert process.stdout.readline() == "reef-1: 32 x Reef-v0, pid 1\n"
     link = process.stdout.readline().strip()
@@ -285,7 +285,7 @@ def test_watch_serves_the_page_until_it_is_told_to_end(start, number):
     process.send_signal(number)
     out, errors = process.stdout.read(), process.stderr.read()
     assert (process.wait(20), errors) == (0, "")
-    assert out == "Ctrl-C ends the viewer; the run goes on.\n"  # no browser, and the token is said once
+    assert out == "Ctrl-C ends the viewer; the run continues.\n"  # no browser, and the token is printed once
 
 
 def test_a_browser_is_given_a_link_that_works_once(start):
@@ -300,7 +300,7 @@ def test_a_browser_is_given_a_link_that_works_once(start):
         urllib.request.urlopen(opened[1], timeout=10)
 
 
-def test_without_a_screen_no_browser_takes_the_terminal(start):
+def test_without_a_screen_no_browser_opens(start):
     process = start("watch", DISPLAY="", WAYLAND_DISPLAY="")
     for _ in range(3):
         process.stdout.readline()
@@ -309,7 +309,7 @@ def test_without_a_screen_no_browser_takes_the_terminal(start):
     assert process.stdout.read() == ""
 
 
-def test_another_address_is_warned_about_and_keeps_the_token(start):
+def test_another_address_prints_a_warning_and_still_needs_the_token(start):
     process = start("watch", "--no-browser", "--host", "0.0.0.0")
     printed = [process.stdout.readline() for _ in range(3)]
     assert "unencrypted" in process.stderr.readline()
@@ -345,7 +345,7 @@ def test_top_draws_in_a_terminal(start):
 @pytest.mark.parametrize(
     "arguments", [["--port", "65536"], ["--port", "-1"], ["--env", "x", "--png", "a.png"], ["--png", "a.jpg"]]
 )
-def test_bad_arguments_are_refused_by_name(arguments, capsys):
+def test_bad_arguments_raise_and_are_named(arguments, capsys):
     with pytest.raises(SystemExit) as stopped:
         main(["watch", *arguments])
     assert stopped.value.code == 2 and arguments[0] in capsys.readouterr().err
@@ -383,7 +383,7 @@ def test_watch_png_writes_a_picture_of_one_environment(live, drawn, tmp_path, ca
     assert drawn == [(path, 5)] and capsys.readouterr().out == f"{path}\n" and fake.closed
 
 
-def test_a_picture_that_cannot_be_is_an_error_in_one_line(live, drawn, tmp_path, capsys):
+def test_a_picture_that_cannot_be_made_prints_one_line_of_error(live, drawn, tmp_path, capsys):
     (fake,) = live(FakeSession())
     assert main(["watch", "--png", str(tmp_path / "none" / "out.png")]) == 1
     assert "No such file" in capsys.readouterr().err
@@ -403,7 +403,7 @@ def test_a_picture_that_cannot_be_is_an_error_in_one_line(live, drawn, tmp_path,
     assert "made no step within 0.5 s" in capsys.readouterr().err and waited == [5, 0.5]
 
 
-def test_a_picture_of_what_failed_says_so(live, drawn, tmp_path, capsys):
+def test_a_picture_of_a_failed_environment_prints_its_error(live, drawn, tmp_path, capsys):
     path = str(tmp_path / "out.png")
     live(FakeSession(plain))  # it has a frame, so there is something to see
     assert main(["watch", "--png", path]) == 0
@@ -413,7 +413,7 @@ def test_a_picture_of_what_failed_says_so(live, drawn, tmp_path, capsys):
     assert "export_state() is not there" in capsys.readouterr().err and len(drawn) == 2
 
 
-def test_an_installation_without_the_page_says_so(live, monkeypatch, capsys):
+def test_an_installation_without_the_page_raises(live, monkeypatch, capsys):
     live(FakeSession())
     monkeypatch.setattr(commands, "read_assets", lambda page: {})
     assert main(["watch"]) == 1

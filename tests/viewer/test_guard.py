@@ -1,4 +1,4 @@
-"""Who gets an answer and who does not: each bar against a client that tries to get past it."""
+"""Which requests the server answers: each check against a client that tries to get past it."""
 
 import contextlib
 import random
@@ -15,7 +15,7 @@ from tests.viewer.fakes import FakeSession
 from tests.viewer.raw import parse, read_all
 
 
-def test_the_link_leads_to_the_page_by_a_cookie_no_script_can_read(serve):
+def test_the_link_sets_a_cookie_that_scripts_cannot_read(serve):
     running = serve()
     path = running.server.guard.link.removeprefix(f"http://127.0.0.1:{running.port}")
     status, headers, body = running.get(path, token=False)
@@ -38,7 +38,7 @@ def test_a_token_is_long_and_each_server_has_its_own():
 @pytest.mark.parametrize(
     "cookie", [None, "shoal-PORT=", "shoal-PORT=wrong", "shoal=TOKEN", "x=shoal-PORT=TOKEN"]
 )
-def test_without_the_token_nothing_is_told_not_even_what_exists(serve, path, cookie):
+def test_without_the_token_every_path_gets_the_same_answer(serve, path, cookie):
     running = serve()
     fill = lambda text: text.replace("TOKEN", running.token).replace("PORT", str(running.port))  # noqa: E731
     headers = {} if cookie is None else {"Cookie": fill(cookie)}
@@ -47,7 +47,7 @@ def test_without_the_token_nothing_is_told_not_even_what_exists(serve, path, coo
     assert b"page" not in body and running.token.encode() not in body
 
 
-def test_a_wrong_bearer_is_refused_and_the_right_one_is_not(serve):
+def test_a_bearer_token_must_be_right(serve):
     running = serve()
     assert running.get("/", token=running.token[:-1] + "~")[0] == 403
     assert running.get("/", token=running.token + "a")[0] == 403
@@ -83,7 +83,7 @@ def test_a_ticket_opens_the_page_once(serve):
         "a@127.0.0.1:PORT",
     ],
 )
-def test_another_name_is_refused_before_anything_else(serve, host):
+def test_an_unknown_host_is_rejected_before_anything_else(serve, host):
     running = serve()
     host = host.replace("PORT", str(running.port))
     for path, method in (("/", "GET"), (f"/?token={running.token}", "GET"), ("/nothing", "POST")):
@@ -93,12 +93,12 @@ def test_another_name_is_refused_before_anything_else(serve, host):
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "LOCALHOST", "[::1]"])
-def test_names_of_this_machine_are_ours(serve, host):
+def test_names_of_this_machine_are_accepted(serve, host):
     running = serve()
     assert running.get("/", host=f"{host}:{running.port}")[0] == 200
 
 
-def test_a_missing_or_doubled_host_is_refused(serve):
+def test_a_missing_or_repeated_host_is_rejected(serve):
     running = serve()
     line = f"Host: 127.0.0.1:{running.port}\r\n"
     assert running.ask(b"GET / HTTP/1.1\r\n\r\n")[0] == 403
@@ -114,7 +114,7 @@ def test_only_get_is_answered(serve, method):
     assert status == 405 and headers["allow"] == "GET"
 
 
-def test_a_request_from_another_site_is_refused_even_with_the_cookie(serve):
+def test_a_request_from_another_site_is_rejected_even_with_the_cookie(serve):
     running = serve()
     for path in ("/", f"/?token={running.token}", "/socket"):
         status, headers, _ = running.get(path, Sec_Fetch_Site="cross-site")
@@ -147,7 +147,7 @@ def test_no_path_reaches_the_file_system(serve, path, tmp_path):
     assert (status, body) == (404, b"no such file\n")
 
 
-def test_every_answer_forbids_what_a_page_must_not_do(serve, tmp_path):
+def test_every_answer_has_the_security_headers(serve, tmp_path):
     (tmp_path / "index.html").write_text("x")
     running = serve(assets=read_assets(tmp_path))
     answers = [
@@ -191,19 +191,19 @@ BAD_HEADS = [
 
 
 @pytest.mark.parametrize("data", BAD_HEADS)
-def test_a_head_that_is_not_quite_right_is_400(serve, data):
+def test_a_malformed_head_gets_400(serve, data):
     assert serve().ask(data)[0] == 400
 
 
 @pytest.mark.parametrize(
     "header", [{"Content_Length": "5"}, {"Content_Length": "0x0"}, {"Transfer_Encoding": "chunked"}]
 )
-def test_a_body_is_refused(serve, header):
+def test_a_request_with_a_body_is_rejected(serve, header):
     assert serve().get("/", **header)[0] == 400
     assert serve().get("/", method="POST", **header)[0] == 405
 
 
-def test_a_head_of_more_than_8_kib_is_431_and_one_below_is_read(serve):
+def test_a_head_of_more_than_8_kib_gets_431_and_a_shorter_one_is_read(serve):
     running = serve()
     assert running.get("/", X="a" * (MAX_HEAD - 500))[0] == 200
     assert running.get("/", X="a" * MAX_HEAD)[0] == 431
@@ -211,7 +211,7 @@ def test_a_head_of_more_than_8_kib_is_431_and_one_below_is_read(serve):
     assert running.ask(b"A" * 300_000)[0] == 431
 
 
-def test_a_request_that_trickles_in_is_ended_at_the_deadline(serve):
+def test_a_slow_request_is_ended_at_the_deadline(serve):
     running = serve(handshake_s=0.3)
     with running.connect() as sock:
         start = time.monotonic()
@@ -234,7 +234,7 @@ def test_a_request_that_trickles_in_is_ended_at_the_deadline(serve):
     assert 0.2 < took < 4
 
 
-def test_who_says_nothing_is_ended_too_and_who_leaves_is_forgotten(serve):
+def test_a_silent_connection_is_ended_and_a_closed_one_is_removed(serve):
     running = serve(handshake_s=0.2)
     with running.connect() as sock:
         assert parse(read_all(sock))[0] == 408
@@ -248,7 +248,7 @@ def test_who_says_nothing_is_ended_too_and_who_leaves_is_forgotten(serve):
     assert running.get("/")[0] == 200
 
 
-def test_too_many_connections_are_turned_away_and_places_come_back(serve):
+def test_excess_connections_are_rejected_until_others_close(serve):
     running = serve(handshake_s=3)
     with contextlib.ExitStack() as stack:
         held = [stack.enter_context(running.connect()) for _ in range(MAX_CONNECTIONS)]
@@ -260,7 +260,7 @@ def test_too_many_connections_are_turned_away_and_places_come_back(serve):
         assert running.get("/")[0] == 200
 
 
-def test_garbage_never_hurts(serve):
+def test_random_bytes_do_not_harm_the_server(serve):
     running = serve(handshake_s=0.2)
     rng = random.Random(0)
     pieces = [
@@ -285,7 +285,7 @@ def test_garbage_never_hurts(serve):
     assert running.get("/")[0] == 200
 
 
-def test_an_address_of_the_network_keeps_the_token_and_adds_its_own_name():
+def test_a_network_address_needs_the_token_and_is_an_accepted_host():
     guard = Guard("192.0.2.7", 9000)
     assert guard.link.startswith("http://192.0.2.7:9000/?token=")
     with pytest.raises(Refusal) as refused:
@@ -297,7 +297,7 @@ def test_an_address_of_the_network_keeps_the_token_and_adds_its_own_name():
         guard.check(Request("GET", "/", "", {"host": "192.0.2.8:9000", **bearer}))
 
 
-def test_all_addresses_at_once_answer_to_addresses_but_to_no_name():
+def test_an_unspecified_address_accepts_ip_hosts_but_no_names():
     guard = Guard("0.0.0.0", 9000)
     bearer = {"authorization": f"Bearer {guard.token}"}
     assert guard.check(Request("GET", "/", "", {"host": "192.0.2.8:9000", **bearer})) is None
@@ -305,21 +305,21 @@ def test_all_addresses_at_once_answer_to_addresses_but_to_no_name():
         guard.check(Request("GET", "/", "", {"host": "evil.example:9000", **bearer}))
 
 
-def test_loopback_is_what_nobody_else_can_reach():
+def test_is_loopback_recognises_loopback_addresses():
     assert all(map(is_loopback, ["127.0.0.1", "localhost", "::1", "127.8.8.8"]))
     assert not any(map(is_loopback, ["0.0.0.0", "::", "192.0.2.7", "example.org", ""]))
 
 
-def test_the_server_listens_on_loopback_alone_unless_told(serve):
+def test_the_server_listens_only_on_loopback_by_default(serve):
     running = serve()
     assert [sock.getsockname()[0] for sock in running.server._server.sockets] == ["127.0.0.1"]
 
 
-def test_a_port_that_is_taken_is_a_clear_error(serve):
+def test_a_port_in_use_raises_a_clear_error(serve):
     import asyncio
 
     running = serve()
-    with pytest.raises(ShoalError, match="it is taken; choose another --port"):
+    with pytest.raises(ShoalError, match="the port is in use; choose another --port"):
         asyncio.run(Server(FakeSession(), {}, port=running.port).start())
     with pytest.raises(ShoalError, match="cannot listen on no.such.host.invalid port 0"):
         asyncio.run(Server(FakeSession(), {}, host="no.such.host.invalid").start())

@@ -60,7 +60,7 @@ def test_a_page_sees_a_run_step_and_end(run, backend, serve):
         assert ended["steps"] >= counters["steps"]
 
 
-def test_a_run_that_is_stopped_is_idle_and_goes_on(run, serve):
+def test_a_stopped_run_is_idle_and_can_continue(run, serve):
     child = run()
     with attach() as session, serve(session).page() as page:
         page.until("counters", lambda one: one["run"] == "stepping")
@@ -72,7 +72,7 @@ def test_a_run_that_is_stopped_is_idle_and_goes_on(run, serve):
         assert page.until("counters", lambda one: one["run"] == "stepping")
 
 
-def test_the_commands_tell_of_a_run(run, capsys):
+def test_the_commands_show_a_run(run, capsys):
     child = run(backend="process")
     assert main(["ps", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
@@ -90,7 +90,7 @@ def test_the_commands_tell_of_a_run(run, capsys):
     assert "is called 'other'; live are: live" in capsys.readouterr().err
 
 
-def test_without_a_run_the_commands_say_so(run, capsys):
+def test_without_a_run_the_commands_report_it(run, capsys):
     assert main(["top"]) == 1
     none = f"no live sessions in {os.environ['SHOAL_SESSION_DIR']}"
     assert capsys.readouterr().err.startswith(f"shoal top: {none}; ")

@@ -1,4 +1,4 @@
-"""The viewer's page in a real browser: it shows what the state says, and does what it is told."""
+"""The viewer's page in a real browser: it shows the state and its controls work."""
 
 # ruff: noqa: F811 (fixtures are imported, and named again as arguments)
 
@@ -17,7 +17,7 @@ def test_every_tile_has_the_colour_of_its_category(reef, visit):
             assert tuple(pixels[tile(page, row, column)]) == tuple(GROUND[world.terrain[row, column]])
 
 
-def test_every_entity_is_drawn_where_it_is(reef, visit):
+def test_every_entity_is_drawn_at_its_position(reef, visit):
     page = visit(reef)
     world, pixels = freeze(reef, page), drawn(page)
     places = {(r, c): kind for kind, r, c in world.rows[:, :3]}  # the last one at a place is seen
@@ -28,7 +28,7 @@ def test_every_entity_is_drawn_where_it_is(reef, visit):
         assert tuple(pixels[tile(page, row, column)]) == tuple(FISH[places[row, column]])
 
 
-def test_the_ground_is_painted_once_and_again_when_it_changed(reef, visit):
+def test_the_ground_is_painted_once_and_again_after_a_change(reef, visit):
     page = visit(reef, "#hide=world/animals")
     until(page, "shoal.frames > 10")
     assert page.evaluate("shoal.paints") == 1
@@ -38,7 +38,7 @@ def test_the_ground_is_painted_once_and_again_when_it_changed(reef, visit):
     assert tuple(drawn(page)[tile(page, 5, 6)]) == tuple(GROUND[world.terrain[5, 6]])
 
 
-def test_environments_are_picked_by_number_key_and_picture(reef, visit):
+def test_environments_are_chosen_by_number_key_and_thumbnail(reef, visit):
     page = visit(reef)
     page.fill("#env-number", "63")
     page.keyboard.press("Enter")
@@ -59,20 +59,20 @@ def test_environments_are_picked_by_number_key_and_picture(reef, visit):
     assert [58] in reef.watched  # most of the time the others are not watched
 
 
-def test_a_number_beyond_the_last_is_the_last(reef, visit):
+def test_a_number_beyond_the_last_environment_chooses_the_last(reef, visit):
     page = visit(reef)
     page.fill("#env-number", "5000")
     page.keyboard.press("Enter")
     until(page, "shoal.env === 63")
 
 
-def test_the_view_pauses_while_the_run_goes_on_and_the_past_can_be_seen(reef, visit):
+def test_the_view_pauses_while_the_run_continues_and_past_frames_can_be_shown(reef, visit):
     page = visit(reef)
     until(page, "shoal.frames > 20")
     page.locator("#marks").focus()
     page.keyboard.press(" ")
     tick, frames = page.evaluate("[shoal.tick, shoal.frames]")
-    assert page.locator("#badge").inner_text() == "View paused. The run goes on."
+    assert page.locator("#badge").inner_text() == "View paused. The run continues."
     until(page, f"shoal.frames > {frames + 5}")
     assert page.evaluate("[shoal.tick, shoal.paused]") == [tick, True]
     page.keyboard.press("ArrowLeft")
@@ -87,7 +87,7 @@ def test_the_view_pauses_while_the_run_goes_on_and_the_past_can_be_seen(reef, vi
     assert page.locator("#badge").is_hidden()
 
 
-def test_a_scrubbed_frame_shows_the_entities_of_then(reef, visit):
+def test_a_past_frame_shows_its_own_entities(reef, visit):
     page = visit(reef)
     then = freeze(reef, page)
     tick, rows = then.tick, then.rows.copy()
@@ -134,7 +134,7 @@ def test_a_link_opens_the_same_view_again(reef, visit):
     assert again.locator("#lines").get_attribute("aria-pressed") == "true"
 
 
-def test_light_and_dark_are_as_the_system_has_them_and_can_be_switched(reef, visit):
+def test_the_theme_follows_the_system_and_can_be_switched(reef, visit):
     for scheme, color in [("light", (0xE9, 0xED, 0xEF)), ("dark", (0x08, 0x0C, 0x0E))]:
         page = visit(reef, color_scheme=scheme)
         assert tuple(drawn(page)[-3, 3]) == color
@@ -159,7 +159,7 @@ def test_the_table_holds_few_rows_sorts_and_selects(serve, visit):
     assert f"{(world.rows[:, 0] == 1).sum()} of 3,000" == page.locator("#table-count").inner_text()
 
 
-def test_a_selected_agent_shows_what_it_sees(reef, visit):
+def test_a_selected_agent_shows_its_observation(reef, visit):
     page = visit(reef, "#select=world/animals:1&tab=agent")
     world = freeze(reef, page)
     page.wait_for_timeout(300)
@@ -178,7 +178,7 @@ def test_a_selected_agent_shows_what_it_sees(reef, visit):
     )
 
 
-def test_hovering_tells_tile_category_and_entity(reef, visit):
+def test_hovering_shows_tile_category_and_entity(reef, visit):
     page = visit(reef)
     world = freeze(reef, page)
     row, column = world.rows[-1, 1:3]
@@ -200,7 +200,7 @@ def test_the_inspector_measures_every_field(reef, visit):
     assert "int8 [48, 48] · grid" in page.locator(".field", has_text="terrain").inner_text()
 
 
-def test_a_lost_connection_is_opened_again(reef, visit):
+def test_the_page_reconnects_after_a_lost_connection(reef, visit):
     page = visit(reef, expect_lost=True)
     until(page, "shoal.frames > 5")
     reef.hang_up()
@@ -210,7 +210,7 @@ def test_a_lost_connection_is_opened_again(reef, visit):
     until(page, f"shoal.frames > {frames + 5}")
 
 
-def test_the_end_of_the_run_is_told(reef, visit):
+def test_the_page_shows_the_end_of_the_run(reef, visit):
     page = visit(reef)
     reef.run = "ended"
     page.wait_for_selector("#badge:visible")
@@ -218,7 +218,7 @@ def test_the_end_of_the_run_is_told(reef, visit):
     assert page.locator("#status").inner_text() == "Run ended"
 
 
-def test_another_run_of_the_name_begins_anew_and_live(reef, visit):
+def test_a_new_run_of_the_name_is_shown_live_without_old_frames(reef, visit):
     page = visit(reef)
     until(page, "shoal.frames > 20")
     page.locator("#marks").focus()
@@ -233,19 +233,19 @@ def test_another_run_of_the_name_begins_anew_and_live(reef, visit):
     until(page, "shoal.frames > 20 && document.getElementById('notice').hidden")
 
 
-def test_a_page_opened_after_the_end_is_calm(reef, visit):
+def test_a_page_opened_after_the_end_shows_no_error(reef, visit):
     reef.silent, reef.run = True, "ended"
     page = visit(reef, empty=True)
     until(page, "document.getElementById('status').dataset.state === 'ended'")
     assert page.locator("#notice").get_attribute("data-bad") == "false"
-    assert "nobody had looked" in page.locator("#notice").inner_text()
+    assert "was not watched before" in page.locator("#notice").inner_text()
 
 
-def test_a_run_that_rests_says_why_there_is_nothing_to_see_until_there_is(reef, visit):
+def test_an_idle_run_explains_why_there_is_no_frame(reef, visit):
     reef.silent, reef.run = True, "idle"
     page = visit(reef, empty=True)
     until(page, "document.getElementById('status').dataset.state === 'idle'")
-    said = "Nothing to show yet: the run has made no step since this page opened"
+    said = "Nothing to show yet: the run has not stepped since this page was opened"
     assert page.locator("#notice").inner_text() == said and page.locator("#notice").is_visible()
     reef.silent, reef.run = False, "stepping"
     until(page, "shoal.tick !== null")
@@ -263,7 +263,7 @@ def test_a_plain_environment_shows_its_picture_action_and_reward(serve, visit):
     assert f"action {world.tick % 2} · reward 1" in page.locator("#told").inner_text()
 
 
-def test_an_environment_with_neither_shows_its_observation_as_bars(serve, visit):
+def test_an_environment_without_world_and_picture_shows_its_observation_as_bars(serve, visit):
     server = serve("vector")
     page = visit(server, color_scheme="light")
     freeze(server, page)

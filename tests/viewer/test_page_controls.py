@@ -15,7 +15,7 @@ ACCENT = rgb("#0e7c86")  # of the light theme
 
 
 @pytest.mark.parametrize(("typed", "shown"), [("99", "63"), ("-3", "0"), ("7.9", "7"), ("", "0")])
-def test_the_number_box_says_what_is_shown(reef, visit, typed, shown):
+def test_the_number_box_shows_the_current_environment(reef, visit, typed, shown):
     page = visit(reef, "#env=5")
     page.fill("#env-number", typed)
     page.keyboard.press("Enter")
@@ -25,7 +25,7 @@ def test_the_number_box_says_what_is_shown(reef, visit, typed, shown):
 
 
 @pytest.mark.parametrize("focus", ["#scrub", "#live", "#tab-inspect", "#zoom-in", ".layer input"])
-def test_keys_do_the_same_wherever_the_focus_is(reef, visit, focus):
+def test_keys_work_wherever_the_focus_is(reef, visit, focus):
     page = visit(reef)
     until(page, "shoal.frames > 20")
     before = page.evaluate("[shoal.zoom, shoal.hidden]")
@@ -44,7 +44,7 @@ def test_keys_do_the_same_wherever_the_focus_is(reef, visit, focus):
     until(page, "shoal.env === 1")
 
 
-def test_what_is_typed_into_a_field_is_no_command(reef, visit):
+def test_text_typed_into_a_field_is_not_a_command(reef, visit):
     page = visit(reef, "#tab=entities")
     page.locator("#table-filter").press_sequentially("g t f")
     assert page.locator("#table-filter").input_value() == "g t f"
@@ -58,7 +58,7 @@ def test_a_tab_is_chosen_with_enter(reef, visit):
     assert page.locator("#inspect").is_visible()
 
 
-def test_selecting_in_the_table_moves_only_to_what_is_out_of_sight(reef, visit):
+def test_selecting_in_the_table_moves_the_view_only_if_the_entity_is_not_visible(reef, visit):
     page = visit(reef, "#tab=entities")
     world = freeze(reef, page)
     before = page.evaluate("shoal.zoom")
@@ -74,7 +74,7 @@ def test_selecting_in_the_table_moves_only_to_what_is_out_of_sight(reef, visit):
     assert page.evaluate("shoal.zoom.scale") == 40
 
 
-def test_another_environment_is_shown_whole_unless_one_looked_closely(reef, visit):
+def test_another_environment_is_fitted_unless_the_view_is_zoomed_in(reef, visit):
     page = visit(reef)
     whole = page.evaluate("shoal.zoom")
 
@@ -143,7 +143,7 @@ def test_thumbnails_show_the_whole_picture(serve, visit):
     assert (middle[4:12] == (255, 0, 0)).all() and (middle[-12:-4] == (0, 0, 255)).all()
 
 
-def test_slow_frames_are_the_chosen_environments_first(serve, visit):
+def test_slow_frames_go_to_the_chosen_environment_first(serve, visit):
     server = serve("vector")
     server.slow = 0.2
     page = visit(server)
@@ -155,7 +155,7 @@ def test_slow_frames_are_the_chosen_environments_first(serve, visit):
     assert {env for envs in server.watched for env in envs} >= set(range(6))
 
 
-def test_quick_frames_leave_time_for_all_thumbnails_at_once(reef, visit):
+def test_fast_frames_leave_time_for_all_thumbnails_at_once(reef, visit):
     page = visit(reef)
     until(page, "shoal.frames > 20")
     deadline = time.monotonic() + 15
@@ -164,7 +164,7 @@ def test_quick_frames_leave_time_for_all_thumbnails_at_once(reef, visit):
         page.wait_for_timeout(100)
 
 
-def test_the_mean_return_is_one_number_and_says_of_how_many_episodes(reef, visit):
+def test_the_mean_return_has_the_number_of_episodes_as_its_title(reef, visit):
     page = visit(reef)
     page.wait_for_timeout(1200)
     chart = page.locator(".chart", has_text="Mean return").locator(".chart-now")
@@ -178,7 +178,7 @@ def test_the_mean_return_is_one_number_and_says_of_how_many_episodes(reef, visit
     assert page.locator("#n-return").get_attribute("title") == "of the last 31 episodes"
 
 
-def test_a_kind_is_told_by_its_name_and_no_workers_are_threads(serve, visit):
+def test_a_kind_is_shown_by_its_name_and_no_workers_as_threads(serve, visit):
     server = serve("reef", size=48, count=60, agents=4)
     server.workers = 0
     page = visit(server, "#select=world/animals:1&tab=agent")
@@ -189,14 +189,14 @@ def test_a_kind_is_told_by_its_name_and_no_workers_are_threads(serve, visit):
     assert "Workers\nthreads" in page.locator("#facts").inner_text()
 
 
-def test_the_table_hints_at_columns_out_of_sight(reef, visit):
+def test_the_table_hints_at_hidden_columns(reef, visit):
     page = visit(reef, "#tab=entities")
     page.wait_for_selector("#table-more:visible")
     page.evaluate("document.getElementById('table-box').scrollLeft = 10000")
     page.wait_for_selector("#table-more", state="hidden")
 
 
-def test_nothing_in_an_overlay_is_not_in_the_legend(serve, visit):
+def test_transparent_values_of_an_overlay_are_not_in_the_legend(serve, visit):
     server = serve("vector")
     over = np.zeros((12, 12), np.int8)
     over[3, 3:7] = 2

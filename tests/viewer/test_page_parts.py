@@ -17,7 +17,7 @@ def saved(page: Any, button: str) -> bytes:
     return download.value.path().read_bytes()
 
 
-def test_pictures_and_films_of_the_view_are_saved(reef, visit):
+def test_pictures_and_videos_of_the_view_are_saved(reef, visit):
     page = visit(reef, "#hide=world/animals")
     until(page, "shoal.frames > 25")
     world = freeze(reef, page)
@@ -73,7 +73,7 @@ def test_nothing_overflows_and_every_control_has_a_name(reef, visit, width):
     assert page.evaluate("stage.clientHeight") > 250
 
 
-def test_text_of_the_run_is_never_taken_for_markup(serve, visit):
+def test_text_of_the_run_is_never_parsed_as_html(serve, visit):
     server = serve("vector")
     server.name = "<img src=x onerror=alert(1)><b>bold</b>"
     page = visit(server)
@@ -81,7 +81,7 @@ def test_text_of_the_run_is_never_taken_for_markup(serve, visit):
     assert page.locator("header b").count() == 0
 
 
-def test_fields_are_decoded_as_what_they_are(serve, visit):
+def test_fields_are_decoded_by_their_type(serve, visit):
     page = visit(serve("vector"))
     arrays = {"<i8": [-1, 2**52], "<u8": [2**53, 7], "<f2": [1.5, -0.25], "|b1": [1, 0], "<i2": [-300, 300]}
     for dtype, values in arrays.items():
@@ -99,7 +99,7 @@ def test_fields_are_decoded_as_what_they_are(serve, visit):
         assert got == values
 
 
-def test_a_frame_without_a_schema_is_read_only_with_the_schema_it_names(serve, visit):
+def test_a_frame_without_fields_needs_the_schema_it_names(serve, visit):
     page = visit(serve("vector"))
     got = page.evaluate("""async () => {
         const { readFrame } = await import("/fields.js");
@@ -124,7 +124,7 @@ def test_a_frame_without_a_schema_is_read_only_with_the_schema_it_names(serve, v
     assert got == [[[[2, 3]], [[4]]], None, None, [[[3, 4]], []]]
 
 
-def test_history_keeps_to_its_budget_and_counts_shared_fields_once(serve, visit):
+def test_history_stays_within_its_budget_and_counts_shared_fields_once(serve, visit):
     page = visit(serve("vector"))
     kept, total, held = page.evaluate("""async () => {
         const { History } = await import("/history.js"), history = new History(10_000, 1000);
@@ -145,7 +145,7 @@ def test_a_large_world_is_drawn_in_the_time_between_two_frames(serve, visit):
     assert page.evaluate("shoal.timing.mean") < 50
 
 
-def test_a_grid_above_another_lets_it_through_where_it_says_nothing(serve, visit):
+def test_a_grid_above_another_is_transparent_without_a_category(serve, visit):
     page = visit(serve("vector"))
     got = page.evaluate("""async () => {
         const { painter } = await import("/colors.js");

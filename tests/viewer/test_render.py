@@ -69,7 +69,7 @@ def test_a_grid_without_categories_has_a_palette(dtype):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64, np.uint16])
-def test_wide_values_have_a_ramp_that_only_grows_lighter(dtype):
+def test_wide_values_have_a_ramp_that_gets_lighter(dtype):
     values = np.linspace(0, 5000, 64).reshape(1, -1).astype(dtype)
     pixels = bare(snapshot(grid(values, ())), 64 * 16)
     light = [float(np.dot(at(pixels, 0, k, 16), (0.2126, 0.7152, 0.0722))) for k in range(64)]
@@ -82,20 +82,20 @@ def test_nan_in_a_grid_is_grey_and_the_rest_keeps_its_range():
     assert [at(pixels, 0, k, 20) for k in range(4)] == [UNKNOWN, rgb("#14213d"), UNKNOWN, rgb("#ffe680")]
 
 
-def test_a_grid_above_another_lets_it_through_where_it_says_nothing():
+def test_a_grid_above_another_is_transparent_without_a_category():
     items = grid([[5, 1]], (Category(5, "chest", "#ffffff"),), "items")
     pixels = bare(snapshot(grid([[0, 0]]), items), 40)
     assert at(pixels, 0, 0, 20) == (255, 255, 255) and at(pixels, 0, 1, 20) == rgb("#102030")
 
 
-def test_entities_are_where_they_are_in_the_colour_of_their_kind():
+def test_entities_have_their_position_and_the_colour_of_their_kind():
     shot = snapshot(grid(np.zeros((10, 10), np.int8)), animals([[0, 2, 3, 9, 9, 1], [7, 8, 1, 9, 9, 1]]))
     pixels = bare(shot, 200)
     assert at(pixels, 2, 3, 20) == rgb("#ffd166") and at(pixels, 8, 1, 20) == rgb("#ef476f")
     assert at(pixels, 5, 5, 20) == rgb("#102030")
 
 
-def test_who_is_not_there_is_not_drawn():
+def test_entities_that_are_not_alive_are_not_drawn():
     shot = snapshot(grid(np.zeros((10, 10), np.int8)), animals([[0, -1, 3, 9, 9, 0]]))
     assert (bare(shot, 200) == rgb("#102030")).all()
 
@@ -109,7 +109,7 @@ def test_a_mark_points_where_it_faces(facing, ahead):
     assert tuple(pixels[tuple(middle - 35 * np.array(ahead))]) != fish
 
 
-def test_the_health_bar_is_as_long_as_one_is_healthy():
+def test_the_health_bar_is_proportional_to_health():
     rows = [[0, 1, 1, 20, 100, 0], [0, 1, 3, 100, 100, 0]]
     pixels = bare(snapshot(grid(np.zeros((5, 5), np.int8)), animals(rows)), 250)
     low, full = rgb("#e5484d"), rgb("#46a758")
@@ -117,7 +117,7 @@ def test_the_health_bar_is_as_long_as_one_is_healthy():
     assert long == [9, 43]  # 43 is all of it
 
 
-def test_places_may_be_given_as_x_and_y_without_a_grid():
+def test_positions_can_be_x_and_y_without_a_grid():
     columns = ("x", "y")
     field = animals([[0.0, 0.0], [4.0, 2.0]], np.float32, (), columns)
     pixels = bare(snapshot(field), 480)
@@ -125,7 +125,7 @@ def test_places_may_be_given_as_x_and_y_without_a_grid():
     assert len(rows) and rows.min() < len(pixels) / 2 < rows.max() and cols.min() < 240 < cols.max()
 
 
-def test_numbers_of_entities_that_are_not_finite_are_drawn_nowhere():
+def test_entities_with_positions_that_are_not_finite_are_not_drawn():
     rows = [[np.nan, 1, 1, np.nan, 5, np.nan], [0, np.nan, 1, 1, 1, 0], [0, 3, np.inf, 1, 1, 0]]
     pixels = bare(snapshot(grid(np.zeros((5, 5), np.int8)), animals(rows, np.float32)), 100)
     assert at(pixels, 1, 1, 20) == rgb("#ffd166")
@@ -143,7 +143,7 @@ def test_layers_choose_what_is_drawn():
 
 
 @pytest.mark.parametrize("channels", [None, 1, 3, 4])
-def test_images_are_drawn_as_they_are(channels):
+def test_images_are_drawn_unchanged(channels):
     shape = (8, 10) if channels is None else (8, 10, channels)
     data = np.random.default_rng(1).integers(0, 255, shape, np.uint8)
     pixels = bare(snapshot(Field("camera", data, "image")), 100)
@@ -157,20 +157,20 @@ def test_images_are_drawn_as_they_are(channels):
             assert at(pixels, row, column, 10) == tuple(value)
 
 
-def test_without_a_world_it_is_the_environments_own_picture():
+def test_without_a_world_the_environments_picture_is_drawn():
     frame = np.random.default_rng(1).integers(0, 255, (20, 30, 3), np.uint8)
     shot = snapshot(step=[Field("observation", np.zeros(4)), Field("frame", frame)])
     pixels = bare(shot, 60)
     assert (pixels[::2, ::2] == frame).all()
 
 
-def test_without_a_picture_it_is_the_observation_of_the_first_agent():
+def test_without_a_picture_the_first_agents_observation_is_drawn():
     seen = np.random.default_rng(1).integers(0, 255, (2, 16, 16, 3), np.uint8)
     shot = snapshot(step=[Field("observation", seen), Field("reward", np.zeros(2))])
     assert (bare(shot, 32)[::2, ::2] == seen[0]).all()
 
 
-def test_a_vector_is_bars_to_both_sides_of_zero():
+def test_a_vector_is_drawn_as_bars_on_both_sides_of_zero():
     pixels = bare(snapshot(step=[Field("observation", np.array([1.0, -1.0, np.nan, 0.5]))]), 200, height=80)
     ink = (pixels == rgb("#3fbfc6")).all(-1)
     right, left = ink[:20].any(0), ink[20:40].any(0)
@@ -178,7 +178,7 @@ def test_a_vector_is_bars_to_both_sides_of_zero():
     assert not ink[40:60].any() and ink[60:].any(0).sum() == pytest.approx(right.sum() / 2, abs=1)
 
 
-def test_the_legend_names_every_category_and_the_caption_says_when():
+def test_the_legend_names_every_category_and_the_caption_has_episode_and_tick():
     shot = snapshot(grid([[0, 1]]), Field("light", np.float32(np.nan), "scalar"))
     plain, whole = bare(shot, 640), render(shot, 640)
     strip = whole[len(plain) : len(plain) + 24]
@@ -189,7 +189,7 @@ def test_the_legend_names_every_category_and_the_caption_says_when():
     assert (ink[5 : 5 + says.shape[0], 12 : 12 + says.shape[1]] == says).all()
 
 
-def test_the_caption_says_what_failed():
+def test_the_caption_has_the_error():
     shot = replace(
         snapshot(grid([[0, 1]])), error="export_state() raised ValueError: no such tile " + "x" * 900
     )
@@ -200,7 +200,7 @@ def test_the_caption_says_what_failed():
     assert (ink[5 : 5 + says.shape[0], 12 : 12 + says.shape[1]] == says).all()
 
 
-def test_a_height_that_is_given_is_kept():
+def test_a_given_height_is_kept():
     shot = snapshot(grid(np.zeros((4, 40), np.int8)))
     assert render(shot, 200, 300).shape == (300, 200, 3)
     assert render(shot, 200, 40).shape == (40, 200, 3)
@@ -249,18 +249,18 @@ def test_a_huge_map_is_sampled():
         "float image",
     ],
 )
-def test_odd_worlds_give_a_picture(world):
+def test_unusual_worlds_are_drawn(world):
     pixels = render(snapshot(*world), 120)
     assert pixels.shape[1:] == (120, 3) and len(pixels) >= 16
 
 
 @pytest.mark.parametrize(("width", "height"), [(0, None), (15, None), (100, 3), (-5, 100)])
-def test_a_size_that_is_none_is_refused(width, height):
+def test_an_invalid_size_raises(width, height):
     with pytest.raises(ValueError, match=f"at least 16 by 16 pixels, not {width} by {height}"):
         render(snapshot(grid([[1]])), width, height)
 
 
-def test_a_png_holds_the_same_pixels(tmp_path):
+def test_a_png_has_the_same_pixels(tmp_path):
     pixels = np.random.default_rng(0).integers(0, 255, (37, 53, 3), np.uint8)
     assert (decode_png(to_png(pixels)) == pixels).all()
     write_png(tmp_path / "a.png", pixels[::2])  # not contiguous
@@ -270,19 +270,19 @@ def test_a_png_holds_the_same_pixels(tmp_path):
 @pytest.mark.parametrize(
     "bad", [np.zeros((4, 4), np.uint8), np.zeros((4, 4, 3)), np.zeros((0, 4, 3), np.uint8)]
 )
-def test_what_is_no_picture_is_refused(bad):
+def test_an_array_that_is_not_a_picture_raises(bad):
     with pytest.raises(ValueError, match=r"a picture is uint8 \[height, width, 3\], not"):
         to_png(bad)
 
 
-def test_other_things_are_refused_by_type():
+def test_wrong_types_raise_and_are_named():
     with pytest.raises(TypeError, match=r"render draws a Snapshot, .* got int"):
         render(3)
     with pytest.raises(TypeError, match=r"a picture is an array, .* got str"):
         write_png("never.png", "x")
 
 
-def test_letters_can_be_told_apart():
+def test_every_letter_looks_different():
     letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.,:-+/_()[]%#=? "
     assert len({mask_of(letter).tobytes() for letter in letters}) == len(letters)
     assert (mask_of("é") == mask_of("?")).all() and (mask_of("abc") == mask_of("ABC")).all()

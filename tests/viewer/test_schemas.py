@@ -73,7 +73,7 @@ def test_each_page_and_each_environment_gets_its_schema_with_the_first_frame(ser
             assert late.until("frame", lambda told, env=env: told["env"] == env)["has_schema"]
 
 
-def test_an_environment_left_out_and_taken_again_comes_with_its_schema(serve):
+def test_an_environment_watched_again_comes_with_its_schema(serve):
     running = serve()
     with running.page() as page, running.page() as other:
         other.watch(3)  # so the server knows it all the time
@@ -99,7 +99,7 @@ def test_a_schema_is_serialised_once_for_all_pages(monkeypatch):
 
 
 @pytest.mark.parametrize("missed", [0, 1, 2, 5])
-def test_a_page_that_misses_schemas_is_sent_the_one_of_its_next_frame(missed):
+def test_a_page_that_missed_schemas_gets_the_schema_of_its_next_frame(missed):
     reader, tick = Reader(), 0
     for _ in range(4):
         for _ in range(missed + 1):
@@ -109,7 +109,7 @@ def test_a_page_that_misses_schemas_is_sent_the_one_of_its_next_frame(missed):
         assert field["name"] == f"field {tick}" and field["data"].tolist() == [tick]
 
 
-def test_a_page_that_missed_a_schema_which_went_again_is_sent_what_it_needs():
+def test_a_page_that_missed_a_temporary_schema_gets_the_changed_fields():
     reader = Reader()
     reader.show(small(0, 0, 1))
     names = [one["name"] for one in reader.read()["fields"]]
@@ -119,7 +119,7 @@ def test_a_page_that_missed_a_schema_which_went_again_is_sent_what_it_needs():
     assert [one["name"] for one in told["fields"]] == names and all("data" in one for one in told["fields"])
 
 
-def test_a_field_whose_shape_changes_comes_with_its_schema_and_the_others_are_not_sent_again():
+def test_a_field_whose_shape_changes_comes_with_its_schema_and_unchanged_fields_are_not_sent():
     reader = Reader()
     reader.show(growing(0, 0, 0))
     reader.read()
@@ -132,7 +132,7 @@ def test_a_field_whose_shape_changes_comes_with_its_schema_and_the_others_are_no
         assert "data" not in fields["ground"] and "data" not in fields["reward"]
 
 
-def test_fields_in_another_order_are_another_schema():
+def test_another_order_of_fields_is_another_schema():
     reader = Reader()
     snapshot = growing(0, 0, 1)
     reader.show(snapshot)

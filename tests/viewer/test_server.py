@@ -1,4 +1,4 @@
-"""What a page is sent, decoded by a client of the tests' own."""
+"""The messages that a page gets, decoded by an independent client."""
 
 import time
 from types import SimpleNamespace
@@ -29,7 +29,7 @@ def test_hello_comes_first_with_the_facts_and_the_names(serve):
     assert hello["facts"]["strange"] is None and hello["facts"]["numbers"] == [3, None]
 
 
-def test_counters_tell_what_happened_since_the_last_ones(serve):
+def test_counters_report_the_change_since_the_last_message(serve):
     session = FakeSession()
     with serve(session).page() as page:
         first = page.until("counters")
@@ -80,7 +80,7 @@ def test_a_frame_is_the_whole_snapshot(serve):
             np.testing.assert_array_equal(one["data"], field.data)
 
 
-def test_what_did_not_change_is_not_sent_again(serve):
+def test_unchanged_fields_are_not_sent_again(serve):
     session = FakeSession(reef)
     with serve(session).page() as page:
         page.watch(3)
@@ -93,7 +93,7 @@ def test_what_did_not_change_is_not_sent_again(serve):
         np.testing.assert_array_equal(fish, reef(3, 0, 1).world["fish"].data)
 
 
-def test_a_second_page_gets_all_of_it_whatever_the_first_knows(serve):
+def test_a_second_page_gets_whole_frames(serve):
     session = FakeSession()
     running = serve(session)
     with running.page() as page:
@@ -106,7 +106,7 @@ def test_a_second_page_gets_all_of_it_whatever_the_first_knows(serve):
             assert all("data" in one for one in other.until("frame")["fields"])
 
 
-def test_an_environment_left_out_and_taken_again_comes_whole(serve):
+def test_an_environment_watched_again_comes_whole(serve):
     running = serve()
     with running.page() as page, running.page() as other:
         other.watch(3)  # so the server knows it all the time
@@ -117,7 +117,7 @@ def test_an_environment_left_out_and_taken_again_comes_whole(serve):
         assert all("data" in one for one in page.until("frame")["fields"])
 
 
-def test_a_plain_environment_has_step_fields_and_says_what_is_missing(serve):
+def test_a_plain_environment_has_step_fields_and_an_error(serve):
     with serve(FakeSession(plain)).page() as page:
         page.watch(0)
         told = page.until("frame")
@@ -134,7 +134,7 @@ def worlds(*snapshots):
         yield last
 
 
-def test_a_field_of_another_shape_or_look_is_sent_even_if_its_bytes_are_the_same():
+def test_a_field_whose_description_changed_is_sent_even_with_equal_bytes():
     first, second = small(0, 0, 0), small(0, 0, 0)
     odd = second.world["odd"]
     second.world["odd"] = type(odd)("odd", odd.data.reshape(3, 1))
@@ -146,7 +146,7 @@ def test_a_field_of_another_shape_or_look_is_sent_even_if_its_bytes_are_the_same
     assert {one["name"] for one in message["fields"] if "data" in one} == {"odd", "gaps"}
 
 
-def test_a_field_that_went_and_came_back_is_sent_again():
+def test_a_field_that_was_removed_and_added_is_sent_again():
     first, second, third = small(0, 0, 0), small(0, 0, 0), small(0, 0, 0)
     del second.world["tiles"]
     before, without, again = worlds(first, second, third)
@@ -155,7 +155,7 @@ def test_a_field_that_went_and_came_back_is_sent_again():
     assert again.since["world", "odd"] == 1
 
 
-def test_arrays_that_are_not_packed_are_sent_packed():
+def test_arrays_that_are_not_contiguous_are_sent_contiguous():
     snapshot = small(0, 0, 0)
     kind = type(snapshot.world["odd"])
     snapshot.world["turned"] = kind("turned", np.arange(6, dtype=np.int32).reshape(2, 3).T)
@@ -169,7 +169,7 @@ def test_arrays_that_are_not_packed_are_sent_packed():
 # -- wishes ------------------------------------------------------------------------------------------
 
 
-def test_a_wish_that_cannot_be_is_an_error_and_changes_nothing(serve):
+def test_an_invalid_watch_request_gets_an_error_and_changes_nothing(serve):
     session = FakeSession()
     with serve(session).page() as page:
         page.watch(1, 2)
@@ -202,7 +202,7 @@ def test_the_session_watches_for_all_pages_together(serve):
     wait_for(lambda: session.watched == [] and running.server._feed.worlds == {})
 
 
-def test_who_asked_last_has_the_places_and_who_loses_some_is_told(serve):
+def test_the_newest_watch_request_has_priority_and_others_get_an_error(serve):
     session = FakeSession()
     running = serve(session)
     with running.page() as one, running.page() as two:
@@ -210,7 +210,7 @@ def test_who_asked_last_has_the_places_and_who_loses_some_is_told(serve):
         wait_for(lambda: len(session.watched) == 10)
         two.watch(*range(8, 20))
         lost = one.until("error")["message"]
-        assert lost.startswith("not watched: 4, 5, 6, 7; another page asked for others")
+        assert lost.startswith("not watched: 4, 5, 6, 7; another page watches others")
         wait_for(lambda: session.watched == [0, 1, 2, 3, *range(8, 20)])
         session.step()
         assert {two.until("frame", lambda told: told["tick"] == 1)["env"] for _ in range(12)} == set(
@@ -218,7 +218,7 @@ def test_who_asked_last_has_the_places_and_who_loses_some_is_told(serve):
         )
 
 
-def test_a_page_gets_no_more_frames_than_it_asked_for(serve):
+def test_a_page_gets_no_more_frames_than_its_rate(serve):
     session = FakeSession(auto=True)
     running = serve(session)
     with running.page() as slow, running.page() as fast:
@@ -230,7 +230,7 @@ def test_a_page_gets_no_more_frames_than_it_asked_for(serve):
         assert took > 0.7 and ticks == sorted(ticks)
 
 
-def test_the_last_step_before_a_pause_is_shown_however_low_the_rate(serve):
+def test_the_last_step_before_a_pause_is_shown_at_any_rate(serve):
     session = FakeSession()
     with serve(session).page() as page:
         page.watch(0, rate=3)
@@ -253,7 +253,7 @@ def test_environments_take_turns_when_a_page_takes_one_frame_at_a_time():
     assert sent == [0, 1, 2, 0, 1, 2]
 
 
-def test_a_wish_that_the_run_refuses_is_told_once_and_granted_later(serve):
+def test_a_watch_request_that_the_run_rejects_is_reported_once_and_retried(serve):
     class Full(FakeSession):
         full, asked = True, 0
 
@@ -277,7 +277,7 @@ def test_a_wish_that_the_run_refuses_is_told_once_and_granted_later(serve):
 # -- the end -----------------------------------------------------------------------------------------
 
 
-def test_the_end_of_the_run_is_told_and_the_last_frames_stay(serve):
+def test_the_end_of_the_run_is_reported_and_the_last_frames_stay(serve):
     session = FakeSession()
     running = serve(session)
     with running.page() as page:
@@ -297,7 +297,7 @@ def test_the_end_of_the_run_is_told_and_the_last_frames_stay(serve):
     assert running.get("/")[0] == 200
 
 
-def test_after_the_end_what_another_page_had_shown_is_there_and_the_rest_is_no_error(serve):
+def test_after_the_end_frames_watched_by_other_pages_are_available(serve):
     session = FakeSession()
     running = serve(session)
     with running.page() as page:
@@ -313,7 +313,7 @@ def test_after_the_end_what_another_page_had_shown_is_there_and_the_rest_is_no_e
     assert {one["type"] for one in seen} == {"frame", "counters"}
 
 
-def test_no_more_is_kept_for_after_the_end_than_can_be_watched(serve):
+def test_frames_kept_after_the_end_are_limited(serve):
     session = FakeSession(num_worlds=64)
     running = serve(session)
     with running.page() as page:
@@ -334,7 +334,7 @@ def test_another_run_of_the_name_is_shown_after_a_new_hello(serve):
     old, told = FakeSession(num_worlds=32, started=1.0), []
     names = {"reef-1": old}
     running = serve(
-        old, again=lambda: attach(names), changed=lambda facts, alive: told.append((facts, alive))
+        old, reattach=lambda: attach(names), on_change=lambda facts, alive: told.append((facts, alive))
     )
     with running.page() as page:
         page.watch(0, 9)
@@ -358,7 +358,7 @@ def test_another_run_of_the_name_is_shown_after_a_new_hello(serve):
         assert late.message()["facts"]["started"] == 2.0
 
 
-def test_the_run_that_ended_is_not_taken_for_another(serve):
+def test_the_ended_run_is_not_taken_for_a_new_one(serve):
     """Its name may answer for a moment after its end."""
     session = FakeSession()
     asked = []
@@ -367,7 +367,7 @@ def test_the_run_that_ended_is_not_taken_for_another(serve):
         asked.append(FakeSession(started=session.facts["started"]))
         return asked[-1]
 
-    running = serve(session, again=again)
+    running = serve(session, reattach=again)
     with running.page() as page:
         page.message()
         session.end()
@@ -382,7 +382,7 @@ def attach(names):
     return names["reef-1"]
 
 
-def test_a_run_that_ends_between_two_questions_is_an_ended_run(serve):
+def test_a_run_that_ends_between_two_requests_is_reported_as_ended(serve):
     class Sudden(FakeSession):
         asked = 0
 
@@ -396,7 +396,7 @@ def test_a_run_that_ends_between_two_questions_is_an_ended_run(serve):
         assert page.until("counters")["run"] == "ended"
 
 
-def test_a_run_that_lives_but_does_not_answer_is_idle(serve):
+def test_a_run_that_is_alive_but_does_not_answer_is_idle(serve):
     class Silent(FakeSession):
         silent = False
 
@@ -416,7 +416,7 @@ def test_a_run_that_lives_but_does_not_answer_is_idle(serve):
         assert page.until("counters")["steps"] == 64
 
 
-def test_a_run_that_does_not_answer_keeps_nobody_waiting(serve):
+def test_a_run_that_does_not_answer_does_not_block_pages(serve):
     import threading
 
     let_go = threading.Event()
@@ -435,7 +435,7 @@ def test_a_run_that_does_not_answer_keeps_nobody_waiting(serve):
     let_go.set()
 
 
-def test_when_the_server_ends_every_page_is_told(serve):
+def test_a_stopping_server_sends_every_page_a_close_frame(serve):
     running = serve()
     with running.page() as page:
         page.until("counters")

@@ -1,4 +1,4 @@
-"""A cancellation is never lost, at whatever moment it comes: the server could not end otherwise."""
+"""A cancellation is never lost, whenever it comes; otherwise the server could not stop."""
 
 import asyncio
 from types import SimpleNamespace
@@ -6,11 +6,11 @@ from types import SimpleNamespace
 import pytest
 
 from shoal.viewer.client import Client
-from shoal.viewer.waiting import within
+from shoal.viewer.waiting import run_within
 
 
 @pytest.mark.parametrize("turns", range(6))
-def test_a_page_that_is_woken_and_cancelled_at_once_is_cancelled(turns):
+def test_a_page_woken_and_cancelled_at_the_same_time_is_cancelled(turns):
     async def main():
         feed = SimpleNamespace(run=(0, {}), worlds={}, counters=None, error=(0, ""))  # 0: it was told of that
         client = Client(None, feed, [], 1.0)
@@ -32,7 +32,7 @@ def test_a_deadline_loses_no_cancellation(turns):
         event, got_past = asyncio.Event(), []
 
         async def wait():
-            await within(10, event.wait())
+            await run_within(10, event.wait())
             got_past.append(True)
             await asyncio.sleep(10)
 
@@ -48,7 +48,7 @@ def test_a_deadline_loses_no_cancellation(turns):
     asyncio.run(main())
 
 
-def test_a_deadline_gives_the_result_the_error_or_a_timeout_and_ends_what_it_waited_for():
+def test_run_within_returns_raises_or_times_out_and_ends_its_task():
     ended = []
 
     async def slow():
@@ -63,11 +63,11 @@ def test_a_deadline_gives_the_result_the_error_or_a_timeout_and_ends_what_it_wai
         return 3
 
     async def main():
-        assert await within(1, quick()) == 3
+        assert await run_within(1, quick()) == 3
         with pytest.raises(ZeroDivisionError):
-            await within(1, quick(ZeroDivisionError()))
+            await run_within(1, quick(ZeroDivisionError()))
         with pytest.raises(asyncio.TimeoutError):
-            await within(0.01, slow())
+            await run_within(0.01, slow())
         await asyncio.sleep(0)
         assert ended == [True]
 

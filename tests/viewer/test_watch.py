@@ -80,7 +80,7 @@ def test_an_environment_without_a_world_shows_its_frame(watch, visit):
     assert (near <= 3).mean() > 0.001  # its pixels are on the page
 
 
-def test_killing_the_viewer_changes_nothing_in_the_run_and_the_page_says_that_it_is_lost(watch, visit):
+def test_killing_the_viewer_does_not_affect_the_run_and_the_page_shows_it(watch, visit):
     server = watch("reef")
     page = visit(server, server.token, expect_lost=True)
     with attach("watched") as session:
@@ -91,7 +91,7 @@ def test_killing_the_viewer_changes_nothing_in_the_run_and_the_page_says_that_it
     os.kill(server.run.pid, 0)
 
 
-def test_the_run_is_found_again_under_its_name(watch, visit, start_python):
+def test_a_new_run_of_the_same_name_is_shown(watch, visit, start_python):
     server = watch("lake")
     assert server.viewer.stdout.readline().startswith("Ctrl-C")
     page = visit(server, server.token)

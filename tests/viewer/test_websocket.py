@@ -1,4 +1,4 @@
-"""The socket against clients that break the rules: each gets the code for it, and nobody else notices."""
+"""The WebSocket against clients that break the rules: each gets the right close code."""
 
 import contextlib
 import random
@@ -39,14 +39,14 @@ from tests.viewer.raw import Closed
         ({"Host": "localhost:PORT", "Origin": "http://localhost:PORT"}, 101),
     ],
 )
-def test_the_handshake_lets_nobody_in_but_our_own_page(serve, headers, status):
+def test_the_handshake_accepts_only_the_servers_own_page(serve, headers, status):
     running = serve()
     filled = {name: value and value.replace("PORT", str(running.port)) for name, value in headers.items()}
     with running.page(**filled) as page:
         assert page.status == status
 
 
-def test_a_script_needs_no_origin_but_the_token_and_may_not_come_from_another_page(serve):
+def test_a_program_needs_the_token_and_no_origin(serve):
     running = serve()
     bearer = {"Cookie": None, "Authorization": f"Bearer {running.token}"}
     with running.page(Origin=None, **bearer) as page:
@@ -90,7 +90,7 @@ def test_a_script_needs_no_origin_but_the_token_and_may_not_come_from_another_pa
         ({"payload": '{"type": "watch", "envs": [0], "path": "/etc"}'}, 1008),
     ],
 )
-def test_what_is_not_allowed_closes_with_its_code(serve, frame, code):
+def test_a_frame_that_is_not_allowed_closes_with_its_code(serve, frame, code):
     running = serve()
     with running.page() as page, running.page() as other:
         page.send(**frame)
@@ -98,13 +98,13 @@ def test_what_is_not_allowed_closes_with_its_code(serve, frame, code):
         assert other.answers()
 
 
-def test_a_length_in_too_many_bytes_is_an_error(serve):
+def test_a_length_that_is_not_in_the_shortest_form_closes(serve):
     with serve().page() as page:
         page.sock.sendall(struct.pack(">BBH4s", 0x81, 0x80 | 126, 3, b"\0\0\0\0") + b"abc")
         assert page.closed() == 1002
 
 
-def test_a_text_in_fragments_is_one_text_with_pings_in_between(serve):
+def test_a_text_in_fragments_is_joined_and_pings_in_between_are_answered(serve):
     session = FakeSession()
     with serve(session).page() as page:
         page.send('{"type": "watch", ', final=False)
@@ -121,7 +121,7 @@ def test_a_text_in_fragments_is_one_text_with_pings_in_between(serve):
                 found.add("frame")
 
 
-def test_fragments_together_may_not_be_more_than_one_message(serve):
+def test_fragments_together_must_not_exceed_the_message_limit(serve):
     with serve().page() as page:
         page.send("a" * 4090, final=False)
         assert page.answers()  # a ping does not count
@@ -133,7 +133,7 @@ def test_fragments_together_may_not_be_more_than_one_message(serve):
         assert page.closed() == 1002
 
 
-def test_the_17th_page_is_turned_away_and_a_place_comes_back(serve):
+def test_the_17th_page_is_rejected_until_another_closes(serve):
     running = serve()
     with contextlib.ExitStack() as stack:
         pages = [stack.enter_context(running.page()) for _ in range(MAX_CLIENTS)]
@@ -147,7 +147,7 @@ def test_the_17th_page_is_turned_away_and_a_place_comes_back(serve):
             assert time.monotonic() < deadline
 
 
-def test_a_flood_of_pings_of_who_never_reads_takes_no_memory(serve):
+def test_pings_of_a_page_that_never_reads_take_no_memory(serve):
     session = FakeSession()
     running = serve(session)
     with running.page(receive_bytes=16 << 10) as page:
@@ -162,7 +162,7 @@ def test_a_flood_of_pings_of_who_never_reads_takes_no_memory(serve):
         assert peak < 1 << 16
 
 
-def test_who_reads_slowly_misses_frames_and_gets_the_newest(serve):
+def test_a_page_that_reads_slowly_misses_frames_and_gets_the_newest(serve):
     session = FakeSession(reef)
     running = serve(session)
     with running.page(receive_bytes=16 << 10) as page:
@@ -187,7 +187,7 @@ def heavy(env_id, episode, tick, size=1 << 20):
     return Snapshot(env_id, episode, tick, time.monotonic_ns(), {"noise": noise})
 
 
-def test_who_reads_nothing_is_dropped(serve):
+def test_a_page_that_reads_nothing_is_disconnected(serve):
     session = FakeSession(heavy, auto=True)
     running = serve(session, stall_s=0.5)
     with running.page() as page, running.page() as other:
@@ -203,7 +203,7 @@ def test_who_reads_nothing_is_dropped(serve):
                 page.frame()
 
 
-def test_who_reads_a_little_at_a_time_is_not_dropped(serve):
+def test_a_page_that_reads_a_little_at_a_time_stays_connected(serve):
     session = FakeSession(partial(heavy, size=3 << 20))
     with serve(session, stall_s=0.4).page(receive_bytes=64 << 10) as page:
         page.watch(0)
@@ -217,7 +217,7 @@ def test_who_reads_a_little_at_a_time_is_not_dropped(serve):
         assert page.until("frame")["changed"] == [[0, 0, 3 << 20]]
 
 
-def test_random_frames_never_hurt(serve):
+def test_random_frames_do_not_harm_the_server(serve):
     running = serve()
     rng = random.Random(1)
     for _ in range(60):

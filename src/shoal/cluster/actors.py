@@ -1,4 +1,4 @@
-"""Runners as actors of Ray: how they are started, found again by name, and asked who they are."""
+"""Runners as Ray actors: start them, find them by name, request facts about them."""
 
 from __future__ import annotations
 
@@ -10,19 +10,21 @@ from shoal.cluster.messages import Plan
 from shoal.cluster.runner import Runner
 from shoal.errors import NameInUse
 
-__all__ = ["asked_for_facts", "found", "in_use", "learner_after", "started"]
+__all__ = ["find_runner", "name_in_use_error", "next_learner_number", "request_facts", "start_runner"]
 
 
-def started(ray: Any, plan: Plan, index: int, group: Any, name: str | None, bundle: dict[str, float]) -> Any:
-    """A runner in its place, which Ray starts again whenever it is lost."""
+def start_runner(
+    ray: Any, plan: Plan, index: int, group: Any, name: str | None, bundle: dict[str, float]
+) -> Any:
+    """Starts a runner in its bundle of the placement group. Ray restarts the runner whenever it is lost."""
     strategy = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(
         placement_group=group, placement_group_bundle_index=index
     )
     settings: dict[str, Any] = {
         "num_cpus": bundle["CPU"],
-        "resources": {what: amount for what, amount in bundle.items() if what != "CPU"},
+        "resources": {kind: amount for kind, amount in bundle.items() if kind != "CPU"},
         "max_restarts": -1,
-        "max_task_retries": 0,  # a rollout that was lost is not made again: it would be another
+        "max_task_retries": 0,  # a retry would collect different steps, not the lost rollout
         "scheduling_strategy": strategy,
     }
     if name is not None:
@@ -32,27 +34,29 @@ def started(ray: Any, plan: Plan, index: int, group: Any, name: str | None, bund
         return actor.options(**settings).remote(plan, index)
     except ray.exceptions.ActorAlreadyExistsError as error:
         assert name is not None
-        raise in_use(name) from error
+        raise name_in_use_error(name) from error
 
 
-def learner_after(latest: int) -> int:
-    """A number that is larger than that of the learner there was last, and nobody else's."""
+def next_learner_number(latest: int) -> int:
+    """Returns a unique learner number that is larger than `latest`, the number of the previous learner."""
     return ((latest >> 64) + 1 << 64) + secrets.randbits(64)
 
 
-def asked_for_facts(actors: list[Any]) -> list[Any]:
-    """Asks runners for what they are, past the queue of rollouts."""
+def request_facts(actors: list[Any]) -> list[Any]:
+    """Requests the facts of runners; the calls do not wait behind queued rollouts."""
     return [actor.facts.options(concurrency_group="aside").remote() for actor in actors]
 
 
-def found(ray: Any, name: str, index: int) -> Any:
-    """A runner of the fleet of that name; None if there is none."""
+def find_runner(ray: Any, name: str, index: int) -> Any:
+    """Returns runner `index` of the fleet called `name`, or None if there is no such runner."""
     try:
         return ray.get_actor(f"{name}/{index}", namespace=engine.NAMESPACE)
     except ValueError:
         return None
 
 
-def in_use(name: str) -> NameInUse:
-    """The error of a name that another fleet has."""
-    return NameInUse(f"a fleet called {name!r} lives on this cluster; Fleet.attach({name!r}) takes it over")
+def name_in_use_error(name: str) -> NameInUse:
+    """Returns the error for a name that another fleet already has."""
+    return NameInUse(
+        f"a fleet called {name!r} is running on this cluster; Fleet.attach({name!r}) takes it over"
+    )

@@ -1,4 +1,4 @@
-"""The way to Ray: imported when a fleet is made and not before, so that Shoal does not need it."""
+"""Imports Ray and connects to it. Ray is imported only when a fleet is made, so Shoal works without it."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ __all__ = ["LOOPBACK", "NAMESPACE", "connect", "load"]
 
 _REACH_S = 10.0
 NAMESPACE = "shoal"
-"""Where named fleets are found, whatever namespace the learner itself is in."""
+"""The Ray namespace of named fleets; it does not depend on the learner's own namespace."""
 
 LOOPBACK = "127.0.0.2" if sys.platform == "linux" else None
-"""The address of a Ray of this machine alone. Ray takes 127.0.0.1 to mean the machine's outer address."""
+"""The address for a Ray that only this machine can reach. Ray replaces 127.0.0.1 by the external address."""
 
 
 def load() -> Any:
-    """The module `ray`."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a library does not decide to report to anyone
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or Ray warns of a change to come
-    os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")  # of requests that were given up
+    """Imports and returns the module `ray`."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a library must not switch on usage reports
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # without it, Ray prints a FutureWarning
+    os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")  # requests that were dropped may fail
     try:
         import ray
     except ModuleNotFoundError as error:
@@ -37,9 +37,9 @@ def load() -> Any:
 
 
 def connect(ray: Any, address: str | None) -> bool:
-    """Joins the cluster at `address`, or that of RAY_ADDRESS; without either, one of this machine alone.
+    """Joins the cluster at `address` or RAY_ADDRESS; without either, starts a Ray on this machine alone.
 
-    Whether this call did so: a process that has joined already is left as it is.
+    Returns whether this call joined. If the process is in a cluster already, nothing changes.
     """
     if ray.is_initialized():
         return False
@@ -47,25 +47,28 @@ def connect(ray: Any, address: str | None) -> bool:
     if address is None and not os.environ.get("RAY_ADDRESS"):
         ray.init("local", include_dashboard=False, _node_ip_address=LOOPBACK, **settings)
     else:
-        _require_there(ray, address or os.environ["RAY_ADDRESS"])
+        _require_reachable(ray, address or os.environ["RAY_ADDRESS"])
         ray.init(address, **settings)
     return True
 
 
-def _require_there(ray: Any, address: str) -> None:
-    """Ray itself looks for a cluster that is not there for minutes, and says so only in its logs."""
+def _require_reachable(ray: Any, address: str) -> None:
+    """Raises ShoalError if nothing listens at `address`.
+
+    Ray itself would try for minutes and report the failure only in its logs.
+    """
     found = re.fullmatch(r"([^:/]+):(\d+)", address)
     if found is None:  # "auto", or ray://
         return
     host, port = found[1], int(found[2])
     hosts = [host, ray.util.get_node_ip_address()] if host in ("127.0.0.1", "localhost") else [host]
-    for one in hosts:  # Ray takes this machine to mean its outer address
+    for candidate in hosts:  # Ray replaces the loopback address by the machine's external address
         try:
-            socket.create_connection((one, port), _REACH_S).close()
+            socket.create_connection((candidate, port), _REACH_S).close()
             return
         except OSError as error:
             why = error
     raise ShoalError(
-        f"no Ray cluster answers at {address} ({why}); `ray start --head` begins one and says its address; "
-        "give that as address= or RAY_ADDRESS, or neither for a Ray of this machine alone"
+        f"no Ray cluster answers at {address} ({why}); `ray start --head` starts one and prints its address; "
+        "pass that as address= or RAY_ADDRESS, or set neither to run Ray on this machine alone"
     )

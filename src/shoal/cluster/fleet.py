@@ -1,4 +1,4 @@
-"""`Fleet`: vector environments on every node of a Ray cluster, and their rollouts as they finish."""
+"""`Fleet`: vector environments on every node of a Ray cluster; yields their rollouts as they finish."""
 
 from __future__ import annotations
 
@@ -13,10 +13,16 @@ from typing import Any, Literal
 from gymnasium.vector import AutoresetMode
 
 from shoal.cluster import engine
-from shoal.cluster.actors import asked_for_facts, found, in_use, learner_after, started
+from shoal.cluster.actors import (
+    find_runner,
+    name_in_use_error,
+    next_learner_number,
+    request_facts,
+    start_runner,
+)
 from shoal.cluster.messages import FleetRollout, Plan
-from shoal.cluster.placement import STORE_SHARE, placed, store_bytes
-from shoal.cluster.station import Station, Weights, answers
+from shoal.cluster.placement import STORE_SHARE, place_runners, store_bytes
+from shoal.cluster.station import Station, Weights, wait_for_answers
 from shoal.errors import ClosedError, SessionError, ShoalError, WorkerTimeout
 from shoal.vector import arguments
 
@@ -29,10 +35,10 @@ _SLICE_S = 1.0
 
 
 class Fleet:
-    """One vector environment of `num_envs` on each node, stepped there by a policy that is there too.
+    """One vector environment of `num_envs` on each node; the policy that steps it runs on the same node.
 
     with Fleet("CartPole-v1", 256, policy=MyPolicy) as fleet:
-        for rollout in fleet.rollouts(128):  # first ready, first served
+        for rollout in fleet.rollouts(128):  # in the order in which they finish
             ...
             fleet.set_weights(weights)
 
@@ -42,23 +48,29 @@ class Fleet:
     <FleetRollout 0 of runner 0: 8 steps x 4 rows, version 0>
 
     Args:
-        env: What `shoal.make_vec` takes; made on the nodes, so it must be there: an id, a path, a function.
-        num_envs: On each node.
-        nodes: How many runners, a node for each where there are so many; "all": as many as there are nodes.
-        policy: Called on each node as `policy(envs, rng)`, a class for example. What it gives is called with
-            the observations of one step and returns actions, or a tuple of them and a dict of arrays [N, ...]
-            which come with the rollout as `extras`; `set_weights(weights)` of it is called between rollouts.
-            None: random actions.
-        seed: Of all environments and policies; no two runners and no two lives of one share any.
-        name: Keeps the fleet when the learner ends; `Fleet.attach(name)` finds it again.
-        max_in_flight: Rollouts of a node that are being made, wait to be, or wait to be read: 1 makes the
-            next when the last was read, 2 meanwhile. Fewer where half of the node's object store is full.
-        num_cpus: What each runner takes of Ray's count of its node's CPUs. The environments use all cores
-            unless `num_threads` or `num_workers` say otherwise.
-        resources: What else of Ray's a runner takes: {"actors": 1} places them on nodes that have such.
-        address: Of the cluster, if `ray.init` was not called; None: RAY_ADDRESS, or a Ray of this machine.
-        start_timeout_s: How long there may be no room on the cluster.
-        options: Those of `shoal.make_vec`, and of the environment.
+        env: The environment as `shoal.make_vec` takes it: an id, a path or a function. It is made on the
+            nodes, so the nodes must have it.
+        num_envs: The number of environments on each node.
+        nodes: The number of runners; each gets a node of its own if there are enough nodes. "all" starts
+            one runner for each node.
+        policy: A class or function, called on each node as `policy(envs, rng)`. The object it returns is
+            called with the observations of one step and returns actions, or a tuple of actions and a dict of
+            arrays [N, ...], which arrive as the rollout's `extras`. Its `set_weights(weights)` is called
+            between rollouts. None: random actions.
+        seed: Seeds all environments and policies. Each runner and each restart of a runner has other seeds.
+        name: Keeps the fleet running when the learner ends; `Fleet.attach(name)` finds it again.
+        max_in_flight: The maximum number of rollouts of a node that are queued, being collected or waiting
+            to be read. With 1, a node starts the next rollout when the last one was read; with 2, it
+            collects one while the learner reads the other. Rollouts in flight never use more than half of
+            the node's object store, which can lower the number.
+        num_cpus: The number of CPUs that each runner reserves in Ray's resource accounting. The environments
+            use all cores unless `num_threads` or `num_workers` set another number.
+        resources: Other Ray resources that each runner reserves: {"actors": 1} places runners only on nodes
+            that have this resource.
+        address: The cluster's address, if `ray.init` was not called. None: RAY_ADDRESS, or a Ray on this
+            machine alone.
+        start_timeout_s: The maximum number of seconds to wait for free resources on the cluster.
+        options: Further options of `shoal.make_vec` and of the environment.
     """
 
     def __init__(
@@ -83,55 +95,55 @@ class Fleet:
                 f"policy must be a function or a class, called as policy(envs, rng); got {policy!r}"
             )
         bundle = {"CPU": num_cpus, **(resources or {})}
-        for what, amount in bundle.items():
+        for kind, amount in bundle.items():
             if not isinstance(amount, (int, float)) or not 0 < amount < math.inf:
-                called = "num_cpus" if what == "CPU" else f"resources[{what!r}]"
-                raise ValueError(f"{called} must be a number above 0, got {amount!r}")
+                argument = "num_cpus" if kind == "CPU" else f"resources[{kind!r}]"
+                raise ValueError(f"{argument} must be a number above 0, got {amount!r}")
         if seed is not None and (not isinstance(seed, int) or seed < 0):
             raise ValueError(f"seed must be an int of at least 0 or None, got {seed!r}")
-        patience = arguments.seconds("start_timeout_s", start_timeout_s)
+        timeout_s = arguments.seconds("start_timeout_s", start_timeout_s) or 60.0
         self._prepare(name, max_in_flight)
-        _refuse(options)
+        _check_options(options)
         ray = self._ray = engine.load()
         self._joined = engine.connect(ray, address)
         self._group: Any = None
         actors: list[Any] = []
         try:
-            if name is not None and found(ray, name, 0) is not None:
-                raise in_use(name)
+            if name is not None and find_runner(ray, name, 0) is not None:
+                raise name_in_use_error(name)
             detached = name is not None
-            self._group, runners, strategy = placed(ray, nodes, bundle, detached, patience or 60.0)
+            self._group, runners, strategy = place_runners(ray, nodes, bundle, detached, timeout_s)
             seed = secrets.randbits(62) if seed is None else seed
             plan = Plan(env, num_envs, policy, seed, options, runners, strategy)
             for index in range(runners):
-                actors.append(started(ray, plan, index, self._group, name, bundle))
-            self._adopt(plan, actors, learner_after(0), 0, patience or 60.0)
+                actors.append(start_runner(ray, plan, index, self._group, name, bundle))
+            self._adopt(plan, actors, next_learner_number(0), 0, timeout_s)
         except BaseException:
             self._end(actors)
             raise
 
     @classmethod
     def attach(cls, name: str, *, max_in_flight: int = 2, address: str | None = None) -> Fleet:
-        """Takes over the fleet of that name, whose learner has ended or is to be replaced.
+        """Takes over the fleet called `name`, whose learner has ended or is to be replaced.
 
-        What the runners have learned stays with them; `version` goes on from theirs.
+        The policies keep their weights, and `version` continues from theirs.
         """
         self = cls.__new__(cls)
         self._prepare(name, max_in_flight)
         ray = self._ray = engine.load()
         self._joined = engine.connect(ray, address)
         try:
-            first = found(ray, name, 0)
+            first = find_runner(ray, name, 0)
             if first is None:
                 raise SessionError(
                     f"no fleet is called {name!r} on this cluster; make one with Fleet(..., name=)"
                 )
-            (told,) = answers(ray, lambda: asked_for_facts([first]), _ATTACH_S)
-            plan, self._group = told["plan"], told["placement"]
-            actors = [found(ray, name, index) for index in range(plan.runners)]
-            known = answers(ray, lambda: asked_for_facts(actors), _ATTACH_S)
-            latest = max(facts["learner"] for facts in known)
-            self._adopt(plan, actors, learner_after(latest), secrets.randbits(62), _ATTACH_S)
+            (facts,) = wait_for_answers(ray, lambda: request_facts([first]), _ATTACH_S)
+            plan, self._group = facts["plan"], facts["placement"]
+            actors = [find_runner(ray, name, index) for index in range(plan.runners)]
+            all_facts = wait_for_answers(ray, lambda: request_facts(actors), _ATTACH_S)
+            latest = max(facts["learner"] for facts in all_facts)
+            self._adopt(plan, actors, next_learner_number(latest), secrets.randbits(62), _ATTACH_S)
         except BaseException:
             if self._joined:
                 ray.shutdown()
@@ -139,23 +151,23 @@ class Fleet:
         return self
 
     def _prepare(self, name: str | None, max_in_flight: int) -> None:
-        self.closed = True  # until it is whole
+        self.closed = True  # until construction has finished
         self.name = name
         self.max_in_flight = arguments.count("max_in_flight", max_in_flight, 1024)
         if name is not None and not (isinstance(name, str) and _NAME.fullmatch(name)):
             raise ValueError(f"name must be 1 to 64 letters, digits, '.', '_' or '-', got {name!r}")
 
-    def _adopt(self, plan: Plan, actors: list[Any], learner: int, branch: int, patience_s: float) -> None:
-        """Makes these runners obey this learner."""
+    def _adopt(self, plan: Plan, actors: list[Any], learner: int, branch: int, timeout_s: float) -> None:
+        """Connects these runners to this learner; from then on they reject requests of earlier learners."""
         ray, self.learner = self._ray, learner
-        facts = answers(ray, lambda: [actor.take.remote(learner) for actor in actors], patience_s)
+        facts = wait_for_answers(ray, lambda: [actor.take.remote(learner) for actor in actors], timeout_s)
         self._stations = [
             Station(ray, actor, index, learner, branch, facts[index]) for index, actor in enumerate(actors)
         ]
         self.strategy = plan.strategy
         self.seed = plan.seed
         self.num_envs: int = facts[0]["num_envs"]
-        """Rows of a rollout: the environments of one node, times their agents."""
+        """The number of rows of a rollout: the environments of one node, times their agents."""
         self.agents_per_env: int = facts[0]["agents_per_env"]
         self.single_observation_space = facts[0]["single_observation_space"]
         self.single_action_space = facts[0]["single_action_space"]
@@ -168,11 +180,11 @@ class Fleet:
     # -- rollouts -------------------------------------------------------------------------------------
 
     def rollouts(self, length: int, timeout_s: float | None = None) -> Iterator[FleetRollout]:
-        """Rollouts of `length` steps, first ready first, without end.
+        """Yields rollouts of `length` steps, without end, in the order in which they finish.
 
-        A runner that is lost is started again by Ray; its next rollout has `info["fault"]`, once, and those
-        that were under way are gone. What a policy or an environment raises is raised here, after which
-        another call goes on. WorkerTimeout if nothing comes for `timeout_s`.
+        Ray restarts a runner that is lost. The next rollout of that runner has `info["fault"]`; the rollouts
+        that it was collecting are lost. An exception of a policy or an environment is raised here; call this
+        method again to continue. Raises WorkerTimeout if no rollout arrives within `timeout_s` seconds.
         """
         arguments.count("length", length, 2**31)
         limit_s = arguments.seconds("timeout_s", timeout_s)
@@ -188,7 +200,7 @@ class Fleet:
             yield rollout
 
     def _next(self, length: int, deadline: float, limit_s: float | None) -> FleetRollout | None:
-        """Asks for what may be asked for; the first that is ready, or None if that was lost."""
+        """Requests as many rollouts as allowed; returns the first that is ready, or None if it was lost."""
         self._require_open()
         residents = Counter(station.node for station in self._stations)
         for station in self._stations:
@@ -199,11 +211,11 @@ class Fleet:
             ready, _ = self._ray.wait(list(waiting), num_returns=1, timeout=_SLICE_S)
             if not ready and time.monotonic() > deadline:
                 raise WorkerTimeout(
-                    f"no rollout of {len(self._stations)} runners came within {limit_s:g} s; `ray status` "
-                    "says which nodes live"
+                    f"no rollout of {len(self._stations)} runners arrived within {limit_s:g} s; `ray status` "
+                    "shows which nodes are alive"
                 )
         station = waiting[ready[0]]
-        # Whoever was served goes to the end of the line, so that a quick node does not starve the others.
+        # The station moves to the end of the list, so that a fast node does not starve the others.
         self._stations.remove(station)
         self._stations.append(station)
         rollout = station.receive()
@@ -214,21 +226,22 @@ class Fleet:
     def _limit(self, station: Station, length: int, residents: int) -> int:
         size = station.sizes.get(length)
         if size is None:
-            return 1  # until it is known how large they are
+            return 1  # until the size of a rollout is known
         room = self._stores.get(station.node, 0) * STORE_SHARE / residents
         return max(1, min(self.max_in_flight, int(room / size)))
 
     @property
     def in_flight(self) -> int:
-        """Rollouts asked for and not delivered yet, of all runners."""
+        """The number of rollouts requested and not delivered yet, of all runners."""
         return sum(station.in_flight for station in self._stations)
 
     # -- weights --------------------------------------------------------------------------------------
 
     def set_weights(self, weights: Any) -> int:
-        """Gives every policy new weights, arrays in any nesting, for its next rollout; their version.
+        """Gives every policy new weights, arrays in any nesting, for its next rollout; returns their version.
 
-        They are put into the object store once, and sent once to each node. A rollout has one version.
+        The weights are put into the object store once and sent once to each node. One version of the
+        weights makes a whole rollout.
         """
         self._require_open()
         reference = [self._ray.put(weights)]
@@ -239,31 +252,34 @@ class Fleet:
 
     @property
     def version(self) -> int:
-        """Of the weights given last; 0 before the first."""
+        """The version of the weights given last; 0 before the first."""
         return self._weights[0]
 
     # -- the rest -------------------------------------------------------------------------------------
 
     @property
     def nodes(self) -> list[str]:
-        """Ray's id of the node each runner was on last."""
-        return [station.node for station in self._ordered()]
+        """The Ray id of the node that each runner was last seen on."""
+        return [station.node for station in self._stations_by_index()]
 
     def vector_env(self) -> Any:
-        """All environments of the fleet as one `gymnasium.vector.VectorEnv`: slow, a remote call per step."""
+        """Returns all environments of the fleet as one `gymnasium.vector.VectorEnv`.
+
+        It is slow, because each step is a remote call.
+        """
         from shoal.cluster.stepping import FleetVectorEnv
 
         self._require_open()
-        return FleetVectorEnv(self, self._ray, [station.actor for station in self._ordered()])
+        return FleetVectorEnv(self, self._ray, [station.actor for station in self._stations_by_index()])
 
     def detach(self) -> None:
-        """Leaves a fleet that has a name running, for `Fleet.attach`."""
+        """Disconnects from a fleet that has a name; it keeps running, for `Fleet.attach`."""
         if self.name is None:
             raise ShoalError("a fleet without a name ends with its learner; make it with Fleet(..., name=)")
         self._leave()
 
     def close(self) -> None:
-        """Ends environments, actors and placement group, and Ray if this fleet joined it. Idempotent."""
+        """Ends environments, actors and the placement group, and Ray if this fleet joined it. Idempotent."""
         if not self.closed:
             self._end([station.actor for station in self._stations])
 
@@ -280,7 +296,7 @@ class Fleet:
 
     # -- inside ---------------------------------------------------------------------------------------
 
-    def _ordered(self) -> list[Station]:
+    def _stations_by_index(self) -> list[Station]:
         return sorted(self._stations, key=lambda station: station.index)
 
     def _require_open(self) -> None:
@@ -292,11 +308,11 @@ class Fleet:
         if ray.is_initialized():
             for station in () if self.closed else self._stations:
                 station.forget()
-            for actor in actors:  # past the queue of rollouts, which are then cut short
+            for actor in actors:  # this call does not wait behind queued rollouts, and cuts them short
                 actor.leave.options(concurrency_group="aside").remote()
-            goodbyes = [actor.close.remote() for actor in actors]
-            if goodbyes:
-                ray.wait(goodbyes, num_returns=len(goodbyes), timeout=_CLOSE_S)
+            closing = [actor.close.remote() for actor in actors]
+            if closing:
+                ray.wait(closing, num_returns=len(closing), timeout=_CLOSE_S)
             for actor in actors:
                 ray.kill(actor, no_restart=True)
             if self._group is not None:
@@ -311,10 +327,13 @@ class Fleet:
             self._ray.shutdown()
 
 
-def _refuse(options: dict[str, Any]) -> None:
-    """Options of `make_vec` that rollouts have no use for."""
+def _check_options(options: dict[str, Any]) -> None:
+    """Raises ValueError for options of `make_vec` that a fleet does not support."""
     mode = options.get("autoreset_mode", AutoresetMode.NEXT_STEP)
     if arguments.autoreset_mode(mode) != AutoresetMode.NEXT_STEP:
-        raise ValueError(f"a fleet's environments have autoreset_mode NEXT_STEP, got {mode!r}")
+        raise ValueError(f"autoreset_mode of a fleet must be NEXT_STEP, got {mode!r}; leave the argument out")
     if options.get("batch_size") is not None:
-        raise ValueError("batch_size is for send and recv; a fleet steps all environments of a node together")
+        raise ValueError(
+            f"a fleet steps all environments of a node together, so batch_size must be None, "
+            f"got {options['batch_size']!r}"
+        )

@@ -1,7 +1,7 @@
-"""PPO over a fleet: the learner of `shoal.learner`, whose rollouts come from other machines.
+"""PPO over a fleet: the learner of `shoal.learner`, with rollouts from other machines.
 
-A rollout may be some updates old when it arrives. Its policy said how likely each action was when it was
-drawn, and PPO's ratios go by that; which version it was is in `rollout.version`.
+A rollout may be some updates old when it arrives. It contains the log probabilities that its policy gave to
+the actions it sampled, and PPO's ratios use these; `rollout.version` is the version of that policy.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["ActorPolicy", "FleetLearner"]
 
 
 class ActorPolicy:
-    """The policy of the demo, on a node: draws actions, and says how likely they were.
+    """The demo's policy, on a node: samples actions and returns their log probabilities.
 
     >>> with Fleet("CartPole-v1", 4, nodes=1, policy=ActorPolicy) as fleet:
     ...     rollout = next(fleet.rollouts(8))
@@ -47,14 +47,14 @@ class ActorPolicy:
         return actions, {"score": score} if self._categorical else {"score": score, "drawn": self._drawn}
 
     def set_weights(self, weights: Array) -> None:
-        """Takes over what the learner has learned."""
+        """Copies the learner's weights into this policy."""
         self._model.weights[:] = weights
 
 
 class FleetLearner(Learner):
-    """Learns from rollouts of a fleet whose policy is `ActorPolicy`; `collect` takes the next one there is.
+    """Learns from rollouts of a fleet whose policy is `ActorPolicy`; `collect` takes the next rollout.
 
-    `times["env"]` is the time spent waiting for it.
+    `times["env"]` is the time spent waiting for rollouts.
 
     >>> with Fleet("CartPole-v1", 16, nodes=1, policy=ActorPolicy) as fleet:
     ...     learner = FleetLearner(fleet, seed=0)
@@ -73,7 +73,7 @@ class FleetLearner(Learner):
         self.envs.set_weights(self.model.weights)
 
     def collect(self) -> None:
-        """The first rollout that is ready."""
+        """Waits for the next rollout and takes it."""
         begin = time.perf_counter()
         rollout = self.rollout = next(self._arriving)
         self.times["env"] += time.perf_counter() - begin
@@ -86,15 +86,15 @@ class FleetLearner(Learner):
         self._follow(rollout.terminated | rollout.truncated)
 
     def update(self) -> None:
-        """Learns from it, and tells the fleet."""
+        """Updates the model from the rollout and sends the new weights to the fleet."""
         super().update()
         self.envs.set_weights(self.model.weights)
 
     def _judged(self, seen: Array) -> Batch:
         batch = super()._judged(seen)
-        batch.scores = self.rollout.extras["score"].reshape(-1)  # those of the policy that acted
+        batch.scores = self.rollout.extras["score"].reshape(-1)  # from the policy that acted
         return batch
 
     def play(self) -> None:
-        """There is nothing here to be watched."""
-        raise NotImplementedError("a fleet plays on its nodes; nothing of it can be watched from here")
+        """Not supported: a fleet's environments run on other machines."""
+        raise NotImplementedError("a fleet's environments run on its nodes and cannot be watched from here")

@@ -1,6 +1,6 @@
-"""What travels between a learner and the runners of its fleet.
+"""The messages between a learner and the runners of its fleet.
 
-Plan (once, to each runner) -> Request (one for each rollout) -> FleetRollout, by way of the object store
+Plan (once, to each runner) -> Request (one for each rollout) -> FleetRollout, through the object store
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["FleetRollout", "Plan", "Request", "arrays_of", "mapped"]
+__all__ = ["FleetRollout", "Plan", "Request", "list_arrays", "map_arrays"]
 
 Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All that a runner is made of. A learner that comes back reads it from any runner of the fleet."""
+    """Everything needed to make a runner. A learner that attaches reads it from any runner of the fleet."""
 
     env: Any
     num_envs: int
@@ -28,30 +28,34 @@ class Plan:
     options: dict[str, Any]
     runners: int
     strategy: str
-    """How Ray placed them: "STRICT_SPREAD" is a node for each; "SPREAD" had too few nodes for that."""
+    """How Ray placed the runners: "STRICT_SPREAD": one per node; "SPREAD": some share a node."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """One rollout to be made: which, by whom, how long, and with which weights at least."""
+    """A request for one rollout."""
 
     learner: int
-    """Who asks; of two, the one that attached later has the larger number."""
+    """The number of the learner that asks; a learner that attached later has a larger number."""
     branch: int
-    """Of the seeds: 0 for the learner that made the fleet, another for each that attached."""
+    """Part of the seeds: 0 for the learner that made the fleet, a random number for each that attached."""
     number: int
     life: int
     first: int
-    """The number of this life's first rollout: a runner that never lived it may begin it with no other."""
+    """The number of the first rollout of this life; a restarted runner can begin the life with no other."""
     length: int
     version: int
+    """The minimum version of the weights."""
     weights: list[Any]
-    """The reference of the weights, or nothing. In a list, since Ray would fetch a bare one too early."""
+    """The reference of the weights, or nothing.
+
+    It is in a list, because Ray would fetch a bare one too early.
+    """
 
 
 @dataclass
 class FleetRollout:
-    """What one runner's environments did: rows t of `observations` lead by `actions` t to rows t + 1.
+    """Steps of one runner's environments: `actions[t]` lead from `observations[t]` to `observations[t + 1]`.
 
     The arrays are read-only views of Ray's object store; keeping one keeps the whole rollout there.
 
@@ -63,40 +67,43 @@ class FleetRollout:
     """
 
     observations: Any
-    """[T + 1, N, ...], nested as the space is."""
+    """[T + 1, N, ...], nested like the space."""
     actions: Any
     """[T, N, ...]"""
     rewards: NDArray[np.float64]
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
     over: NDArray[np.bool_]
-    """[N]: whose episode had ended before row 0, so that its first step is a reset."""
+    """[N]: whether the row's episode had ended before step 0, so that its first step is a reset."""
     extras: dict[str, Array]
-    """[T, N, ...]: what the policy gave beside the actions."""
+    """[T, N, ...]: the arrays that the policy returned with its actions."""
     version: int
-    """Of the policy, from the first row to the last: what `set_weights` returned; 0 before the first."""
+    """The version of the weights, as `set_weights` returned it; 0 before the first.
+
+    All steps have the same.
+    """
     runner: int
     node: str
-    """Ray's id of the node it was made on."""
+    """The Ray id of the node that collected it."""
     number: int
-    """Of this runner's rollouts; one more than the last, except for those that were lost."""
+    """A counter of this runner's rollouts. Lost rollouts are counted, so it can skip numbers."""
     life: int
-    """How often this runner had been lost before."""
+    """The number of times this runner had been lost before."""
     info: dict[str, Any] = field(default_factory=dict)
 
     @property
     def length(self) -> int:
-        """T."""
+        """The number of steps, T."""
         return len(self.rewards)
 
     @property
     def nbytes(self) -> int:
-        """Of all arrays: what lies in the object store."""
-        return sum(array.nbytes for array in arrays_of(self))
+        """The size of all arrays in the object store."""
+        return sum(array.nbytes for array in list_arrays(self))
 
     @property
     def counts(self) -> NDArray[np.bool_]:
-        """[T, N]: which steps are transitions. A step after the end of an episode only begins the next."""
+        """[T, N]: which steps are transitions. The step after the end of an episode is only a reset."""
         counts = np.empty(self.rewards.shape, np.bool_)
         np.logical_not(self.over, out=counts[0])
         np.logical_or(self.terminated[:-1], self.truncated[:-1], out=counts[1:])
@@ -104,9 +111,9 @@ class FleetRollout:
         return counts
 
     def transitions(self) -> dict[str, Any]:
-        """Rows for `ReplayBuffer.extend`: obs, action, reward, next_obs, terminated, truncated.
+        """Returns rows for `ReplayBuffer.extend`: obs, action, reward, next_obs, terminated, truncated.
 
-        Views where every step is a transition; else those that are, copied together.
+        They are views if every step is a transition; otherwise the transitions are copied.
         """
         counts = self.counts.reshape(-1)
         which = slice(None) if counts.all() else counts
@@ -115,10 +122,10 @@ class FleetRollout:
             return array.reshape(-1, *array.shape[2:])[which]
 
         return {
-            "obs": mapped(lambda array: rows(array[:-1]), self.observations),
-            "action": mapped(rows, self.actions),
+            "obs": map_arrays(lambda array: rows(array[:-1]), self.observations),
+            "action": map_arrays(rows, self.actions),
             "reward": rows(self.rewards),
-            "next_obs": mapped(lambda array: rows(array[1:]), self.observations),
+            "next_obs": map_arrays(lambda array: rows(array[1:]), self.observations),
             "terminated": rows(self.terminated),
             "truncated": rows(self.truncated),
         }
@@ -129,17 +136,17 @@ class FleetRollout:
         return f"<FleetRollout {which}: {steps} steps x {rows} rows, version {self.version}>"
 
 
-def mapped(function: Callable[[Array], Any], tree: Any) -> Any:
-    """`function` of every array, nested as they are."""
+def map_arrays(function: Callable[[Array], Any], tree: Any) -> Any:
+    """Applies `function` to every array and returns the results in the same nesting."""
     if isinstance(tree, dict):
-        return {key: mapped(function, part) for key, part in tree.items()}
+        return {key: map_arrays(function, part) for key, part in tree.items()}
     if isinstance(tree, tuple):
-        return tuple(mapped(function, part) for part in tree)
+        return tuple(map_arrays(function, part) for part in tree)
     return function(tree)
 
 
-def arrays_of(rollout: FleetRollout) -> list[Array]:
-    """Every array of it."""
-    found: list[Array] = [rollout.rewards, rollout.terminated, rollout.truncated, rollout.over]
-    mapped(found.append, (rollout.observations, rollout.actions, rollout.extras))
-    return found
+def list_arrays(rollout: FleetRollout) -> list[Array]:
+    """Returns all arrays of the rollout."""
+    arrays: list[Array] = [rollout.rewards, rollout.terminated, rollout.truncated, rollout.over]
+    map_arrays(arrays.append, (rollout.observations, rollout.actions, rollout.extras))
+    return arrays

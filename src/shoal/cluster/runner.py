@@ -1,6 +1,6 @@
-"""The actor on each node: an ordinary vector environment, a policy, and rollouts in place.
+"""The actor on each node: a vector environment and a policy, which fill a rollout in place.
 
-observations[t] -> policy -> actions[t] -> envs -> observations[t + 1]   ...   returned: one copy, Ray's own
+observations[t] -> policy -> actions[t] -> envs -> observations[t + 1]   ...   returned: Ray makes one copy
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Tuple as TupleSpace
 
-from shoal.cluster.messages import FleetRollout, Plan, Request, mapped
+from shoal.cluster.messages import FleetRollout, Plan, Request, map_arrays
 from shoal.errors import WorkerError
 from shoal.vector import make_vec
 
@@ -19,9 +19,10 @@ __all__ = ["Runner"]
 
 
 class Runner:
-    """One node's environments. Made by a Fleet; a method at a time, but for `offer`, `facts`, `leave`.
+    """The environments of one node. A Fleet makes it.
 
-    The constructor cannot fail: what it would raise would reach the learner as the death of an actor.
+    One method runs at a time; only `offer`, `facts` and `leave` can run beside another. The constructor must
+    not raise, because the learner would see any exception of it as the death of the actor.
     """
 
     def __init__(self, plan: Plan, index: int) -> None:
@@ -35,17 +36,17 @@ class Runner:
         self._fault: dict[str, Any] | None = None
         self._leaving = False
 
-    # -- what a learner calls -------------------------------------------------------------------------
+    # -- called by the learner ------------------------------------------------------------------------
 
     def take(self, learner: int) -> dict[str, Any]:
-        """Obeys this learner from now on; the environments are made if they are not."""
+        """Accepts this learner instead of earlier ones and makes the environments; returns the facts."""
         self._require(learner)
-        envs = self._opened()
+        envs = self._open_envs()
         spaces = {name: getattr(envs, name) for name in ("single_observation_space", "single_action_space")}
         return self.facts() | spaces | {"num_envs": envs.num_envs, "agents_per_env": envs.agents_per_env}
 
     def facts(self) -> dict[str, Any]:
-        """Who and where it is, and how far it has come."""
+        """Returns the runner's plan, learner, process, node and progress."""
         import ray
 
         context = ray.get_runtime_context()
@@ -61,7 +62,7 @@ class Runner:
         }
 
     def offer(self, version: int, weights: list[Any]) -> None:
-        """Fetches weights while a rollout is being made; the next one begins with them."""
+        """Fetches weights while a rollout is being collected; the next rollout uses them."""
         import ray
 
         value = ray.get(weights[0])
@@ -69,17 +70,17 @@ class Runner:
             self._offered = version, value
 
     def collect(self, request: Request) -> FleetRollout | None:
-        """One rollout; it is copied into the object store when this returns.
+        """Collects one rollout, which Ray copies into the object store when this returns.
 
-        None: another process had begun this life and is gone, or `leave` cut it short.
+        Returns None if a process that is gone had begun this life, or if `leave` cut the rollout short.
         """
         self._require(request.learner)
-        envs = self._opened()
+        envs = self._open_envs()
         if request.life != self._life:
             if request.number != request.first:
                 return None
             self._begin(request)
-        if self._now is None:  # a step failed, and what came of it is not known
+        if self._now is None:  # a step failed, so the state of the environments is unknown
             self._now = envs.reset()[0]
             self._over = np.zeros(envs.num_envs, np.bool_)
         if self._block is None or self._block.length != request.length:
@@ -88,10 +89,10 @@ class Runner:
         self._number = request.number
         block, over, fault = self._block, self._over, self._fault
         block.start(self._now)
-        extras, faults = self._filled(block)
+        extras, faults = self._fill_block(block)
         if self._leaving:
             return None
-        self._now = mapped(lambda array: array[-1], block.observations)
+        self._now = map_arrays(lambda array: array[-1], block.observations)
         self._over, self._fault = block.terminated[-1] | block.truncated[-1], None
         rollout = FleetRollout(
             block.observations,
@@ -114,23 +115,23 @@ class Runner:
         return rollout
 
     def reset(self, learner: int, seed: Any) -> tuple[Any, dict[str, Any]]:
-        """As the environments' own; for stepping from afar."""
+        """Resets the environments, for `FleetVectorEnv`."""
         self._require(learner)
         self._now = None
-        seen, info = self._opened().reset(seed=seed)
+        seen, info = self._open_envs().reset(seed=seed)
         self._now, self._over = seen, np.zeros(self._envs.num_envs, np.bool_)
         return seen, info
 
     def step(self, learner: int, actions: Any) -> Any:
-        """Likewise."""
+        """Steps the environments, for `FleetVectorEnv`."""
         self._require(learner)
         self._now = None
-        result = self._opened().step(actions)
+        result = self._open_envs().step(actions)
         self._now, self._over = result[0], result[2] | result[3]
         return result
 
     def leave(self) -> None:
-        """Makes short what is still to be done; `close` comes next."""
+        """Cuts the current and queued rollouts short; `close` comes next."""
         self._leaving = True
 
     def close(self) -> None:
@@ -143,11 +144,12 @@ class Runner:
     def _require(self, learner: int) -> None:
         if learner < self._learner:
             raise WorkerError(
-                f"runner {self._index} obeys another learner now, which attached to this fleet later; end one"
+                f"runner {self._index} belongs to another learner, which attached to this fleet later; "
+                "end one of the two"
             )
         self._learner = learner
 
-    def _opened(self) -> Any:
+    def _open_envs(self) -> Any:
         if self._envs is None:
             import ray
 
@@ -157,14 +159,14 @@ class Runner:
         return self._envs
 
     def _begin(self, request: Request) -> None:
-        """Environments and policy with the seeds of this life: no two lives see the same episodes."""
+        """Seeds the environments and makes the policy. Each life has its own seeds, so episodes differ."""
         import ray
 
         envs, life = self._envs, request.life
         source = (self._plan.seed, self._index, request.branch, life)
         words = np.random.SeedSequence(source).generate_state(2, np.uint64)
         if life == 0 and ray.get_runtime_context().was_current_actor_reconstructed:
-            self._note("the runner was lost while no learner asked it for anything")
+            self._record_fault("the runner was lost while no learner used it")
         if self._plan.policy is None:
             self._policy: Any = _Random(envs, int(words[1] >> 33))
         else:
@@ -173,12 +175,12 @@ class Runner:
         self._over = np.zeros(envs.num_envs, np.bool_)
         self._life, self._version = life, 0
 
-    def _note(self, error: str) -> None:
-        """For the next rollout: something was lost before it."""
+    def _record_fault(self, error: str) -> None:
+        """Stores a fault, which the next rollout reports in its `info`."""
         self._fault = {"runner": self._index, "node": self._node, "lost": 1, "error": error}
 
     def _adopt(self, request: Request) -> None:
-        """The newest weights there are, those of the request at least."""
+        """Gives the policy the newest weights available, at least those of the request."""
         import ray
 
         version, weights = self._offered
@@ -188,8 +190,8 @@ class Runner:
             self._policy.set_weights(weights)
             self._version = version
 
-    def _filled(self, block: Any) -> tuple[dict[str, Any], dict[int, Any]]:
-        """Steps the block full; what the policy gave beside actions, and faults of workers by step."""
+    def _fill_block(self, block: Any) -> tuple[dict[str, Any], dict[int, Any]]:
+        """Steps until the block is full; returns the policy's extra arrays, and worker faults by step."""
         extras: dict[str, Any] = {}
         faults: dict[int, Any] = {}
         policy, plain = self._policy, not isinstance(self._envs.single_action_space, TupleSpace)
@@ -213,10 +215,10 @@ class Runner:
                 if info and "_fault" in info:
                     faults[t] = info["_fault"]
         except BaseException as error:
-            # The rollout is lost, the environments are not: they go on from the row they are at.
+            # The rollout is lost, but the environments continue from their current row.
             self._now = None if stepping else _row(seen, t)
             if stepping:
-                self._note(f"{type(error).__name__}: {error}")
+                self._record_fault(f"{type(error).__name__}: {error}")
             elif t > 0:
                 self._over = block.terminated[t - 1] | block.truncated[t - 1]
             raise
@@ -224,11 +226,11 @@ class Runner:
 
 
 def _row(tree: Any, t: int) -> Any:
-    return mapped(lambda array: array[t], tree)
+    return map_arrays(lambda array: array[t], tree)
 
 
 class _Random:
-    """Any action, each as likely as the others."""
+    """A policy of uniformly random actions."""
 
     def __init__(self, envs: Any, seed: int) -> None:
         self._space = envs.action_space
@@ -238,4 +240,4 @@ class _Random:
         return self._space.sample()
 
     def set_weights(self, weights: Any) -> None:
-        """It has none."""
+        """Does nothing: this policy has no weights."""

@@ -1,4 +1,4 @@
-"""The learner's side of one runner: what it was asked for, what became of that, and how often it was lost."""
+"""The learner's side of one runner: its requests, their results, and how often the runner was lost."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from shoal.cluster.messages import FleetRollout, Request
 from shoal.errors import WorkerDied, WorkerError, WorkerTimeout
 from shoal.process.mail import RemoteTraceback
 
-__all__ = ["Station", "Weights", "answers", "original"]
+__all__ = ["Station", "Weights", "unwrap_error", "wait_for_answers"]
 
 Weights: TypeAlias = "tuple[int, list[Any]]"
-"""A version, and the reference of what `set_weights` was given in a list; an empty one before the first."""
+"""A version, and a list with the reference of the weights, which is empty before the first."""
 
-_DEATHS = 3
+_MAX_DEATHS = 3
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class Station:
-    """Requests of one runner, oldest first. Only the oldest is ever waited for.
+    """The pending requests of one runner, oldest first. The learner only waits for the oldest.
 
-    So a failure is seen before anything that came after it, and what Ray may have sent to a new process in
-    the meantime is dropped with it.
+    It therefore sees a failure before any later result, and drops the requests that Ray may have sent to a
+    new process in the meantime.
     """
 
     def __init__(
@@ -37,25 +37,25 @@ class Station:
         self._pid: int = facts["pid"]
         self._number: int = facts["number"]
         self._life = max(facts["life"], 0)
-        self._first = 0 if facts["life"] < 0 else -1  # -1: begun, under another learner
+        self._first = 0 if facts["life"] < 0 else -1  # -1: another learner began this life
         self._asked: deque[tuple[Any, int]] = deque()
         self._fault: dict[str, Any] | None = None
         self._deaths = 0
         self.sizes: dict[int, int] = {}
-        """Bytes of a rollout, by its length."""
+        """The size of a rollout in bytes, by its length."""
 
     @property
     def oldest(self) -> Any:
-        """The reference that is waited for; None if nothing was asked for."""
+        """The reference of the oldest request; None if there is no request."""
         return self._asked[0][0] if self._asked else None
 
     @property
     def in_flight(self) -> int:
-        """Rollouts asked for and not delivered yet."""
+        """The number of rollouts requested and not delivered yet."""
         return len(self._asked)
 
     def ask(self, length: int, limit: int, weights: Weights) -> None:
-        """Has up to `limit` rollouts of this length under way; those of other lengths are given up."""
+        """Requests rollouts of this length until `limit` are pending; drops requests of other lengths."""
         if any(asked != length for _, asked in self._asked):
             self._asked.clear()
         while len(self._asked) < limit:
@@ -65,22 +65,25 @@ class Station:
             self._asked.append((self.actor.collect.remote(request), length))
 
     def forget(self) -> None:
-        """Gives up what was asked for."""
+        """Drops all pending requests."""
         self._asked.clear()
 
     def receive(self) -> FleetRollout | None:
-        """The rollout that is ready; None if it was lost with the runner. Raises what the runner raised."""
+        """Returns the rollout that is ready, or None if it was lost with the runner.
+
+        Raises the runner's exception if it raised one.
+        """
         errors = self._ray.exceptions
         reference, length = self._asked.popleft()
         try:
             rollout: FleetRollout | None = self._ray.get(reference)
         except errors.RayTaskError as error:
-            raise original(error)  # noqa: B904 - its cause is the traceback of the runner
+            raise unwrap_error(error)  # noqa: B904 - its cause is the traceback of the runner
         except (errors.RayActorError, errors.ObjectLostError, errors.NodeDiedError) as error:
-            self._lose(error)
+            self._record_loss(error)
             return None
         if rollout is None:
-            self._lose(WorkerDied("the runner was lost while nothing was asked of it"))
+            self._record_loss(WorkerDied("the runner was lost while it had no request"))
             return None
         if self._fault is not None:
             rollout.info["fault"], self._fault = self._fault, None
@@ -88,16 +91,16 @@ class Station:
         self.node, self.sizes[length] = rollout.node, rollout.nbytes
         return rollout
 
-    def _lose(self, error: Exception) -> None:
+    def _record_loss(self, error: Exception) -> None:
         lost = len(self._asked) + 1
         self._asked.clear()
         self._life += 1
         self._first = self._number + 1
-        if self._fault is None:  # it may be away for longer than one request
+        if self._fault is None:  # several requests in a row can fail because of one loss
             self._fault = {"runner": self.index, "node": self.node, "lost": lost, "error": str(error)}
-        if isinstance(error, self._ray.exceptions.ActorDiedError):  # for good, where it is said again
+        if isinstance(error, self._ray.exceptions.ActorDiedError):  # final if it is repeated
             self._deaths += 1
-            if self._deaths >= _DEATHS:
+            if self._deaths >= _MAX_DEATHS:
                 self._deaths = 0
                 raise WorkerDied(
                     f"runner {self.index} on node {self.node} died, and Ray does not restart it: {error}",
@@ -110,8 +113,8 @@ class Station:
                 ) from error
 
 
-def original(error: Any) -> Exception:
-    """What a policy or an environment raised, as itself, of Ray's error; its cause is the traceback there."""
+def unwrap_error(error: Any) -> Exception:
+    """Returns the exception inside Ray's error, with the remote traceback as its cause."""
     cause: Exception = error.cause
     if not isinstance(cause, Exception):
         cause = WorkerError(f"a runner raised {cause!r}")
@@ -119,22 +122,22 @@ def original(error: Any) -> Exception:
     return cause
 
 
-def answers(ray: Any, ask: Callable[[], list[Any]], patience_s: float) -> list[Any]:
-    """What runners answer to the calls that `ask` makes; one that is being restarted is asked again."""
-    deadline = time.monotonic() + patience_s
+def wait_for_answers(ray: Any, ask: Callable[[], list[Any]], timeout_s: float) -> list[Any]:
+    """Returns the results of the calls that `ask` makes; calls again if a runner is being restarted."""
+    deadline = time.monotonic() + timeout_s
     while True:
         calls, left = ask(), deadline - time.monotonic()
         try:
             return list(ray.get(calls, timeout=max(left, 0.1)))
         except ray.exceptions.RayTaskError as error:
-            raise original(error)  # noqa: B904 - its cause is the traceback of the runner
+            raise unwrap_error(error)  # noqa: B904 - its cause is the traceback of the runner
         except ray.exceptions.ActorUnavailableError as error:
             if left < 0:
-                raise WorkerDied(f"a runner is not there, and Ray does not bring it back: {error}") from error
+                raise WorkerDied(f"a runner is unavailable, and Ray does not restart it: {error}") from error
         except ray.exceptions.GetTimeoutError as error:
             raise WorkerTimeout(
-                f"no answer from {len(calls)} runners within {patience_s:g} s; `ray status` says which nodes "
-                "live and what waits for room"
+                f"no answer from {len(calls)} runners within {timeout_s:g} s; `ray status` shows which nodes "
+                "are alive and which requests wait for resources"
             ) from error
         except ray.exceptions.RayActorError as error:
             raise WorkerDied(f"a runner could not be started: {error}") from error

@@ -1,4 +1,4 @@
-"""A fleet as one vector environment, for small tests: each step is a call to every node, and a copy back."""
+"""A fleet as one vector environment, for small tests. Each step calls every node and copies the results."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import gymnasium.vector
 import numpy as np
 from gymnasium.vector.utils import batch_space
 
-from shoal.cluster.messages import mapped
-from shoal.cluster.station import original
+from shoal.cluster.messages import map_arrays
+from shoal.cluster.station import unwrap_error
 from shoal.errors import WorkerDied
 from shoal.vector import arguments
 
@@ -19,9 +19,10 @@ __all__ = ["FleetVectorEnv"]
 
 
 class FleetVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
-    """The environments of all runners, in their order. Made by `Fleet.vector_env`; the fleet stays open.
+    """The environments of all runners, in order of the runners. `Fleet.vector_env` makes it.
 
-    Rollouts begin where this has left the environments. A runner that is lost is WorkerDied; then reset.
+    Closing it does not close the fleet. Later rollouts continue from the state in which it leaves the
+    environments. If a runner is lost, a call raises WorkerDied; call `reset` then.
     """
 
     def __init__(self, fleet: Any, ray: Any, actors: list[Any]) -> None:
@@ -37,27 +38,30 @@ class FleetVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Starts new episodes, seeded as one vector environment of as many would be."""
+        """Starts new episodes, with the same seeds as one vector environment of this size."""
         arguments.no_options(options)
         worlds = self._rows // self._fleet.agents_per_env
         seeds = arguments.seeds(seed, worlds * len(self._actors))
         parts = [seeds[at : at + worlds] for at in range(0, len(seeds), worlds)]
-        results = self._each("reset", [None if seed is None else part for part in parts])
-        return _joined([seen for seen, _ in results]), {}
+        results = self._call_each("reset", [None if seed is None else part for part in parts])
+        return _concatenate([seen for seen, _ in results]), {}
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """One step of all; infos stay where they are."""
-        for array in _leaves(actions):
+        """Steps all environments. The infos are not transferred."""
+        for array in _list_leaves(actions):
             if np.shape(array)[:1] != (self.num_envs,):
-                raise ValueError(f"expected actions of {self.num_envs} environments, found {np.shape(array)}")
+                raise ValueError(
+                    f"actions must have {self.num_envs} rows, one for each environment; "
+                    f"found an array of shape {np.shape(array)}"
+                )
         parts = []
         for at in range(0, self.num_envs, self._rows):
-            parts.append(mapped(partial(_rows, begin=at, end=at + self._rows), actions))
-        results = self._each("step", parts)
-        seen, *rest = (_joined([result[part] for result in results]) for part in range(4))
+            parts.append(map_arrays(partial(_rows, begin=at, end=at + self._rows), actions))
+        results = self._call_each("step", parts)
+        seen, *rest = (_concatenate([result[part] for result in results]) for part in range(4))
         return seen, rest[0], rest[1], rest[2], {}
 
-    def _each(self, method: str, parts: Sequence[Any]) -> list[Any]:
+    def _call_each(self, method: str, parts: Sequence[Any]) -> list[Any]:
         learner = self._fleet.learner
         calls = [
             getattr(actor, method).remote(learner, part)
@@ -66,16 +70,16 @@ class FleetVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         try:
             return list(self._ray.get(calls))
         except self._ray.exceptions.RayTaskError as error:
-            raise original(error)  # noqa: B904 - its cause is the traceback of the runner
+            raise unwrap_error(error)  # noqa: B904 - its cause is the traceback of the runner
         except self._ray.exceptions.RayActorError as error:
-            raise WorkerDied(f"a runner died in a {method}: {error}; call reset") from error
+            raise WorkerDied(f"a runner died during {method}: {error}; call reset to continue") from error
 
 
-def _joined(parts: list[Any]) -> Any:
+def _concatenate(parts: list[Any]) -> Any:
     if isinstance(parts[0], dict):
-        return {key: _joined([part[key] for part in parts]) for key in parts[0]}
+        return {key: _concatenate([part[key] for part in parts]) for key in parts[0]}
     if isinstance(parts[0], tuple):
-        return tuple(_joined(list(each)) for each in zip(*parts, strict=True))
+        return tuple(_concatenate(list(each)) for each in zip(*parts, strict=True))
     return np.concatenate(parts)
 
 
@@ -83,7 +87,7 @@ def _rows(array: Any, begin: int, end: int) -> Any:
     return np.asarray(array)[begin:end]
 
 
-def _leaves(tree: Any) -> list[Any]:
-    found: list[Any] = []
-    mapped(found.append, tree)
-    return found
+def _list_leaves(tree: Any) -> list[Any]:
+    leaves: list[Any] = []
+    map_arrays(leaves.append, tree)
+    return leaves

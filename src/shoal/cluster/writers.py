@@ -1,8 +1,8 @@
-"""Rollouts into a learner's replay buffer: rows go by arrays, and nothing is unpacked into Python objects."""
+"""Writes rollouts into a learner's replay buffer, whole arrays at a time."""
 
 from __future__ import annotations
 
-from shoal.cluster.messages import FleetRollout, mapped
+from shoal.cluster.messages import FleetRollout, map_arrays
 from shoal.errors import ShoalError
 from shoal.replay import ReplayBuffer, TrajectoryBuffer
 
@@ -10,14 +10,14 @@ __all__ = ["Writers"]
 
 
 class Writers:
-    """Adds rollouts of a fleet to a buffer, each runner's to trajectories of its own.
+    """Adds rollouts of a fleet to a buffer; each runner has its own trajectories.
 
     buffer = shoal.ReplayBuffer.for_env(fleet, 1_000_000)
     writers = Writers(buffer)
     for rollout in fleet.rollouts(32):
         writers.add(rollout)
 
-    A buffer made otherwise gets the fields it has of `rollout.transitions()`.
+    Any other ReplayBuffer gets those fields of `rollout.transitions()` that it has.
 
     >>> from shoal.cluster import Fleet
     >>> fields = {"obs": (np.float32, (4,)), "reward": (np.float64, ())}
@@ -30,10 +30,10 @@ class Writers:
     def __init__(self, buffer: ReplayBuffer) -> None:
         self._buffer = buffer
         self._handles: dict[int, tuple[TrajectoryBuffer, int, int]] = {}
-        """Of each runner a handle of the buffer, whose trajectories are its own; the rollout it had last."""
+        """For each runner: its own handle of the buffer, and the number and life of its last rollout."""
 
     def add(self, rollout: FleetRollout) -> None:
-        """Stores every row of it."""
+        """Stores every transition of the rollout."""
         if isinstance(self._buffer, TrajectoryBuffer):
             self._add_steps(self._handle(rollout), rollout)
             return
@@ -41,7 +41,8 @@ class Writers:
         wanted = {name.split("/")[0] for name in self._buffer.fields}
         if missing := wanted - rows.keys() - rollout.extras.keys():
             raise ShoalError(
-                f"a rollout has {[*rows, *rollout.extras]}, but the buffer wants {sorted(missing)} too"
+                f"the buffer has fields {sorted(missing)}, which the rollout has not; it has "
+                f"{[*rows, *rollout.extras]}: return the missing ones from the policy as extras"
             )
         if beside := wanted & rollout.extras.keys():
             counts = rollout.counts
@@ -49,7 +50,7 @@ class Writers:
         self._buffer.extend({name: rows[name] for name in rows if name in wanted})
 
     def _handle(self, rollout: FleetRollout) -> TrajectoryBuffer:
-        """One that goes on where the rollout begins."""
+        """Returns the runner's handle, positioned at the rollout's first observations."""
         handle, number, life = self._handles.get(rollout.runner, (None, 0, 0))
         follows = (number + 1, life) == (rollout.number, rollout.life) and "fault" not in rollout.info
         if handle is None or not follows:
@@ -57,10 +58,10 @@ class Writers:
             handle = rebuild(*given)
             if handle.num_envs != len(rollout.over):
                 raise ShoalError(
-                    f"the buffer is for steps of {handle.num_envs} environments, the rollout has "
-                    f"{len(rollout.over)}; make it with ReplayBuffer.for_env(fleet, capacity)"
+                    f"the buffer stores steps of {handle.num_envs} environments, but the rollout has "
+                    f"{len(rollout.over)}; make the buffer with ReplayBuffer.for_env(fleet, capacity)"
                 )
-            handle.begin(mapped(lambda array: array[0], rollout.observations), ~rollout.over)
+            handle.begin(map_arrays(lambda array: array[0], rollout.observations), ~rollout.over)
         self._handles[rollout.runner] = handle, rollout.number, rollout.life
         return handle
 
@@ -68,8 +69,8 @@ class Writers:
         faults = rollout.info.get("worker_faults", {})
         for t in range(rollout.length):
             handle.add(
-                mapped(lambda array: array[t], rollout.actions),  # noqa: B023
-                mapped(lambda array: array[t + 1], rollout.observations),  # noqa: B023
+                map_arrays(lambda array: array[t], rollout.actions),  # noqa: B023
+                map_arrays(lambda array: array[t + 1], rollout.observations),  # noqa: B023
                 rollout.rewards[t],
                 rollout.terminated[t],
                 rollout.truncated[t],

@@ -1,7 +1,7 @@
-"""One page at the other end of a WebSocket: what it wants, what it was sent, what comes next.
+"""One page at the other end of a WebSocket: its requests, what it was sent, and its next message.
 
-Nothing waits in a queue: a message is made when the one before has left, from what is newest then. So a page
-that reads slowly misses frames and costs the memory of one.
+There is no queue of messages: each message is made from the newest data when the one before has been sent. A
+page that reads slowly therefore misses frames and needs the memory of one message.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ class Client:
     ) -> None:
         self.watching: list[int] = []
         self.rate_hz = 1.0
-        self.asked = 0
-        """Which of all wishes was its last; the newest has the highest."""
+        self.request_number = 0
+        """The number of its last request, counted over all pages; the newest request has the highest."""
         self.wake = asyncio.Event()
         self._writer = writer
         self._feed = feed
         self._stall_s = stall_s
         self._sessions = sessions
-        self._greeted = 0
-        """Which run it was told of."""
+        self._hello_run = 0
+        """The number of the run whose "hello" it was sent last."""
         self._errors: deque[str] = deque(maxlen=_ERRORS_KEPT)
         self._pong: bytes | None = None
-        self._counted, self._warned = 0, feed.error[0]
+        self._sent_counters, self._sent_error = 0, feed.error[0]
         self._sent: dict[int, tuple[int, dict[Key, int], int]] = {}
-        """Stamp, since when each field was like this, and schema, in the last frame of an environment."""
+        """By environment: stamp, `since` and schema of the last frame that was sent."""
         self._due: dict[int, float] = {}
 
     def watch(self, env_ids: list[int], rate_hz: float) -> None:
@@ -55,19 +55,22 @@ class Client:
         self._errors.append(message)
         self.wake.set()
 
-    def lose(self, env_ids: list[int], why: str) -> None:
-        """Some of what it watches cannot be shown."""
+    def drop_watched(self, env_ids: list[int], why: str) -> None:
+        """Stops watching these environments and sends the reason as an error."""
         if env_ids:
             self.watching = [env for env in self.watching if env not in env_ids]
             self.error(f"not watched: {', '.join(map(str, sorted(env_ids)))}; {why}")
 
     def pong(self, payload: bytes) -> None:
-        """Answers a ping; of several that came meanwhile only the last, as the RFC allows."""
+        """Answers a ping.
+
+        If several arrive before the answer, only the last is answered, as the RFC allows.
+        """
         self._pong = payload
         self.wake.set()
 
     async def send_all(self) -> None:
-        """Sends what there is to send, until it is cancelled."""
+        """Sends messages as they become available, until the task is cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             self.wake.clear()
@@ -89,10 +92,13 @@ class Client:
         await deliver(self._writer, self._stall_s, websocket.head(opcode, len(message)), message)
 
     def _next(self, now: float) -> tuple[bytes | None, int, float | None]:
-        """The next message and its opcode, or else how long there will be none (None: until it is woken)."""
+        """Returns the next message, its opcode, and, if there is no message, the seconds until the next.
+
+        The seconds are None if only `wake` can bring a message.
+        """
         run, facts = self._feed.run
-        if run != self._greeted:
-            self._greeted, self._due = run, {}
+        if run != self._hello_run:
+            self._hello_run, self._due = run, {}
             hello = {"type": "hello", "facts": facts, "sessions": list(self._sessions)}
             return pack(hello), websocket.BINARY, None
         if self._pong is not None:
@@ -101,12 +107,12 @@ class Client:
         if self._errors:
             return pack({"type": "error", "message": self._errors.popleft()}), websocket.BINARY, None
         count, message = self._feed.error
-        if count != self._warned:
-            self._warned = count
+        if count != self._sent_error:
+            self._sent_error = count
             return pack({"type": "error", "message": message}), websocket.BINARY, None
         counters = self._feed.counters
-        if counters is not None and counters[0] != self._counted:
-            self._counted = counters[0]
+        if counters is not None and counters[0] != self._sent_counters:
+            self._sent_counters = counters[0]
             return pack(counters[1]), websocket.BINARY, None
         wait_s = None
         for place, env in enumerate(self.watching):
@@ -115,7 +121,7 @@ class Client:
                 continue
             left_s = self._due.get(env, 0.0) - now
             if left_s <= 0:
-                self.watching.append(self.watching.pop(place))  # the others come first now
+                self.watching.append(self.watching.pop(place))  # the other environments come first now
                 self._sent[env] = world.stamp, world.since, world.schema
                 self._due[env] = now + 1 / self.rate_hz
                 return frame(world, known, schema), websocket.BINARY, None

@@ -1,4 +1,4 @@
-"""`shoal watch`, `ps`, `top` and `metrics`: each is a function that returns the exit status."""
+"""The commands `shoal watch`, `ps`, `top` and `metrics`; each function returns the exit status."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from shoal.memory.limits import format_bytes
 from shoal.state.attach import Session, attach, sessions
 from shoal.state.names import directory
 from shoal.viewer import top as live
-from shoal.viewer.feed import between
+from shoal.viewer.feed import compare_counters
 from shoal.viewer.guard import is_loopback
 from shoal.viewer.http import read_assets
-from shoal.viewer.metrics import Sample, exposition
+from shoal.viewer.metrics import Sample, format_metrics
 from shoal.viewer.processes import tree_bytes
 from shoal.viewer.protocol import plain
 from shoal.viewer.server import Server
@@ -48,23 +48,25 @@ def watch(name: str | None, host: str, port: int, browser: bool) -> int:
             host=host,
             port=port,
             sessions=names,
-            again=lambda: attach(name),
-            changed=lambda facts, alive: print(_title(facts) if alive else _farewell(facts), flush=True),
+            reattach=lambda: attach(name),
+            on_change=lambda facts, alive: print(
+                _format_title(facts) if alive else _format_end(facts), flush=True
+            ),
         )
-        asyncio.run(_serve(server, session, host, browser))
+        asyncio.run(_serve_until_signal(server, session, host, browser))
     return 0
 
 
-async def _serve(server: Server, session: Session, host: str, browser: bool) -> None:
+async def _serve_until_signal(server: Server, session: Session, host: str, browser: bool) -> None:
     end = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, end.set)
     await server.start()
-    print(_title(session.facts))
-    print(f"{server.guard.link}\nCtrl-C ends the viewer; the run goes on.", flush=True)
+    print(_format_title(session.facts))
+    print(f"{server.guard.link}\nCtrl-C ends the viewer; the run continues.", flush=True)
     if not is_loopback(host):
-        advice = "what is shown crosses the network unencrypted, and the link is the only key"
-        print(f"shoal watch: {host} can be reached by others: {advice}", file=sys.stderr)
+        advice = "the data is sent unencrypted, and anyone who has the link can see it"
+        print(f"shoal watch: other machines can reach {host}: {advice}", file=sys.stderr)
     if browser and _has_screen():
         link = server.guard.ticket_link()
         threading.Thread(target=webbrowser.open, args=(link,), daemon=True).start()
@@ -72,21 +74,22 @@ async def _serve(server: Server, session: Session, host: str, browser: bool) -> 
     await server.close()
 
 
-def _title(facts: dict[str, Any]) -> str:
-    return f"{_line(facts['name'])}: {facts['num_worlds']} x {_line(facts['env'])}, pid {facts['pid']}"
+def _format_title(facts: dict[str, Any]) -> str:
+    name, env = _to_printable(facts["name"]), _to_printable(facts["env"])
+    return f"{name}: {facts['num_worlds']} x {env}, pid {facts['pid']}"
 
 
-def _farewell(facts: dict[str, Any]) -> str:
-    return f"{_line(facts['name'])}: the run has ended; the next of that name is shown when it begins"
+def _format_end(facts: dict[str, Any]) -> str:
+    return f"{_to_printable(facts['name'])}: the run has ended; the viewer shows the next run of this name"
 
 
 def _has_screen() -> bool:
-    """Without one a browser would take over this terminal."""
+    """Whether there is a screen; without one, a text browser would take over this terminal."""
     return sys.platform != "linux" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
 def picture(name: str | None, env: int, path: str, timeout_s: float) -> int:
-    """Writes what an environment looks like now as a PNG file; 1 if it failed to tell anything of that."""
+    """Writes a picture of an environment as a PNG file; returns 1 if there was nothing to draw."""
     from shoal.state import render, write_png
 
     with attach(name) as session:
@@ -95,8 +98,8 @@ def picture(name: str | None, env: int, path: str, timeout_s: float) -> int:
         except IndexError as error:
             raise SessionError(str(error)) from None
         except TimeoutError:
-            why = f"environment {env} made no step within {timeout_s:g} s, so there is nothing of it to show"
-            raise SessionError(f"{why}; if the run only pauses, wait longer with --timeout") from None
+            why = f"environment {env} made no step within {timeout_s:g} s, so there is no picture of it"
+            raise SessionError(f"{why}; if the run is only paused, wait longer with --timeout") from None
     try:
         write_png(path, render(snapshot))
     except OSError as error:
@@ -104,19 +107,21 @@ def picture(name: str | None, env: int, path: str, timeout_s: float) -> int:
     print(path)
     if not snapshot.error:
         return 0
-    print(f"shoal watch: environment {env}: {_line(snapshot.error)}", file=sys.stderr)
+    print(f"shoal watch: environment {env}: {_to_printable(snapshot.error)}", file=sys.stderr)
     return 0 if snapshot.world or "frame" in snapshot.step else 1
 
 
 def ps(as_json: bool) -> int:
-    """Lists the live sessions, with their rates over a moment."""
+    """Lists the running sessions, with their rates over a short interval."""
     with contextlib.ExitStack() as stack:
-        before = [(session, counters) for session in _attached(stack) for counters in _counters(session)]
+        before = [
+            (session, counters) for session in _attach_all(stack) for counters in _read_counters(session)
+        ]
         if before:
             time.sleep(_INTERVAL_S)
         rows = [
-            _row(session, last, now) for session, last in before for now in _counters(session)
-        ]  # who ended meanwhile is not there any more
+            _row(session, last, now) for session, last in before for now in _read_counters(session)
+        ]  # without sessions that ended in the meantime
     if as_json:
         print(json.dumps(plain(rows), indent=2, default=str))
     elif not rows:
@@ -134,20 +139,20 @@ def top(name: str | None, env_ids: Sequence[int], seconds: float | None) -> int:
 
 
 def metrics(name: str | None) -> int:
-    """Prints a session, or all that live, for Prometheus."""
+    """Prints the metrics of one session, or of all running sessions, for Prometheus."""
     with contextlib.ExitStack() as stack:
-        found = _attached(stack) if name is None else [stack.enter_context(attach(name))]
+        found = _attach_all(stack) if name is None else [stack.enter_context(attach(name))]
         samples = [
             Sample(session.facts, counters, tree_bytes(session.facts["pid"]))
             for session in found
-            for counters in _counters(session)
+            for counters in _read_counters(session)
         ]
-    print(exposition(samples), end="")
+    print(format_metrics(samples), end="")
     return 0
 
 
-def _attached(stack: contextlib.ExitStack) -> list[Session]:
-    """Every session that lives; one that ends while we ask is none."""
+def _attach_all(stack: contextlib.ExitStack) -> list[Session]:
+    """Attaches to every running session; skips sessions that end in the meantime."""
     found = []
     for facts in sessions():
         with contextlib.suppress(SessionError):
@@ -155,8 +160,8 @@ def _attached(stack: contextlib.ExitStack) -> list[Session]:
     return found
 
 
-def _counters(session: Session) -> list[dict[str, Any]]:
-    """The counters, or nothing where the run has ended."""
+def _read_counters(session: Session) -> list[dict[str, Any]]:
+    """Returns a list with the counters, or an empty list if the run has ended."""
     try:
         return [session.counters()]
     except SessionError:
@@ -167,7 +172,7 @@ def _row(session: Session, last: dict[str, Any], now: dict[str, Any]) -> dict[st
     return {
         **session.facts,
         **now,
-        "steps_per_s": between(last, now)["steps_per_s"],
+        "steps_per_s": compare_counters(last, now)["steps_per_s"],
         "memory_bytes": tree_bytes(session.facts["pid"]),
         "uptime_s": time.time() - session.facts["started"],
     }
@@ -176,26 +181,26 @@ def _row(session: Session, last: dict[str, Any], now: dict[str, Any]) -> dict[st
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     memory = row["memory_bytes"]
     return (
-        _line(row["name"]),
-        _line(row["env"]),
+        _to_printable(row["name"]),
+        _to_printable(row["env"]),
         str(row["pid"]),
         str(row["num_worlds"]),
         str(row["workers"] or "threads"),
-        live.short(row["steps"]),
-        live.short(row["steps_per_s"]),
-        live.short(row["episodes"]),
+        live.format_count(row["steps"]),
+        live.format_count(row["steps_per_s"]),
+        live.format_count(row["episodes"]),
         "-" if memory is None else format_bytes(memory),
-        live.duration(row["uptime_s"]),
+        live.format_duration(row["uptime_s"]),
     )
 
 
-def _line(text: object) -> str:
-    """Names are others' to choose: nothing in them may move the cursor."""
+def _to_printable(text: object) -> str:
+    """Replaces unprintable characters: other users choose names, and escape codes can move the cursor."""
     return "".join(letter if letter.isprintable() else "?" for letter in str(text))
 
 
 def _print_table(rows: Iterable[Sequence[str]]) -> None:
-    """The first two columns to the left, numbers to the right."""
+    """Prints a table; the first two columns are aligned left, the others right."""
     rows = list(rows)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:

@@ -1,10 +1,11 @@
-"""Reads a session in a thread of its own and keeps the newest of everything.
+"""Reads a session in its own thread and keeps the newest counters and snapshots.
 
-    session --> thread: counters twice a second, snapshots as they come --> counters, worlds --> whoever looks
-                                                                     `----> news()
+    session --> thread: counters twice a second, snapshots as they come --> counters, worlds --> clients
+                                                                     `----> notify()
 
-A run that is stopped in a debugger may keep a question waiting; only this thread waits with it. Nothing is
-queued: who looks late sees the newest. After the end of the run it looks for another of the same name.
+A run that is stopped in a debugger may not answer a request; only this thread waits for it. There is no
+queue: a client that reads late sees the newest data. After the end of the run, the thread waits for another
+run of the same name.
 """
 
 from __future__ import annotations
@@ -22,40 +23,40 @@ from shoal.viewer.protocol import MAX_WATCHED, World
 if TYPE_CHECKING:
     from shoal.state.attach import Session
 
-__all__ = ["Feed", "between"]
+__all__ = ["Feed", "compare_counters"]
 
 _COUNTERS_S = 0.5
 _SHORTEST_S = 0.005
-_AGAIN_S = 1.0
+_REATTACH_S = 1.0
 
 
 class Feed:
-    """The newest of a session. Its attributes are replaced by the thread, never changed in place."""
+    """The newest data of a session. The thread replaces the attributes and never changes them in place."""
 
     counters: tuple[int, dict[str, Any]] | None = None
-    """How many came so far, and the message of the newest."""
+    """The number of counter messages so far, and the newest message."""
     error: tuple[int, str] = (0, "")
-    """How many came so far, and the newest."""
+    """The number of errors so far, and the newest error."""
     ended = False
 
     def __init__(
-        self, session: Session, news: Callable[[], None], again: Callable[[], Session] | None = None
+        self, session: Session, notify: Callable[[], None], reattach: Callable[[], Session] | None = None
     ) -> None:
-        """`news` is called in the thread whenever something is new; `again` attaches to whatever session has
-        the same name now."""
+        """The thread calls `notify` whenever there is new data, and `reattach` to attach to the session that
+        has the same name now."""
         self.run: tuple[int, dict[str, Any]] = (1, session.facts)
-        """How many runs there were so far, and the facts of this one."""
+        """The number of runs so far, and the facts of the current one."""
         self.worlds: dict[int, World] = {}
-        """The newest of each environment that is watched; after the end also of some that were."""
+        """The newest of each watched environment; after the end also of some that were watched before."""
         self._past: dict[int, World] = {}
         self._session = session
-        self._news = news
-        self._again = again
+        self._notify = notify
+        self._reattach = reattach
         self._counts = itertools.count(1)
-        self._wish: tuple[list[int], float] = ([], 1.0)
+        self._requested: tuple[list[int], float] = ([], 1.0)
         self._watched: tuple[list[int], float] = ([], 1.0)
-        self._granted = True
-        self._ask_again = 0.0
+        self._is_granted = True
+        self._retry_at = 0.0
         self._stamps = itertools.count(1)
         self._wake = threading.Event()
         self._stopped = False
@@ -65,12 +66,15 @@ class Feed:
         self._thread.start()
 
     def watch(self, env_ids: Sequence[int], rate_hz: float) -> None:
-        """Replaces what is watched. After the run ended the last of each environment stays instead."""
-        self._wish = (list(env_ids), rate_hz)
+        """Replaces the watched environments. After the run has ended, the last snapshots are kept instead."""
+        self._requested = (list(env_ids), rate_hz)
         self._wake.set()
 
     def stop(self) -> None:
-        """Ends the thread; one that waits for a run that does not answer is left behind."""
+        """Ends the thread.
+
+        If it waits for a run that does not answer, this returns after a second without it.
+        """
         self._stopped = True
         self._wake.set()
         self._thread.join(1.0)
@@ -81,27 +85,30 @@ class Feed:
             if found is None:
                 return
             self._session.close()
-            self._begin(found)
+            self._switch_session(found)
 
-    def _begin(self, session: Session) -> None:
-        """From here on it is another run; who sees the new `run` sees nothing of the one before."""
-        self._session, self._watched, self._granted = session, ([], 1.0), True
+    def _switch_session(self, session: Session) -> None:
+        """Switches to another run.
+
+        `run` is replaced last, so a reader of it never sees data of the old run.
+        """
+        self._session, self._watched, self._is_granted = session, ([], 1.0), True
         self.worlds, self._past, self.counters, self.ended = {}, {}, None, False
         self.run = self.run[0] + 1, session.facts
-        self._news()
+        self._notify()
 
     def _wait_for_another(self, last: dict[str, Any]) -> Session | None:
-        """Another run of the same name, once there is one; None: it was stopped."""
+        """Waits for another run of the same name and returns its session, or None if the feed was stopped."""
         self.worlds = {**self._past, **self.worlds}
         self.ended, due = True, 0.0
         while not self._stopped:
-            self._tell(last, last, "ended")
-            self._news()
-            if self._again is not None and time.monotonic() >= due:
-                due = time.monotonic() + _AGAIN_S
-                with contextlib.suppress(SessionError):  # there is none, mostly
-                    found = self._again()
-                    if _is_another(self._session, found):
+            self._publish_counters(last, last, "ended")
+            self._notify()
+            if self._reattach is not None and time.monotonic() >= due:
+                due = time.monotonic() + _REATTACH_S
+                with contextlib.suppress(SessionError):  # usually there is none yet
+                    found = self._reattach()
+                    if _is_other_run(self._session, found):
                         return found
                     found.close()
             self._wake.clear()
@@ -109,30 +116,30 @@ class Feed:
         return None
 
     def _follow(self) -> dict[str, Any]:
-        """Reads the session until its run has ended; the last counters."""
+        """Reads the session until its run has ended; returns the last counters."""
         last = {"time_ns": time.monotonic_ns(), "steps": 0, "episodes": 0, "return_sum": 0.0, "length_sum": 0}
         try:
-            last = self._count(last)
+            last = self._read_counters(last)
             due = time.monotonic() + _COUNTERS_S
             while not self._stopped and self._session.alive:
-                self._apply()
-                news = self._look()
+                self._apply_request()
+                is_new = self._read_worlds()
                 if time.monotonic() >= due:
                     due = time.monotonic() + _COUNTERS_S
-                    now = self._count(last)
-                    self._tell(last, now, "stepping" if now["steps"] > last["steps"] else "idle")
-                    last, news = now, True
-                if news:
-                    self._news()
-                self._rest(due)
+                    now = self._read_counters(last)
+                    self._publish_counters(last, now, "stepping" if now["steps"] > last["steps"] else "idle")
+                    last, is_new = now, True
+                if is_new:
+                    self._notify()
+                self._sleep(due)
             if not self._stopped:
-                self._look()  # what was published last
+                self._read_worlds()  # the last published snapshots
         except (SessionError, ClosedError):
-            pass  # the run ended between two questions, or we did while one was open
+            pass  # the run ended between two requests, or this side closed during a request
         return last
 
-    def _count(self, last: dict[str, Any]) -> dict[str, Any]:
-        """The counters; the last ones if the run lives but does not answer, such as in a debugger."""
+    def _read_counters(self, last: dict[str, Any]) -> dict[str, Any]:
+        """Returns the counters, or `last` if the run is alive but does not answer, as in a debugger."""
         try:
             return self._session.counters()
         except SessionError:
@@ -140,31 +147,31 @@ class Feed:
                 raise
             return {**last, "time_ns": time.monotonic_ns()}
 
-    def _apply(self) -> None:
-        """Asks for what is wished for, and again and again where it was refused."""
-        (env_ids, rate_hz), now = self._wish, time.monotonic()
-        # What was wished for while another run was shown may be more than there is.
-        wish = [env for env in env_ids if env < self._session.facts["num_worlds"]], rate_hz
-        if wish == self._watched and (self._granted or now < self._ask_again):
+    def _apply_request(self) -> None:
+        """Watches the requested environments; retries every half second while the session rejects them."""
+        (env_ids, rate_hz), now = self._requested, time.monotonic()
+        # The request may be older than this run, which may have fewer environments.
+        request = [env for env in env_ids if env < self._session.facts["num_worlds"]], rate_hz
+        if request == self._watched and (self._is_granted or now < self._retry_at):
             return
-        self._watched = wish
-        for env in [env for env in self.worlds if env not in wish[0]]:
-            self._past.pop(env, None)  # so that they are in the order of their last use
+        self._watched = request
+        for env in [env for env in self.worlds if env not in request[0]]:
+            self._past.pop(env, None)  # keeps the order of last use
             self._past[env] = self.worlds.pop(env)
         for env in list(self._past)[:-MAX_WATCHED]:
             del self._past[env]
         try:
-            self._session.watch(*wish)
-            self._granted = True
+            self._session.watch(*request)
+            self._is_granted = True
         except SessionError as error:
             if not self._session.alive:
                 raise
-            if self._granted or self.error[1] != str(error):
+            if self._is_granted or self.error[1] != str(error):
                 self.error = self.error[0] + 1, str(error)
-                self._news()
-            self._granted, self._ask_again = False, now + _COUNTERS_S
+                self._notify()
+            self._is_granted, self._retry_at = False, now + _COUNTERS_S
 
-    def _look(self) -> bool:
+    def _read_worlds(self) -> bool:
         found = False
         for env in self._watched[0]:
             last = self.worlds.get(env)
@@ -174,8 +181,8 @@ class Feed:
                 found = True
         return found
 
-    def _rest(self, due: float) -> None:
-        """Until the next look: half of what lies between two publications, so that none is seen late."""
+    def _sleep(self, due: float) -> None:
+        """Sleeps until the next read: half of the time between two snapshots, so that none is read late."""
         env_ids, rate_hz = self._watched
         pause = due - time.monotonic()
         if env_ids:
@@ -183,16 +190,16 @@ class Feed:
         if self._wake.wait(max(0.0, pause)):
             self._wake.clear()
 
-    def _tell(self, last: dict[str, Any], now: dict[str, Any], run: str) -> None:
-        self.counters = next(self._counts), {"type": "counters", **between(last, now), "run": run}
+    def _publish_counters(self, last: dict[str, Any], now: dict[str, Any], run: str) -> None:
+        self.counters = next(self._counts), {"type": "counters", **compare_counters(last, now), "run": run}
 
 
-def _is_another(old: Session, new: Session) -> bool:
+def _is_other_run(old: Session, new: Session) -> bool:
     return any(old.facts[fact] != new.facts[fact] for fact in ("pid", "started"))
 
 
-def between(last: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
-    """What happened between two counts of a session, as the message "counters" tells it."""
+def compare_counters(last: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """Returns the fields of the message "counters" from two counts of a session."""
     seconds = (now["time_ns"] - last["time_ns"]) / 1e9
     episodes = now["episodes"] - last["episodes"]
     return {

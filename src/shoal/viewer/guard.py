@@ -1,10 +1,11 @@
-"""Who may talk to the server.
+"""Decides which requests the server answers.
 
-1. The name: a page elsewhere can point a name of its own at this machine, so the Host must be one of ours.
-2. The page: a page elsewhere can make a browser ask us, so no request of another site is answered, and a
-   socket is opened for our own origin alone.
-3. The token: other users of this machine can ask us too. It is in the first link, then in a cookie that no
-   script can read, or in the header of a script's request.
+1. The Host header: an attacker's DNS name can point at this machine (DNS rebinding), so the Host must be one
+   of the server's names.
+2. The origin: another site's page can make a browser send requests here, so requests of other sites are
+   rejected, and a WebSocket is opened only for the server's own origin.
+3. The token: other users of this machine can connect too. The token is in the first link, then in a cookie
+   that scripts cannot read, or in the Authorization header of a program's request.
 """
 
 from __future__ import annotations
@@ -31,37 +32,40 @@ class Guard:
         self._any_address = _is_unspecified(host)
         self._port = port
         self.link = f"http://{_LOOPBACK[0] if self._any_address else name}:{port}/?token={self.token}"
-        # Cookies know no ports: two viewers on one machine need two names.
+        # Cookies are shared by all ports of a host, so two viewers on one machine need two cookie names.
         self._cookie = f"shoal-{port}"
 
     def ticket_link(self) -> str:
-        """A link that works once, for a browser's command line, which every user of the machine may read."""
+        """Returns a link that works once, for a browser's command line, which every user can read."""
         ticket = secrets.token_urlsafe(32)
         self._tickets.add(ticket)
         return self.link.replace(self.token, ticket)
 
     def check(self, request: Request) -> bytes | None:
-        """Raises Refusal where a request may not be answered; the response where that is all there is."""
+        """Raises Refusal for a request that is not allowed.
+
+        Returns a response for the token link, else None.
+        """
         self._check_host(request.headers.get("host", ""))
         if request.method != "GET":
             raise Refusal(405, "only GET is answered here", {"Allow": "GET"})
         if request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers:
             raise Refusal(400, "a request must not have a body")
         if request.headers.get("sec-fetch-site") == "cross-site":
-            raise Refusal(403, "another site asked for this; open the link that shoal watch printed yourself")
+            raise Refusal(403, "the request came from another site; open the link that shoal watch printed")
         if request.path == "/" and request.query.startswith("token="):
             return self._enter(request.query.removeprefix("token="))
         if not self._is_bearer(request) and not self._has_cookie(request):
-            raise Refusal(403, "open the link that shoal watch printed: it has the token")
+            raise Refusal(403, "the token is missing; open the link that shoal watch printed")
         return None
 
     def check_origin(self, request: Request) -> None:
-        """Raises Refusal for a socket that another page wants; a browser always says which page it is."""
+        """Raises Refusal for a WebSocket from another origin; a browser always sends the Origin header."""
         origin = request.headers.get("origin")
         if origin is None and self._is_bearer(request):
             return
         if origin is None or origin.lower() != f"http://{request.headers['host'].lower()}":
-            raise Refusal(403, "the socket is for the page of this server alone")
+            raise Refusal(403, "only this server's own page can open the WebSocket")
 
     def _check_host(self, host: str) -> None:
         name, _, port = host.lower().rpartition(":")
@@ -70,13 +74,15 @@ class Guard:
         if port == str(self._port) and (name in self._names or (self._any_address and _is_address(name))):
             return
         known = ", ".join(f"{name}:{self._port}" for name in self._names)
-        raise Refusal(403, f"this server is {known}; through a tunnel, use the same port on both ends")
+        raise Refusal(
+            403, f"the Host header must be one of {known}; through a tunnel, use the same port on both ends"
+        )
 
     def _enter(self, token: str) -> bytes:
         used = {ticket for ticket in self._tickets if hmac.compare_digest(token.encode(), ticket.encode())}
         self._tickets -= used
         if not used and not self._is_token(token):
-            raise Refusal(403, "the token is not that of this server; open the link that shoal watch printed")
+            raise Refusal(403, "the token is wrong; open the link that shoal watch printed")
         cookie = f"{self._cookie}={self.token}; Path=/; HttpOnly; SameSite=Strict"
         return response(303, headers={"Location": "/", "Set-Cookie": cookie})
 
@@ -93,7 +99,7 @@ class Guard:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether nobody outside this machine can reach `host`."""
+    """Whether only this machine can reach `host`."""
     try:
         return host.lower() == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -108,7 +114,7 @@ def _is_unspecified(host: str) -> bool:
 
 
 def _is_address(name: str) -> bool:
-    """An address, not a name: nobody can point it elsewhere."""
+    """Whether it is an IP address, not a name; DNS cannot point an address elsewhere."""
     try:
         ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))
         return True

@@ -1,4 +1,4 @@
-"""HTTP/1.1 as far as one page needs it, and strictly: GET without a body, one request to a connection."""
+"""The part of HTTP/1.1 that one page needs, strictly: GET without a body, one request per connection."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ MAX_HEAD = 8192
 _REQUEST = re.compile(rb"([!-~]+) (/[!-~]*) HTTP/1\.1")
 _HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([ -~\t]*?)[ \t]*")
 
-# The page may load its own files and talk to its own server; nothing may run that is not a file of ours, and
-# nobody may frame it.
+# The page may load only the server's files and connect only to this server. Inline scripts and frames are not
+# allowed.
 _ALWAYS = {
     "Cache-Control": "no-store",
     "Connection": "close",
@@ -44,7 +44,7 @@ _TYPES = {
 
 
 class Refusal(Exception):
-    """A request that is not answered with what it asked for; says why, in words for whoever sent it."""
+    """A rejected request: an HTTP status and a reason, which is sent to the client."""
 
     def __init__(self, status: int, why: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(why)
@@ -57,7 +57,7 @@ class Refusal(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The head of a request; names of headers in lower case."""
+    """The head of a request. Header names are in lower case."""
 
     method: str
     path: str
@@ -70,17 +70,17 @@ class Request:
 
 
 async def read_request(reader: asyncio.StreamReader) -> Request | None:
-    """The one request of a connection; None where the other side left without a word.
+    """Reads the request of a connection; returns None if the client closed it without sending anything.
 
     The reader's limit must be MAX_HEAD; the caller sets the deadline.
     """
     try:
         head = await reader.readuntil(b"\r\n\r\n")
     except asyncio.LimitOverrunError:
-        raise Refusal(431, f"the head of a request may have {MAX_HEAD} bytes, this one has more") from None
+        raise Refusal(431, f"the head of the request is longer than {MAX_HEAD} bytes") from None
     except asyncio.IncompleteReadError as error:
         if error.partial:
-            raise Refusal(400, "the request ended before its head did") from None
+            raise Refusal(400, "the request ended before the end of its head") from None
         return None
     first, *lines = head[:-4].split(b"\r\n")
     request = _REQUEST.fullmatch(first)
@@ -92,7 +92,7 @@ async def read_request(reader: asyncio.StreamReader) -> Request | None:
         if header is None:
             raise Refusal(400, "a header line is not NAME: VALUE in printable ASCII")
         name = header[1].decode().lower()
-        if name in headers:  # two readers could each believe another one
+        if name in headers:  # two parsers could each use another one of them
             raise Refusal(400, "a header is given twice")
         headers[name] = header[2].decode()
     path, _, query = request[2].decode().partition("?")
@@ -105,16 +105,16 @@ def response(
     content_type: str = "text/plain; charset=utf-8",
     headers: Mapping[str, str] | None = None,
 ) -> bytes:
-    """A whole response."""
+    """Returns a whole response, head and body."""
     own = {"Content-Type": content_type, "Content-Length": str(len(body)), **_ALWAYS, **(headers or {})}
     lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", *(f"{name}: {own[name]}" for name in own)]
     return "\r\n".join([*lines, "", ""]).encode("ascii") + body
 
 
 def read_assets(directory: Traversable) -> dict[str, bytes]:
-    """Every file below `directory` as a whole response by the path that asks for it.
+    """Reads every file below `directory`; returns whole responses by URL path.
 
-    Read once, at the start: no path of a request ever reaches the file system.
+    The files are read once, at the start, so the path of a request never reaches the file system.
     """
     found: dict[str, bytes] = {}
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-__all__ = ["Sample", "exposition"]
+__all__ = ["Sample", "format_metrics"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +20,9 @@ class Sample:
 
 
 _Values: TypeAlias = dict[str, Callable[[Sample], float | None]]
-"""What is added to a family's name, and the number that then follows."""
+"""By suffix of the family's name, a function that returns the number."""
 
-# Returns may be negative, so their sum is no counter; a summary's may go down.
+# Returns can be negative, so their sum cannot be a counter; the sum of a summary may decrease.
 _FAMILIES: tuple[tuple[str, str, str, _Values], ...] = (
     ("steps_total", "counter", "Environment steps since the run began.", {"": lambda s: s.counters["steps"]}),
     ("episodes_total", "counter", "Episodes that ended.", {"": lambda s: s.counters["episodes"]}),
@@ -46,12 +46,12 @@ _FAMILIES: tuple[tuple[str, str, str, _Values], ...] = (
 )
 
 
-def exposition(samples: Sequence[Sample]) -> str:
-    """All of them, each family once with a line for each session; nothing without sessions."""
+def format_metrics(samples: Sequence[Sample]) -> str:
+    """Formats all samples: each family once, with a line for each session; an empty text without sessions."""
     lines: list[str] = []
     for family, kind, text, values in _FAMILIES:
         found = [
-            f"shoal_{family}{suffix}{_labels(sample)} {_number(number)}"
+            f"shoal_{family}{suffix}{_format_labels(sample)} {_format_number(number)}"
             for sample in samples
             for suffix, value in values.items()
             if (number := value(sample)) is not None
@@ -61,7 +61,7 @@ def exposition(samples: Sequence[Sample]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _labels(sample: Sample) -> str:
+def _format_labels(sample: Sample) -> str:
     session, env = (_escape(str(sample.facts[name])) for name in ("name", "env"))
     return f'{{session="{session}",env="{env}"}}'
 
@@ -70,7 +70,7 @@ def _escape(value: str) -> str:
     return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
-def _number(value: float) -> str:
+def _format_number(value: float) -> str:
     if math.isfinite(value):
         return repr(value)
     return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"

@@ -1,4 +1,4 @@
-"""What a run's processes take of the machine, read from /proc."""
+"""Reads the memory use of a run's processes from /proc."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ __all__ = ["tree_bytes"]
 
 
 def tree_bytes(pid: int, proc: Path = Path("/proc")) -> int | None:
-    """Memory of a process and all below it: private pages of each, and shared ones once; None if unknown.
+    """Returns the memory of a process and its descendants in bytes, shared pages once; None if unknown.
 
-    Trainer and workers map the same segments, so the largest share stands for all. (Exact shares would take a
-    walk through each process's page tables, under a lock that the run needs.)
+    Trainer and workers map the same segments, so the largest shared size is counted for all. (Exact shares
+    would need a walk through each process's page tables, under a lock that the run needs.)
     """
     parents: dict[int, int] = {}
     for entry in proc.glob("[0-9]*/stat"):
-        # The name of the program, in brackets, may contain anything.
+        # The program's name, in parentheses, can contain any character.
         words = _read(entry).rpartition(")")[2].split()
         if len(words) > 1:
             parents[int(entry.parent.name)] = int(words[1])
@@ -35,5 +35,5 @@ def tree_bytes(pid: int, proc: Path = Path("/proc")) -> int | None:
 def _read(path: Path) -> str:
     try:
         return path.read_text(errors="replace")
-    except OSError:  # it ended meanwhile
+    except OSError:  # the process ended in the meantime
         return ""

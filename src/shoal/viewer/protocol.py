@@ -1,43 +1,46 @@
-"""What travels between the viewer's server and a page, over the WebSocket at `/socket`.
+"""The messages between the viewer's server and a page, over the WebSocket at `/socket`.
 
 **Server to page**, binary messages:
 
     u32 little-endian: length of JSON | JSON, UTF-8 | zeros up to a multiple of 8 | data
 
-The padding counts from the start of the message and each field begins at a multiple of 8 of the data, so a
-page makes typed arrays straight over the message it was given. NaN and infinities are null in JSON.
+The padding is counted from the start of the message, and each field starts at a multiple of 8 in the data, so
+a page can make typed arrays directly over the received message. NaN and infinities are null in JSON.
 
     {"type": "hello", "facts": {...}, "sessions": [names]}
-        First, and again whenever another run of the session's name has begun: from there on everything is
-        of that one, and the first frame of each environment is whole. `facts` are those of the session. What
-        a page watches stays, but for what the new run has not, so a page had better ask again.
+        The first message. It is sent again whenever another run of the session's name has started: all later
+        messages belong to that run, and the first frame of each environment is whole. `facts` are those of
+        the session. The page's watch request stays, without environments that the new run does not have, so a
+        page should send it again.
 
     {"type": "counters", "time": seconds, "steps": n, "episodes": n, "steps_per_s": x, "ended": n,
      "mean_return": x | null, "mean_length": x | null, "run": "stepping" | "idle" | "ended"}
-        Twice a second. Means are over the episodes that `ended` since the message before, null if none did.
+        Twice a second. The means are over the `ended` episodes since the last message, null if there are
+        none.
 
     {"type": "frame", "env": k, "episode": e, "tick": t, "time": seconds, "number": n, "error": "",
      "schema": g, "changed": [[index, offset into data, bytes], ...], "fields": [...]}
-        One snapshot. `fields` is its schema, in the environment's order, each of these
+        One snapshot. `fields` is its schema, in the environment's order; each entry is
             {"name", "part": "world" | "step", "dtype": as NumPy writes it ("<f4"), "shape": [...], "role",
              "columns": [...], "categories": [[value, name, "#rrggbb"], ...], "stable": bool}
-        and is left out if `schema` is as in the last frame of this environment that this page was sent. The
-        data of a field that `changed` does not list, by its index in `fields`, is as in that frame. A field
-        that is not in `fields` is not there any more. `time` is of the clock of the counters.
+        `fields` is left out if `schema` is the same as in the last frame of this environment sent to this
+        page. `changed` lists fields by their index in `fields`; the data of other fields is the same as in
+        that frame. A field that is not in `fields` no longer exists. `time` uses the clock of the counters.
 
     {"type": "error", "message": text}
 
-**Page to server**, text messages of at most 4 KiB, and nothing but
+**Page to server**, text messages of at most 4 KiB, of one type:
 
     {"type": "watch", "envs": [0, 3], "rate": 20}
-        Replaces what this page watches: at most 16 environments, `rate` frames a second of each (0.1 to
-        60; 20 if left out). An environment that is left out is forgotten: its next frame, if ever, comes
-        whole. An environment or a rate that cannot be is answered with an error, and nothing changes; what is
-        no such message closes with 1008.
+        Replaces the environments that this page watches: at most 16, with `rate` frames per second each (0.1
+        to 60; default 20). The next frame of an environment that was left out once is whole. An invalid
+        environment or rate is answered with an error, and nothing changes; any other message closes the
+        connection with code 1008.
 
-The server watches for all pages together, at most 16 environments: who asked last has them, who loses some is
-told. After the run ended, the last frames of what pages looked at stay, until another of that name begins.
-A page that reads slowly misses frames, and is always sent the newest.
+The server watches at most 16 environments for all pages together. The newest requests have priority; a page
+that loses environments gets an error. After the end of the run, the last frames of watched environments are
+kept until another run of that name starts. A page that reads slowly misses frames, and is always sent the
+newest.
 """
 
 from __future__ import annotations
@@ -60,7 +63,7 @@ __all__ = [
     "MAX_WATCHED",
     "MIN_RATE_HZ",
     "BadMessage",
-    "BadWish",
+    "BadRequest",
     "Key",
     "World",
     "frame",
@@ -73,20 +76,20 @@ MAX_WATCHED = 16
 MIN_RATE_HZ, MAX_RATE_HZ = 0.1, 60.0
 
 Key: TypeAlias = tuple[str, str]
-"""Part and name of a field."""
+"""The part and the name of a field."""
 
 
 class BadMessage(ValueError):
-    """No message of the protocol."""
+    """A message that the protocol does not have."""
 
 
-class BadWish(ValueError):
-    """A message of the protocol that asks for what cannot be."""
+class BadRequest(ValueError):
+    """A valid message with an environment or a rate that is not possible."""
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """A snapshot on its way to pages: each field's bytes, and since which stamp it has been like this."""
+    """A snapshot to send to pages: each field's bytes, and the stamp since which they are unchanged."""
 
     stamp: int
     number: int
@@ -96,13 +99,14 @@ class World:
     """In the order of the schema."""
     description: Description
     schema: int
-    """The stamp since which the schema has been like this."""
+    """The stamp since which the schema is unchanged."""
     fields: str = field(repr=False)
     """The schema as JSON."""
 
     @classmethod
     def after(cls, last: World | None, stamp: int, number: int, snapshot: Snapshot) -> World:
-        """The world that follows `last`. What did not change keeps its stamp: compared once for all pages."""
+        """Makes the world that follows `last`. Unchanged fields keep their stamp; they are compared once for
+        all pages."""
         raw: dict[Key, NDArray[np.uint8]] = {}
         since: dict[Key, int] = {}
         description = describe(snapshot)
@@ -113,7 +117,7 @@ class World:
             same = (
                 last is not None
                 and before.get(key) == entry
-                and np.array_equal(last.raw[key], raw[key])  # bytes, so that NaN is like NaN
+                and np.array_equal(last.raw[key], raw[key])  # compares bytes, so that NaN equals NaN
             )
             since[key] = last.since[key] if last is not None and same else stamp
         if last is not None and last.description == description:
@@ -124,12 +128,12 @@ class World:
 
 
 def pack(message: Mapping[str, Any]) -> bytes:
-    """One message to a page, without data."""
+    """Returns a message to a page, without data."""
     return _join(json.dumps(plain(message), allow_nan=False, separators=(",", ":"), default=str), ())
 
 
 def _join(text: str, data: Sequence[NDArray[np.uint8]]) -> bytes:
-    """Each of `data` begins at a multiple of 8."""
+    """Joins JSON text and data; each array of `data` starts at a multiple of 8."""
     head = text.encode()
     parts: list[bytes | memoryview] = [struct.pack("<I", len(head)), head, bytes(-(4 + len(head)) % 8)]
     for one in data:
@@ -138,8 +142,8 @@ def _join(text: str, data: Sequence[NDArray[np.uint8]]) -> bytes:
 
 
 def frame(world: World, known: Mapping[Key, int], schema: int) -> bytes:
-    """The message "frame" for a page that was last sent this environment with `known` as its `since`, and
-    with this schema; 0 if it was sent none."""
+    """Returns the message "frame" for a page whose last frame of this environment had `known` as its `since`,
+    and this schema (0 if there was none)."""
     snapshot, changed, data, offset = world.snapshot, [], [], 0
     for index, (key, stamp) in enumerate(world.since.items()):
         if known.get(key) != stamp:
@@ -165,10 +169,10 @@ def frame(world: World, known: Mapping[Key, int], schema: int) -> bytes:
 
 
 def read_watch(text: str, num_worlds: int) -> tuple[list[int], float]:
-    """Environments and rate of a page's message "watch"."""
+    """Parses a page's message "watch"; returns its environments and rate."""
     try:
         message = json.loads(text)
-    except (ValueError, RecursionError) as error:  # a few thousand brackets are enough for the second
+    except (ValueError, RecursionError) as error:  # thousands of brackets cause a RecursionError
         raise BadMessage("expected JSON") from error
     if (
         not isinstance(message, dict)
@@ -183,17 +187,21 @@ def read_watch(text: str, num_worlds: int) -> tuple[list[int], float]:
         raise BadMessage('"rate" must be a number')
     for env in envs:
         if not 0 <= env < num_worlds:
-            raise BadWish(f"no environment {env}: this run has {num_worlds}, counted from 0")
+            raise BadRequest(f"no environment {env}: this run has {num_worlds}, counted from 0")
     envs = list(dict.fromkeys(envs))
     if len(envs) > MAX_WATCHED:
-        raise BadWish(f"{len(envs)} environments are too many: at most {MAX_WATCHED} can be watched at once")
-    if not MIN_RATE_HZ <= rate <= MAX_RATE_HZ:  # NaN is in no range
-        raise BadWish(f"a rate of {rate} is not possible: it must be from {MIN_RATE_HZ} to {MAX_RATE_HZ:g}")
+        raise BadRequest(
+            f"{len(envs)} environments are too many: at most {MAX_WATCHED} can be watched at once"
+        )
+    if not MIN_RATE_HZ <= rate <= MAX_RATE_HZ:  # also true for NaN
+        raise BadRequest(
+            f"a rate of {rate} is not possible: it must be from {MIN_RATE_HZ} to {MAX_RATE_HZ:g}"
+        )
     return envs, float(rate)
 
 
 def plain(value: Any) -> Any:
-    """JSON has no word for NaN and infinities, and NumPy's numbers are not Python's."""
+    """Converts a value for JSON: NaN and infinities become None, NumPy numbers become Python numbers."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float):

@@ -2,9 +2,9 @@
 
     connection -> read_request (5 s, 8 KiB) -> Guard -> a file of the page, and close
                                                      `-> /socket: Client, until either side closes
-    Feed (a thread) -> news -> every Client sends what is newest
+    Feed (a thread) -> notify -> every Client sends the newest data
 
-It only reads the session, so the run does not notice it.
+The server only reads the session, so it does not slow the run down.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from shoal.viewer.client import Client
 from shoal.viewer.feed import Feed
 from shoal.viewer.guard import Guard
 from shoal.viewer.http import MAX_HEAD, Refusal, Request, read_request
-from shoal.viewer.protocol import MAX_WATCHED, BadMessage, BadWish, read_watch
-from shoal.viewer.waiting import deliver, within
+from shoal.viewer.protocol import MAX_WATCHED, BadMessage, BadRequest, read_watch
+from shoal.viewer.waiting import deliver, run_within
 from shoal.viewer.websocket import Closing
 
 if TYPE_CHECKING:
@@ -34,18 +34,18 @@ __all__ = ["MAX_CLIENTS", "MAX_CONNECTIONS", "Server"]
 
 MAX_CLIENTS = 16
 MAX_CONNECTIONS = 64
-"""Sockets and requests together."""
+"""WebSockets and requests together."""
 
-_SEND_BUFFER = 256 << 10  # what lies in the kernel is no longer the newest
+_SEND_BUFFER = 256 << 10  # small, because data in the kernel's buffer gets old
 _LINGER_S = 1.0
 _LINGER_BYTES = 1 << 20
 
 
 class Server:
-    """Shows one session to whoever has the link."""
+    """Shows one session to everyone who has the link."""
 
     guard: Guard
-    """Once it has started."""
+    """Available after `start`."""
 
     def __init__(
         self,
@@ -55,48 +55,51 @@ class Server:
         host: str = "127.0.0.1",
         port: int = 0,
         sessions: Sequence[str] = (),
-        again: Callable[[], Session] | None = None,
-        changed: Callable[[dict[str, Any], bool], None] = lambda facts, alive: None,
+        reattach: Callable[[], Session] | None = None,
+        on_change: Callable[[dict[str, Any], bool], None] = lambda facts, alive: None,
         handshake_s: float = 5.0,
         stall_s: float = 10.0,
     ) -> None:
-        """`assets` are whole responses by path; `sessions` the names of all that live, for pages to show.
+        """`assets` are whole responses by path; `sessions` are the names of all running sessions.
 
-        `again` attaches to the session once more after its run has ended, SessionError where there is none.
-        `changed` is called when a run has ended, and with other facts when another one has begun.
+        `reattach` attaches to a new session of the same name after the run has ended; it raises SessionError
+        if there is none. `on_change` is called when a run has ended, and with new facts when another has
+        started.
         """
         self._session = session
         self._assets = assets
         self._host, self._port = host, port
-        self._sessions, self._again, self._changed = list(sessions), again, changed
+        self._sessions, self._reattach, self._on_change = list(sessions), reattach, on_change
         self._handshake_s, self._stall_s = handshake_s, stall_s
         self._clients: set[Client] = set()
         self._connections: set[asyncio.Task[None]] = set()
-        self._wishes = itertools.count(1)
+        self._requests = itertools.count(1)
 
     async def start(self) -> None:
-        """Listens, and begins to read the session."""
+        """Starts to listen and to read the session."""
         loop = asyncio.get_running_loop()
         try:
-            # One address alone: a name may have several, and each would get a port of its own.
+            # Only the first address: a name can have several, and each would get another port.
             found = await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
-            listening = _bound(found[0][0], found[0][4])
+            listening = _bind_socket(found[0][0], found[0][4])
             try:
-                self._server = await asyncio.start_server(self._connected, sock=listening, limit=MAX_HEAD)
+                self._server = await asyncio.start_server(
+                    self._handle_connection, sock=listening, limit=MAX_HEAD
+                )
             except BaseException:
                 listening.close()
                 raise
         except (OSError, OverflowError) as error:
-            why = "it is taken; choose another --port" if _is_taken(error) else str(error)
+            why = "the port is in use; choose another --port" if _is_in_use(error) else str(error)
             raise ShoalError(f"cannot listen on {self._host} port {self._port}: {why}") from error
         self.guard = Guard(self._host, self._server.sockets[0].getsockname()[1])
 
-        def news() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to tell
-                loop.call_soon_threadsafe(self._hear)
+        def notify() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed, so there are no clients
+                loop.call_soon_threadsafe(self._notify_clients)
 
-        self._feed = Feed(self._session, news, self._again)
-        self._told = self._feed.run[0], False
+        self._feed = Feed(self._session, notify, self._reattach)
+        self._reported = self._feed.run[0], False
         try:
             self._feed.start()
         except RuntimeError as error:  # no more threads
@@ -105,7 +108,7 @@ class Server:
             raise ShoalError(f"cannot read the session: {error}; see `ulimit -u`") from error
 
     async def close(self) -> None:
-        """Says goodbye to every page, and ends."""
+        """Closes every connection and stops."""
         self._server.close()
         self._feed.stop()
         for task in self._connections:
@@ -113,47 +116,48 @@ class Server:
         await asyncio.gather(*self._connections, return_exceptions=True)
         await self._server.wait_closed()
 
-    def _hear(self) -> None:
+    def _notify_clients(self) -> None:
         (run, facts), ended = self._feed.run, self._feed.ended
-        if self._told != (run, ended):
-            self._told = run, ended
-            self._changed(facts, not ended)
+        if self._reported != (run, ended):
+            self._reported = run, ended
+            self._on_change(facts, not ended)
         for client in self._clients:
             client.wake.set()
 
     # -- one connection --------------------------------------------------------------------------------
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _handle_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._connections.add(task)
         try:
             writer.transport.set_write_buffer_limits(high=0)
             writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
-            if len(self._connections) > MAX_CONNECTIONS:  # not a moment for those that are too many
-                writer.write(Refusal(503, f"{MAX_CONNECTIONS} connections are there already").response())
+            if len(self._connections) > MAX_CONNECTIONS:  # do not wait for excess connections
+                why = f"there are {MAX_CONNECTIONS} connections already; close one or try again later"
+                writer.write(Refusal(503, why).response())
             else:
                 await self._serve(reader, writer)
                 await self._linger(reader, writer)
         except (OSError, asyncio.IncompleteReadError):
-            pass  # the other side is gone, or as good as that
+            pass  # the client is gone
         except asyncio.CancelledError:
-            pass  # by close(), after the page was told; there is nobody to pass it on to
+            pass  # cancelled by close(), after the close frame was sent; no caller waits for this task
         finally:
             self._connections.discard(task)
-            writer.transport.abort()  # what was delivered is with the kernel, and still arrives
+            writer.transport.abort()  # the kernel still sends what was delivered to it
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             try:
-                request = await within(self._handshake_s, read_request(reader))
+                request = await run_within(self._handshake_s, read_request(reader))
             except asyncio.TimeoutError:
                 raise Refusal(408, f"the request took more than {self._handshake_s:g} seconds") from None
             if request is None:
                 return
             answer = self.guard.check(request)
             if answer is None and request.path == "/socket":
-                return await self._talk(reader, writer, self._upgrade(request))
+                return await self._serve_page(reader, writer, self._upgrade(request))
             answer = answer or self._assets.get(request.path)
             if answer is None:
                 raise Refusal(404, "no such file")
@@ -165,20 +169,23 @@ class Server:
         self.guard.check_origin(request)
         answer = websocket.accept(request)
         if len(self._clients) >= MAX_CLIENTS:
-            raise Refusal(503, f"{MAX_CLIENTS} pages look already; close one", {"Retry-After": "5"})
+            raise Refusal(503, f"{MAX_CLIENTS} pages are open already; close one", {"Retry-After": "5"})
         return answer
 
     async def _linger(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Reads on for a moment: closed with bytes unread, a connection is reset, its answer perhaps lost."""
+        """Discards input for up to a second: closing a connection with unread bytes resets it, which can lose
+        the answer."""
         writer.write_eof()
         with contextlib.suppress(asyncio.TimeoutError):
-            await within(_LINGER_S, _read_away(reader))
+            await run_within(_LINGER_S, _discard_input(reader))
 
     # -- one page --------------------------------------------------------------------------------------
 
-    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answer: bytes) -> None:
+    async def _serve_page(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answer: bytes
+    ) -> None:
         client = Client(writer, self._feed, self._sessions, self._stall_s)
-        self._clients.add(client)  # before anything is awaited: the count must hold
+        self._clients.add(client)  # before the first await, so that the limit holds
         both: list[asyncio.Task[None]] = []
         try:
             await deliver(writer, self._stall_s, answer)
@@ -190,16 +197,16 @@ class Server:
         except Closing as error:
             closing = error
         except asyncio.CancelledError:
-            closing = Closing(1001, "the server ends")
+            closing = Closing(1001, "the server stops")
         finally:
             self._clients.discard(client)
-            self._share()
+            self._share_watches()
             for task in both:
                 task.cancel()
             await asyncio.gather(*both, return_exceptions=True)
         if closing is not None:
             with contextlib.suppress(asyncio.TimeoutError):
-                await within(_LINGER_S, client.close(closing))
+                await run_within(_LINGER_S, client.close(closing))
 
     async def _listen(self, reader: asyncio.StreamReader, client: Client) -> None:
         incoming = websocket.Incoming(reader)
@@ -212,27 +219,29 @@ class Server:
                     client.watch(*read_watch(payload.decode(), self._feed.run[1]["num_worlds"]))
                 except BadMessage as error:
                     raise Closing(1008, str(error)) from None
-                except BadWish as error:
+                except BadRequest as error:
                     client.error(str(error))
                 else:
-                    client.asked = next(self._wishes)
-                    self._share()
-            await asyncio.sleep(0)  # a page that talks without end must let the others speak
+                    client.request_number = next(self._requests)
+                    self._share_watches()
+            await asyncio.sleep(0)  # lets other tasks run even if this page sends without pause
 
-    def _share(self) -> None:
-        """Gives what a session can watch at once to the newest wishes first, and tells who loses."""
+    def _share_watches(self) -> None:
+        """Divides the environments a session can watch at once; the newest requests have priority."""
         shared: list[int] = []
-        for client in sorted(self._clients, key=lambda client: client.asked, reverse=True):
+        for client in sorted(self._clients, key=lambda client: client.request_number, reverse=True):
             shared += [env for env in client.watching if env not in shared]
             lost = [env for env in client.watching if env in shared[MAX_WATCHED:]]
             del shared[MAX_WATCHED:]
-            client.lose(lost, f"another page asked for others, and {MAX_WATCHED} at once is all a run shows")
+            client.drop_watched(
+                lost, f"another page watches others, and a run shows at most {MAX_WATCHED} at once"
+            )
         rates = [client.rate_hz for client in self._clients if client.watching]
         self._feed.watch(sorted(shared), max(rates, default=1.0))
 
 
-def _bound(family: int, address: Any) -> socket.socket:
-    """Ours from the beginning: asyncio keeps it to itself if a socket cannot be made, or not listened on."""
+def _bind_socket(family: int, address: Any) -> socket.socket:
+    """Makes and binds a socket. asyncio would not close its own socket if it could not bind or listen."""
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -245,11 +254,11 @@ def _bound(family: int, address: Any) -> socket.socket:
     return listening
 
 
-def _is_taken(error: Exception) -> bool:
+def _is_in_use(error: Exception) -> bool:
     return isinstance(error, OSError) and error.errno == errno.EADDRINUSE
 
 
-async def _read_away(reader: asyncio.StreamReader) -> None:
+async def _discard_input(reader: asyncio.StreamReader) -> None:
     left = _LINGER_BYTES
     while left > 0 and (chunk := await reader.read(64 << 10)):
         left -= len(chunk)

@@ -1,4 +1,4 @@
-"""`shoal top`: a run's counters as a live table, or as plain lines where there is no terminal."""
+"""`shoal top`: a run's counters as a live table, or as plain lines if there is no terminal."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from shoal.errors import SessionError
-from shoal.viewer.feed import between
+from shoal.viewer.feed import compare_counters
 
 if TYPE_CHECKING:
     from shoal.state.attach import Session
 
-__all__ = ["duration", "short", "show", "sparkline"]
+__all__ = ["format_count", "format_duration", "show", "sparkline"]
 
 _REFRESH_S = 0.5
-_WATCH_HZ = 10.0  # so that what is shown is hardly older than the counters beside it
+_WATCH_HZ = 10.0  # so that the shown ticks are not much older than the counters beside them
 _BARS = "▁▂▃▄▅▆▇█"
 _WIDTH = 60
 
@@ -43,25 +43,25 @@ def show(session: Session, env_ids: Sequence[int], seconds: float | None) -> Non
                     found = session.latest(env)
                     if found is not None:
                         ticks[env] = f"{found[1].episode}:{found[1].tick}"
-            except SessionError:  # it ended meanwhile
+            except SessionError:  # the run ended in the meantime
                 break
-            told, last = between(last, now), now
-            rates.append(told["steps_per_s"])
-            draw(_cells(time.monotonic() - start, told, ticks.values()), rates)
+            change, last = compare_counters(last, now), now
+            rates.append(change["steps_per_s"])
+            draw(_cells(time.monotonic() - start, change, ticks.values()), rates)
     if time.monotonic() < until:
         print("the run has ended")
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """Bars from 0 to the largest value."""
+    """Returns bars from 0 to the largest value."""
     most = max(values, default=0.0)
     if most <= 0:
         return _BARS[0] * len(values)
     return "".join(_BARS[min(7, int(8 * value / most))] for value in values)
 
 
-def short(count: float | None) -> str:
-    """A number in a few letters."""
+def format_count(count: float | None) -> str:
+    """Formats a number in a few characters."""
     if count is None:
         return "-"
     for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
@@ -70,8 +70,8 @@ def short(count: float | None) -> str:
     return f"{count:.0f}"
 
 
-def duration(seconds: float) -> str:
-    """A time in a few letters.
+def format_duration(seconds: float) -> str:
+    """Formats a duration in a few characters.
 
     >>> duration(7500)
     '2h05m'
@@ -84,13 +84,13 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600}h{whole % 3600 // 60:02}m"
 
 
-def _cells(elapsed_s: float, told: dict[str, Any], ticks: Iterable[str]) -> list[str]:
-    means = (told["mean_return"], told["mean_length"])
+def _cells(elapsed_s: float, change: dict[str, Any], ticks: Iterable[str]) -> list[str]:
+    means = (change["mean_return"], change["mean_length"])
     return [
         f"{elapsed_s:.1f} s",
-        short(told["steps"]),
-        short(told["steps_per_s"]),
-        short(told["episodes"]),
+        format_count(change["steps"]),
+        format_count(change["steps_per_s"]),
+        format_count(change["episodes"]),
         *("-" if mean is None else f"{mean:.1f}" for mean in means),
         *ticks,
     ]
@@ -125,6 +125,8 @@ def _table(
             for column in columns:
                 table.add_column(column, justify="right", no_wrap=True)
             table.add_row(*row)
-            live.update(Group(table, Text(f"steps/s {sparkline(rates)} of {short(max(rates, default=0))}")))
+            live.update(
+                Group(table, Text(f"steps/s {sparkline(rates)} of {format_count(max(rates, default=0))}"))
+            )
 
         yield redraw

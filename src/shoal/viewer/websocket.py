@@ -1,7 +1,7 @@
 """The server's side of a WebSocket (RFC 6455), without extensions.
 
-From a page come short texts and control frames, all masked; anything else ends the connection with the code
-that the RFC has for it.
+A page sends short texts and control frames, all masked; anything else closes the connection with the RFC's
+code for it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["BINARY", "CLOSE", "MAX_INBOUND", "PING", "PONG", "TEXT", "Closing", 
 
 TEXT, BINARY, CLOSE, PING, PONG = 1, 2, 8, 9, 10
 MAX_INBOUND = 4096
-"""Bytes of a message from a page, all its fragments together."""
+"""The maximum size of a message from a page in bytes, all its fragments together."""
 
 _CONTINUATION = 0
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
@@ -26,7 +26,7 @@ _MAX_CONTROL = 125
 
 
 class Closing(Exception):
-    """Why this side closes: a code of the RFC, and words."""
+    """The reason why this side closes: a code of the RFC and a text."""
 
     def __init__(self, code: int, why: str = "") -> None:
         super().__init__(why)
@@ -37,7 +37,7 @@ class Closing(Exception):
 
 
 def accept(request: Request) -> bytes:
-    """The response that turns the connection into a WebSocket."""
+    """Returns the response that turns the connection into a WebSocket; raises Refusal for a wrong request."""
     headers = request.headers
     if not request.lists("upgrade", "websocket") or not request.lists("connection", "upgrade"):
         raise Refusal(426, "only a WebSocket is served here", {"Upgrade": "websocket"})
@@ -56,7 +56,7 @@ def accept(request: Request) -> bytes:
 
 
 def head(opcode: int, length: int) -> bytes:
-    """What stands before a payload of `length` bytes that is sent in one frame."""
+    """Returns the frame header of a payload of `length` bytes."""
     if length < 126:
         return struct.pack(">BB", 0x80 | opcode, length)
     if length < 1 << 16:
@@ -65,28 +65,28 @@ def head(opcode: int, length: int) -> bytes:
 
 
 class Incoming:
-    """What a page sends, whole texts and control frames in the order they came."""
+    """The messages of a page: whole texts and control frames, in order of arrival."""
 
     def __init__(self, reader: asyncio.StreamReader) -> None:
         self._reader = reader
         self._text: bytearray | None = None
-        """What is there of a text whose last fragment has not come."""
+        """The fragments so far of a text whose last fragment has not arrived."""
 
     async def next(self) -> tuple[int, bytes]:
-        """TEXT (valid UTF-8), PING or PONG, and its payload; raises Closing, also when the page closes."""
+        """Returns TEXT (valid UTF-8), PING or PONG, and the payload; raises Closing if the page closes."""
         while True:
             final, opcode, payload = await self._frame()
             if opcode in (PING, PONG):
                 return opcode, payload
             if opcode == CLOSE:
-                raise _answer(payload)
+                raise _answer_close(payload)
             if (opcode == _CONTINUATION) == (self._text is None):
-                raise Closing(1002, "a fragment out of order")
+                raise Closing(1002, "a fragment is out of order")
             text = bytearray() if self._text is None else self._text
             text += payload
             self._text = None if final else text
             if final:
-                return TEXT, _utf8(bytes(text))
+                return TEXT, _check_utf8(bytes(text))
 
     async def _frame(self) -> tuple[bool, int, bytes]:
         first, second = await self._reader.readexactly(2)
@@ -96,40 +96,40 @@ class Incoming:
         if not second & 0x80:
             raise Closing(1002, "a frame to the server must be masked")
         if opcode == BINARY:
-            raise Closing(1003, "texts only")
+            raise Closing(1003, "a message must be text, not binary")
         if opcode not in (_CONTINUATION, TEXT, CLOSE, PING, PONG):
-            raise Closing(1002, "an opcode that does not exist")
+            raise Closing(1002, f"the opcode {opcode} does not exist")
         if opcode >= CLOSE and (length > _MAX_CONTROL or not final):
-            raise Closing(1002, "a control frame that is long or fragmented")
+            raise Closing(1002, f"a control frame is fragmented or longer than {_MAX_CONTROL} bytes")
         if length >= 126:
             wide = length == 127
             (length,) = struct.unpack(
                 ">Q" if wide else ">H", await self._reader.readexactly(8 if wide else 2)
             )
             if length < (1 << 16 if wide else 126):
-                raise Closing(1002, "a length in more bytes than it needs")
+                raise Closing(1002, "the length is not in the shortest form")
         if opcode < CLOSE and length + len(self._text or b"") > MAX_INBOUND:
-            raise Closing(1009, f"a message may have {MAX_INBOUND} bytes")
+            raise Closing(1009, f"a message must not have more than {MAX_INBOUND} bytes")
         mask = await self._reader.readexactly(4)
         payload = await self._reader.readexactly(length)
         keys = (mask * (length // 4 + 1))[:length]
         return final, opcode, bytes(a ^ b for a, b in zip(payload, keys, strict=True))
 
 
-def _answer(payload: bytes) -> Closing:
-    """The close frame that answers another one: the same code, if that may be sent."""
+def _answer_close(payload: bytes) -> Closing:
+    """Returns the answer to a close frame: the same code, if it is valid."""
     if not payload:
         return Closing(1000)
     code = int.from_bytes(payload[:2], "big")
     if len(payload) == 1 or not (1000 <= code <= 1003 or 1007 <= code <= 1014 or 3000 <= code <= 4999):
-        return Closing(1002, "a close code that does not exist")
-    _utf8(payload[2:])
+        return Closing(1002, "the close code is not valid")
+    _check_utf8(payload[2:])
     return Closing(code)
 
 
-def _utf8(payload: bytes) -> bytes:
+def _check_utf8(payload: bytes) -> bytes:
     try:
         payload.decode()
     except UnicodeDecodeError:
-        raise Closing(1007, "a text that is not UTF-8") from None
+        raise Closing(1007, "the text is not UTF-8") from None
     return payload

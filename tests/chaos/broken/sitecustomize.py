@@ -1,18 +1,18 @@
 """Shoal, broken on purpose: Python processes with this directory in PYTHONPATH break what $BREAK names.
 
-Each is a fault that such a product might well have; `shoal chaos` must find it.
+Each function adds a realistic bug; `shoal chaos` must find it.
 """
 
 import os
 
 
-def rows_of_a_replaced_worker_are_not_marked():
+def rows_of_a_restarted_worker_report_no_fault():
     from shoal.vector.workers import Workers
 
     Workers.mark = lambda self, w, error, into, row: []
 
 
-def rows_of_a_slot_are_those_of_the_step_before():
+def a_reward_is_that_of_the_step_before():
     from shoal.vector import ProcessVectorEnv
 
     step = ProcessVectorEnv.step
@@ -28,7 +28,7 @@ def rows_of_a_slot_are_those_of_the_step_before():
     ProcessVectorEnv.step = stale
 
 
-def a_push_now_and_then_stores_half_a_row():
+def every_fifth_push_stores_half_a_row():
     from shoal.replay import ReplayBuffer
 
     extend = ReplayBuffer.extend
@@ -45,7 +45,7 @@ def a_push_now_and_then_stores_half_a_row():
     ReplayBuffer.extend = torn
 
 
-def a_push_is_acknowledged_and_thrown_away():
+def an_acknowledged_push_is_lost():
     from shoal.replay import ReplayBuffer
 
     extend = ReplayBuffer.extend
@@ -61,7 +61,7 @@ def a_push_is_acknowledged_and_thrown_away():
     ReplayBuffer.extend = forgotten
 
 
-def a_death_is_not_heard():
+def a_worker_death_is_ignored():
     from shoal.process.pool import DIED, WorkerPool
 
     wait = WorkerPool.wait

@@ -2,8 +2,9 @@
 
     caller:  actions, go[w] = turn  ->  worker w: steps its part, stores each result  ->  done[w] = turn
 
-No faults, no autoreset, no statistics, no copies for who keeps a result: what Python itself can do. Words are
-plain stores, which x86-64 keeps in order. A waiter looks, then yields, then sleeps between looks.
+It handles no faults, resets nothing, keeps no statistics and copies no results: it shows what Python itself
+can do. Words are plain stores, which x86-64 keeps in order. A waiting process spins, then yields, then
+sleeps.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from shoal_lab.bench.load import cores
 __all__ = ["BareProcesses", "die_with_parent"]
 
 LOOKS, YIELD_NS, SLEEP_S = 200, 200_000, 50e-6
-LINE = 8  # words, so that each has a cache line of its own
+LINE = 8  # words between two flags, so that each flag has its own cache line
 
 
 class BareProcesses:
@@ -114,6 +115,6 @@ class BareProcesses:
 
 
 def die_with_parent() -> None:
-    """For workers that are stopped at times and would outlive it so."""
+    """Makes the kernel kill this process when its parent dies, even while this process is stopped."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG

@@ -1,4 +1,4 @@
-"""Charts of a run: bars with whiskers on a logarithmic axis, and lines on two of them."""
+"""Charts of a run: bars with whiskers on a logarithmic axis, and lines on two logarithmic axes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ROW, _BAR = 22.0, 13.0
 
 
 class _Log:
-    """A logarithmic axis, on so many units."""
+    """A logarithmic axis from `low` to `high`, drawn from `begin` to `end`."""
 
     def __init__(self, low: float, high: float, begin: float, end: float) -> None:
         self._low, self._high = math.log10(low), math.log10(high)
@@ -31,7 +31,7 @@ class _Log:
 
     @classmethod
     def decades(cls, low: float, high: float, begin: float, end: float) -> _Log:
-        """From one power of ten to another, or half a power where that does."""
+        """Returns an axis whose ends are rounded outwards to half powers of ten."""
         first, last = math.floor(2 * math.log10(low)) / 2, math.ceil(2 * math.log10(high)) / 2
         return cls(10**first, 10**last, begin, end)
 
@@ -40,7 +40,7 @@ class _Log:
         return self._begin + min(1.0, max(0.0, part)) * (self._end - self._begin)
 
     def ticks(self, room: float) -> list[float]:
-        """Powers of ten, as many as labels of that size fit beside each other; between them where few are."""
+        """Returns as many powers of ten as labels of size `room` fit, and values between them if few fit."""
         first, last = math.ceil(self._low - 1e-9), math.floor(self._high + 1e-9)
         if last - first < 2:
             values = [m * 10.0**p for p in range(first - 1, last + 1) for m in (1, 2, 5)]
@@ -50,7 +50,7 @@ class _Log:
 
 
 def _footer(text: str, y: float, width: float) -> list[Shape]:
-    """Lines of letters that fit."""
+    """Wraps a text to the width."""
     wrapped = textwrap.wrap(text, int((width - 40) / LETTER))
     return [Text(20, y + 18 * i, line, _FAINT) for i, line in enumerate(wrapped)]
 
@@ -59,7 +59,7 @@ def _footer(text: str, y: float, width: float) -> list[Shape]:
 
 
 def bars(cases: Sequence[Case], footer: str = "") -> Picture:
-    """A panel for each case; beside each bar, how many times better Shoal is, or its part of the limit."""
+    """Draws a panel for each case; beside each bar is Shoal's factor over it, or its part of the limit."""
     shapes: list[Shape] = []
     y = 22.0
     at = 20.0
@@ -118,7 +118,7 @@ _PANEL, _HEIGHT, _LABELS = 560.0, 250.0, 180.0
 
 
 def lines(sweeps: Sequence[Sweep], footer: str = "") -> Picture:
-    """A panel for each sweep, two beside each other, both axes logarithmic."""
+    """Draws a panel for each sweep, two beside each other, with logarithmic axes."""
     shapes: list[Shape] = []
     drawn = [sweep for sweep in sweeps if sweep.points]
     for index, sweep in enumerate(drawn):
@@ -168,6 +168,6 @@ def _lines_panel(sweep: Sweep, left: float, top: float) -> list[Shape]:
 
 
 def _colors(found: dict[str, list[tuple[float, Row]]]) -> list[str]:
-    """Limits are grey; the others get colours in order."""
+    """Returns grey for limits and a colour of the palette for each other line."""
     free = iter(_COLORS * (1 + len(found) // len(_COLORS)))
     return [_ROLES["limit"] if line[0][1].role == "limit" else next(free) for line in found.values()]

@@ -1,4 +1,4 @@
-"""`shoal bench`: which suites against whom, and what is written of it."""
+"""The command `shoal bench`: chooses suites and peers, and writes the results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from shoal.argument_types import positive, seconds
 from shoal.errors import ShoalError
 from shoal_lab.bench import charts, drawing, mine, peers, sweep
 from shoal_lab.bench.compile import FLAGS
-from shoal_lab.bench.load import watched
+from shoal_lab.bench.load import watch_load
 from shoal_lab.bench.measure import Bench, Planned
 from shoal_lab.bench.progress import Progress, clock_text
 from shoal_lab.bench.report import case_text, sweep_text
@@ -105,7 +105,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _checked(args: argparse.Namespace) -> None:
-    """Everything that can be wrong before anything is measured."""
+    """Checks the arguments before anything is measured."""
     for name in args.suites:
         if name not in (*SUITES, _SWEEP):
             raise ShoalError(f"unknown suite {name!r}; suites are {', '.join(SUITES)}, and sweep")
@@ -145,7 +145,7 @@ def _peers(args: argparse.Namespace, say: Callable[[str], None]) -> dict[str, st
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measures, prints, writes; the exit status is 1 if anything of ours raised."""
+    """Measures, prints and writes; returns the exit status, which is 1 if Shoal raised an error."""
     _checked(args)
     env = None if args.mine is None else mine.load(args.mine)
     say = lambda text: print(text, file=sys.stderr)  # noqa: E731
@@ -164,7 +164,7 @@ def run(args: argparse.Namespace) -> int:
         print(_SMOKE)
     print(_header(args))
     try:
-        with watched() as others:
+        with watch_load() as others:
             if env is not None:
                 planned = mine.plan(bench, env, tuple(args.envs) if args.envs else None)
                 cases = _measured(bench, planned, args)
@@ -179,7 +179,7 @@ def run(args: argparse.Namespace) -> int:
     finally:
         bench.close()
     if bench.smoke:
-        advice = None  # it was made, to see that it can be; numbers of one call support none
+        advice = None  # it was made as a check; the numbers of one call support no advice
     if advice is not None:
         print(_advice_text(advice))
     print(_footer(bench, others, time.monotonic() - began))
@@ -192,7 +192,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _suites(bench: Bench, args: argparse.Namespace) -> list[Case]:
-    """All suites under one bar; interpreters end with their suite."""
+    """Runs all suites under one progress bar; interpreters end with their suite."""
     names = list(dict.fromkeys(args.suites)) or list(SUITES)
     options = {name: {"envs": args.envs} if name in _SIZED else {} for name in names}
     plans = {name: SUITES[name](bench, **options[name]) for name in names}
@@ -220,16 +220,16 @@ def _measured(bench: Bench, planned: list[Planned], args: argparse.Namespace) ->
 
 
 def _saying(bench: Bench) -> Callable[[Case], None]:
-    """Prints a case; what its suite has said of parameters already is not said again."""
+    """Prints a case, without the parameters that its suite has printed already."""
     said: set[str] = set()
     return lambda case: bench.progress.say(case_text(case, said))
 
 
-# ---- What is said of the run itself
+# ---- The description of the run
 
 
 def command_line(args: argparse.Namespace, pythons: bool = True) -> str:
-    """What to type to do this again, less where results go; which Pythons, if `pythons`."""
+    """Returns the command that repeats the run, without output options; with `pythons`, the Pythons too."""
     left_out = ("--json", "--plot", *(() if pythons else ("--python",)))
     words, skip = ["shoal"], False
     for word in args.argv:
@@ -240,7 +240,7 @@ def command_line(args: argparse.Namespace, pythons: bool = True) -> str:
 
 
 def machine() -> dict[str, Any]:
-    """Where it ran."""
+    """Describes the machine."""
     model = platform.processor() or platform.machine()
     try:
         with open("/proc/cpuinfo") as file:

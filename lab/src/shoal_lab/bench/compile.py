@@ -1,4 +1,4 @@
-"""The C that limits are measured with, compiled for this very machine by the run."""
+"""Compiles the C code that measures limits, for the machine of the run."""
 
 from __future__ import annotations
 
@@ -24,17 +24,22 @@ def _program() -> list[str]:
 
 
 def has_compiler() -> bool:
-    """Whether `compiled` has a compiler to run."""
+    """Whether this machine has a compiler for `compiled`."""
     return shutil.which(_program()[0]) is not None
 
 
 class NoCompiler(BuildError):
-    """This machine has no C compiler, so limits cannot be measured. A file of ours that does not compile is a
-    plain BuildError: it is a fault of Shoal's."""
+    """This machine has no C compiler, so limits cannot be measured.
+
+    A file of Shoal that does not compile is a BuildError, because that is a bug of Shoal.
+    """
 
 
 def compiled(*sources: Path, flags: Sequence[str] = ()) -> ctypes.CDLL:
-    """These files as a library; NoCompiler if there is none, BuildError if they do not compile."""
+    """Compiles these files and loads them as a library.
+
+    Raises NoCompiler if there is no compiler, and BuildError if the files do not compile.
+    """
     program = _program()
     directory = tempfile.mkdtemp(prefix="shoal-bench-")
     try:
@@ -44,11 +49,11 @@ def compiled(*sources: Path, flags: Sequence[str] = ()) -> ctypes.CDLL:
             done = subprocess.run([*command, "-lm", "-ldl", "-lpthread"], capture_output=True, text=True)
         except OSError as error:
             raise NoCompiler(
-                f"limits are measured in C, and the compiler {program[0]!r} does not run ({error.strerror}); "
-                "install one (Debian: apt install build-essential), or set CC to yours"
+                f"limits are measured in C, but the compiler {program[0]!r} does not run ({error.strerror}); "
+                "install one (Debian: apt install build-essential), or set CC to your compiler"
             ) from None
         if done.returncode != 0:
             raise BuildError(f"{sources[0].name} did not compile:\n{done.stderr.strip()}")
         return ctypes.CDLL(str(path))
     finally:
-        shutil.rmtree(directory)  # a loaded library needs its file no more
+        shutil.rmtree(directory)  # a loaded library no longer needs its file

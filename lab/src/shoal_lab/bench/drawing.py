@@ -1,4 +1,4 @@
-"""A picture as a list of shapes, written as SVG or painted into a PNG: one layout serves both."""
+"""A picture as a list of shapes, written as SVG or PNG from the same layout."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shoal.state import write_png
 __all__ = ["LETTER", "Box", "Dot", "Line", "Picture", "Text", "write"]
 
 LETTER = 7.0
-"""About how wide a letter is, in both."""
+"""The approximate width of a letter, in both formats."""
 _FONT = 12
 _SCALE = 2  # pixels of a PNG for each unit
 
@@ -67,20 +67,20 @@ class Picture:
 
 
 def write(path: str | Path, picture: Picture) -> None:
-    """By the name's ending, .svg or .png."""
+    """Writes the picture as SVG or PNG, depending on the suffix of the path."""
     path = Path(path)
     if path.suffix.lower() == ".png":
-        write_png(path, _painted(picture))
+        write_png(path, _paint(picture))
     elif path.suffix.lower() == ".svg":
-        path.write_text(_svg(picture))
+        path.write_text(_to_svg(picture))
     else:
-        raise ValueError(f"a plot is a .svg or a .png file, got {str(path)!r}")
+        raise ValueError(f"the name of a plot must end with .svg or .png, got {str(path)!r}")
 
 
 # ---- SVG
 
 
-def _svg(picture: Picture) -> str:
+def _to_svg(picture: Picture) -> str:
     across, down = f"{picture.width:g}", f"{picture.height:g}"
     size = f'viewBox="0 0 {across} {down}" width="{across}" height="{down}"'
     parts = [
@@ -88,13 +88,13 @@ def _svg(picture: Picture) -> str:
         f'font-family="system-ui, sans-serif" font-size="{_FONT}">',
         f"<title>{escape(picture.title)}</title>",
         '<rect width="100%" height="100%" fill="#ffffff"/>',
-        *map(_element, picture.shapes),
+        *map(_to_svg_element, picture.shapes),
         "</svg>",
     ]
     return "\n".join(parts) + "\n"
 
 
-def _element(shape: Shape) -> str:
+def _to_svg_element(shape: Shape) -> str:
     if isinstance(shape, Box):
         place = f'x="{shape.x:.1f}" y="{shape.y:.1f}" width="{shape.width:.1f}" height="{shape.height:.1f}"'
         return f'<rect {place} fill="{shape.color}"/>'
@@ -113,7 +113,7 @@ def _element(shape: Shape) -> str:
 # ---- PNG
 
 
-def _painted(picture: Picture) -> Pixels:
+def _paint(picture: Picture) -> Pixels:
     ground = np.full((round(picture.height * _SCALE), round(picture.width * _SCALE), 3), 255, np.uint8)
     for shape in picture.shapes:
         color = rgb(shape.color)[0]
@@ -124,7 +124,7 @@ def _painted(picture: Picture) -> Pixels:
         elif isinstance(shape, Line):
             _stroke(ground, shape, color)
         else:
-            _letter(ground, shape, color)
+            _write_text(ground, shape, color)
     return ground
 
 
@@ -137,7 +137,7 @@ def _fill(ground: Pixels, left: float, top: float, right: float, bottom: float, 
 
 
 def _stroke(ground: Pixels, line: Line, color: Pixels) -> None:
-    """Small squares along it, each half a pixel further."""
+    """Paints small squares along the line, half a pixel apart."""
     half = max(1, round(line.width * _SCALE / 2)) / _SCALE / 2
     walked = 0.0
     for (x, y), (to_x, to_y) in zip(line.points, line.points[1:], strict=False):
@@ -149,7 +149,7 @@ def _stroke(ground: Pixels, line: Line, color: Pixels) -> None:
         walked += length
 
 
-def _letter(ground: Pixels, text: Text, color: Pixels) -> None:
+def _write_text(ground: Pixels, text: Text, color: Pixels) -> None:
     ink = mask_of(text.text, _SCALE)
     shift = {"start": 0.0, "middle": 0.5, "end": 1.0}[text.anchor]
     left = max(0, round(text.x * _SCALE - shift * ink.shape[1]))

@@ -1,7 +1,7 @@
 """Side-by-side timing on a shared machine: rivals take turns in short bursts, and each gets its median.
 
-A machine that slows down for a second slows every rival alike, so a ratio stands where a time would not. A
-burst from which the kernel took the core away is done again, and so is a round that others ran into.
+A machine that slows down for a second slows all rivals equally, so ratios are more reliable than times. A
+burst that was preempted by the kernel is repeated, and so is a round that other processes disturbed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = [
     "Burst",
     "Guard",
     "Timing",
-    "calls_for",
+    "estimate_calls",
     "interleave",
     "interleave_bursts",
     "repeated",
@@ -27,19 +27,19 @@ __all__ = [
 ]
 
 Burst = Callable[[int], float]
-"""Does its work so many times; returns the seconds that took."""
+"""Does its work `count` times and returns the seconds it took."""
 
 
 class Guard(Protocol):
-    """Who says whether a round counts (`shoal_lab.bench.load.Watch`)."""
+    """Decides whether a round counts (`shoal_lab.bench.load.Watch`)."""
 
     def begin(self) -> None: ...
 
-    def lost(self) -> float:
-        """Cores that were not ours since `begin`."""
+    def measure_loss(self) -> float:
+        """Returns the number of cores that other processes used since `begin`."""
 
-    def again(self, lost: float) -> bool:
-        """Whether to do a round again that lost so much."""
+    def should_repeat(self, lost: float) -> bool:
+        """Whether to repeat a round that lost so many cores."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Timing:
         return cls(statistics.median(turns_s), *_quartiles(turns_s), tuple(turns_s))
 
     def speedup(self, other: Timing) -> float:
-        """How many times faster than the other: the median over turns, each against its neighbour in time."""
+        """Returns how many times faster this is: the median of the ratios of bursts in the same round."""
         pairs = zip(self.turns_s, other.turns_s, strict=True)
         return statistics.median(theirs / ours for ours, theirs in pairs)
 
@@ -65,7 +65,7 @@ class Timing:
 
 
 def undisturbed(burst: Burst, tries: int = 4) -> Burst:
-    """Warms up, and repeats a burst during which this process lost a core; the least disturbed one counts."""
+    """Warms up, and repeats a burst in which this process was preempted; the least disturbed one counts."""
 
     def retried(count: int) -> float:
         tried = []
@@ -73,7 +73,7 @@ def undisturbed(burst: Burst, tries: int = 4) -> Burst:
             burst(count // 10)
         for turn in range(tries):
             if turn > 0:
-                time.sleep(0.002)  # who has slept is let run for longer
+                time.sleep(0.002)  # the scheduler lets a process that slept run longer
             before = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
             elapsed = burst(count)
             lost = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - before
@@ -88,7 +88,7 @@ def undisturbed(burst: Burst, tries: int = 4) -> Burst:
 def interleave(
     rivals: dict[str, Callable[[], object]], bursts: int = 25, burst_s: float = 0.02
 ) -> dict[str, Timing]:
-    """Times every rival in turns, `bursts` times each; a burst lasts about `burst_s`."""
+    """Times all rivals in turns, `bursts` times each; a burst takes about `burst_s` seconds."""
     bursting = {name: undisturbed(repeated(call)) for name, call in rivals.items()}
     return interleave_bursts(bursting, bursts, burst_s)
 
@@ -100,11 +100,11 @@ def interleave_bursts(
     guard: Guard | None = None,
     after_round: Callable[[], object] = lambda: None,
 ) -> dict[str, Timing]:
-    """The same for rivals that repeat their work themselves, with no call between one time and the next.
+    """Does the same for rivals that repeat their work themselves, without a Python call in between.
 
-    Without `burst_s` a burst is one call: for what takes long, or is not the same the second time.
+    Without `burst_s`, a burst is one call: for work that takes long or that differs the second time.
     """
-    calls = {name: 1 if burst_s is None else calls_for(burst, burst_s) for name, burst in rivals.items()}
+    calls = {name: 1 if burst_s is None else estimate_calls(burst, burst_s) for name, burst in rivals.items()}
     times: dict[str, list[float]] = {name: [] for name in rivals}
     shuffle = random.Random(0).shuffle
     collects = gc.isenabled()
@@ -112,7 +112,7 @@ def interleave_bursts(
     try:
         order = list(rivals)
         for _ in range(bursts):
-            shuffle(order)  # nobody always comes after the one that leaves caches cold
+            shuffle(order)  # no rival always follows the one that leaves caches cold
             for name, time_s in _round({name: rivals[name] for name in order}, calls, guard).items():
                 times[name].append(time_s)
             after_round()
@@ -122,9 +122,9 @@ def interleave_bursts(
     return {name: Timing.of(values) for name, values in times.items()}
 
 
-def calls_for(burst: Burst, burst_s: float) -> int:
-    """How many calls last about so long."""
-    burst(1)  # the first call may set things up; below, a pause must not pass for slowness
+def estimate_calls(burst: Burst, burst_s: float) -> int:
+    """Returns how many calls take about `burst_s` seconds."""
+    burst(1)  # the first call may set things up; the minimum of two calls ignores a pause
     count, elapsed = 1, min(burst(1), burst(1))
     while elapsed < burst_s / 4:
         count *= 2
@@ -133,20 +133,20 @@ def calls_for(burst: Burst, burst_s: float) -> int:
 
 
 def _round(rivals: dict[str, Burst], calls: dict[str, int], guard: Guard | None) -> dict[str, float]:
-    """Seconds per call of everybody; of several tries the one that lost least."""
+    """Times all rivals once; returns seconds per call, from the least disturbed of several tries."""
     tried: list[tuple[float, dict[str, float]]] = []
     while True:
         if guard is not None:
             guard.begin()
         times = {name: burst(calls[name]) / calls[name] for name, burst in rivals.items()}
-        lost = 0.0 if guard is None else guard.lost()
+        lost = 0.0 if guard is None else guard.measure_loss()
         tried.append((lost, times))
-        if guard is None or not guard.again(lost):
+        if guard is None or not guard.should_repeat(lost):
             return min(tried, key=lambda one: one[0])[1]
 
 
 def repeated(call: Callable[[], object]) -> Burst:
-    """A call as a burst."""
+    """Makes a burst of a call."""
 
     def burst(count: int) -> float:
         turns = range(count)

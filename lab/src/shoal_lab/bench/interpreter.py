@@ -1,4 +1,4 @@
-"""This side of the pipe to a Python that offers a library's rivals (`serve.py`)."""
+"""The client of a Python process that runs a library's rivals (`serve.py`)."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ import shoal
 from shoal_lab.bench.interleave import Burst
 from shoal_lab.bench.load import pss_bytes
 
-__all__ = ["PATIENCE_S", "Interpreter", "PeerError"]
+__all__ = ["ANSWER_TIMEOUT_S", "Interpreter", "PeerError"]
 
-PATIENCE_S = 180.0
-"""A peer that says nothing for so long hangs."""
+ANSWER_TIMEOUT_S = 180.0
+"""A peer that does not answer for this many seconds is taken to hang."""
 _SCRIPT = Path(__file__).with_name("serve.py")
 
 
 class PeerError(Exception):
-    """The peer is not installed there, or it failed."""
+    """The peer is not installed in that Python, or it failed."""
 
 
 class Interpreter:
-    """A Python that runs one library's rivals of one group: native, process, replay."""
+    """A Python process that runs one library's rivals of one group: native, process, replay."""
 
     def __init__(self, python: str, library: str, group: str) -> None:
-        self._directory = tempfile.mkdtemp(prefix="shoal-peer-")  # a library may leave files where it runs
+        self._directory = tempfile.mkdtemp(prefix="shoal-peer-")  # a library may write files there
         python = os.path.abspath(python) if os.sep in python else python
         try:
             self._process = subprocess.Popen(
@@ -51,7 +51,7 @@ class Interpreter:
             raise
 
     def make(self, name: str, *arguments: Any) -> tuple[int, Burst]:
-        """Environment steps per call, and the burst."""
+        """Makes a rival; returns its environment steps per call and its burst."""
         answer = self._ask(make=name, arguments=arguments)
 
         def burst(calls: int) -> float:
@@ -60,17 +60,17 @@ class Interpreter:
         return int(answer["steps"]), burst
 
     def drop(self) -> None:
-        """Forgets all that was made."""
+        """Ends all rivals that were made."""
         self._ask(drop=True)
 
     def memory_bytes(self) -> int:
-        """What it and its workers take."""
+        """Returns the memory of the process and its workers."""
         return pss_bytes(self._process.pid)
 
     def close(self) -> int:
-        """Ends it; its exit status, negative if it had to be killed."""
+        """Ends the process; returns its exit status, negative if it had to be killed."""
         assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.close()  # ends it
+        self._process.stdin.close()  # makes it exit
         try:
             self._process.wait(10)
         except subprocess.TimeoutExpired:
@@ -85,14 +85,14 @@ class Interpreter:
         try:
             self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
-            if not select.select([self._process.stdout], [], [], PATIENCE_S)[0]:
+            if not select.select([self._process.stdout], [], [], ANSWER_TIMEOUT_S)[0]:
                 self._process.kill()
-                raise PeerError(f"no answer in {PATIENCE_S:g} s; it was ended")
+                raise PeerError(f"no answer within {ANSWER_TIMEOUT_S:g} s; the process was killed")
             line = self._process.stdout.readline()
         except BrokenPipeError:
             line = ""
         if not line:
-            raise PeerError(f"it ended with status {self._process.wait()}")
+            raise PeerError(f"the process ended with status {self._process.wait()}")
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
             raise PeerError(answer["error"])

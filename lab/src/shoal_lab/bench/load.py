@@ -1,6 +1,6 @@
-"""How busy other people's processes keep the machine, from /proc: rounds they ran into are done again.
+"""Measures the load of other processes from /proc; rounds that they disturbed are repeated.
 
-A core is lost when processes that are not ours use it, or when the machine under this one takes it (steal).
+A core is lost when processes of others use it, or when the hypervisor takes it (steal).
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from dataclasses import dataclass
 
 from shoal_lab.bench.interleave import Burst
 
-__all__ = ["Others", "Patience", "Ticks", "Watch", "cores", "cpu_seconds", "pss_bytes", "watched"]
+__all__ = ["Others", "Ticks", "WaitForQuiet", "Watch", "cores", "cpu_seconds", "pss_bytes", "watch_load"]
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
-_GRAIN = 2  # ticks of doubt: counters are read one after the other, and a tick is 10 ms
+_GRAIN = 2  # uncertainty in ticks: counters are read one after the other, and a tick is 10 ms
 
 
 def cores() -> list[int]:
-    """Those this process may run on."""
+    """Returns the cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
@@ -30,7 +30,7 @@ def cores() -> list[int]:
 
 @dataclass(frozen=True)
 class Ticks:
-    """Counters at one moment: all processes' work, ours of it, and what the host below took."""
+    """Counters at one moment: ticks of all processes, of this process tree, and stolen by the hypervisor."""
 
     at_s: float
     everybody: int
@@ -39,19 +39,19 @@ class Ticks:
 
 
 class Others:
-    """Cores used by processes that are not descendants of this one, and cores stolen from this machine."""
+    """Measures the cores used by processes outside this process tree, and the cores stolen."""
 
     def __init__(self, now: Callable[[], Ticks | None] | None = None) -> None:
-        self._now = now or _now
+        self._read_counters = now or _read_counters
         self._before: Ticks | None = None
         self.cores: float | None = None
         self.stolen: float | None = None
 
     def begin(self) -> None:
-        self._before = self._now()
+        self._before = self._read_counters()
 
     def end(self) -> None:
-        before, after = self._before, self._now()
+        before, after = self._before, self._read_counters()
         if before is None or after is None or after.at_s - before.at_s < 0.02:
             return
         seconds = after.at_s - before.at_s
@@ -68,14 +68,14 @@ class Others:
 
 
 class Watch:
-    """Says of each round what others took, and whether to do it again; counts both.
+    """Measures the load of others in each round, and decides whether to repeat the round.
 
-    Not more than `repeats` rounds in all are done again: a machine that is never quiet gives what it can, and
-    the result says so.
+    At most `repeats` rounds are repeated. On a machine that is never quiet, disturbed rounds are kept, and
+    the result reports them.
     """
 
     ALLOWED = 0.15
-    """Cores that others may use during a round that counts."""
+    """The maximum number of cores that others may use during a round that counts."""
 
     def __init__(self, repeats: int, now: Callable[[], Ticks | None] | None = None) -> None:
         self._others = Others(now)
@@ -86,7 +86,7 @@ class Watch:
     def begin(self) -> None:
         self._others.begin()
 
-    def lost(self) -> float:
+    def measure_loss(self) -> float:
         self._others.cores = self._others.stolen = None
         self._others.end()
         if self._others.cores is None or self._others.stolen is None:
@@ -94,7 +94,7 @@ class Watch:
         doubt = _GRAIN / _TICKS / self._others.seconds
         return max(0.0, self._others.cores - doubt) + max(0.0, self._others.stolen - doubt)
 
-    def again(self, lost: float) -> bool:
+    def should_repeat(self, lost: float) -> bool:
         self._lost.append(lost)
         if lost <= self.ALLOWED:
             return False
@@ -107,13 +107,13 @@ class Watch:
 
     @property
     def lost_cores(self) -> float:
-        """What others took on the average, repeated rounds included."""
+        """The average number of cores that others used, repeated rounds included."""
         return sum(self._lost) / len(self._lost) if self._lost else 0.0
 
 
 @contextmanager
-def watched() -> Iterator[Others]:
-    """The load of others while the body runs; processes that both start and end in it count as others'."""
+def watch_load() -> Iterator[Others]:
+    """Measures the load of others while the body runs; processes that start and end in it count as others."""
     others = Others()
     others.begin()
     try:
@@ -122,8 +122,8 @@ def watched() -> Iterator[Others]:
         others.end()
 
 
-class Patience:
-    """Waits, so many seconds in all, until nobody else runs; and repeats what somebody ran into."""
+class WaitForQuiet:
+    """Waits until no other process runs, for at most `seconds` in all, and repeats disturbed bursts."""
 
     def __init__(self, seconds: float) -> None:
         self._left_s = seconds
@@ -138,7 +138,7 @@ class Patience:
                 self._wait()
                 elapsed = burst(count)
                 time.sleep(0.002)
-                if self._left_s <= 0 or _alone():
+                if self._left_s <= 0 or _is_alone():
                     break
             return elapsed
 
@@ -149,7 +149,7 @@ class Patience:
         while self._left_s > time.monotonic() - begin:
             for _ in range(4):
                 time.sleep(0.002)
-                if not _alone():
+                if not _is_alone():
                     break
             else:
                 break
@@ -157,21 +157,21 @@ class Patience:
         self._left_s -= time.monotonic() - begin
 
 
-def _alone() -> bool:
-    """Whether this process is the only one that runs or could."""
+def _is_alone() -> bool:
+    """Whether this process is the only runnable one."""
     with open("/proc/loadavg") as file:
         return file.read().split()[3].startswith("1/")
 
 
 def cpu_seconds(pids: list[int]) -> float:
-    """Time these processes have used so far, their threads' and the kernel's for them."""
-    return sum(_used(pid) for pid in pids) / _TICKS
+    """Returns the CPU time of these processes so far: all threads, user and system."""
+    return sum(_read_ticks(pid) for pid in pids) / _TICKS
 
 
 def pss_bytes(pid: int) -> int:
-    """Memory of a process and its descendants, what they share counted once; OSError without /proc."""
+    """Returns the memory of a process and its descendants, shared pages once; OSError without /proc."""
     total = 0
-    for one in [pid, *_descendants(pid)]:
+    for one in [pid, *_list_descendants(pid)]:
         try:
             with open(f"/proc/{one}/smaps_rollup") as file:
                 total += sum(int(line.split()[1]) for line in file if line.startswith("Pss:"))
@@ -181,23 +181,23 @@ def pss_bytes(pid: int) -> int:
     return total * 1024
 
 
-def _now() -> Ticks | None:
+def _read_counters() -> Ticks | None:
     try:
         with open("/proc/stat") as file:
             fields = list(map(int, file.readline().split()[1:]))
         user, nice, system, _idle, _iowait, irq, soft, steal = fields[:8]
-        return Ticks(time.monotonic(), user + nice + system + irq + soft, _own(), steal)
+        return Ticks(time.monotonic(), user + nice + system + irq + soft, _read_own_ticks(), steal)
     except (OSError, ValueError):
         return None
 
 
-def _descendants(pid: int) -> list[int]:
-    """By their parents; launchers in sessions of their own included."""
+def _list_descendants(pid: int) -> list[int]:
+    """Returns all descendants by parent process, including launchers in their own session."""
     parents = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
             try:
-                parents[int(name)] = int(_fields(int(name))[1])
+                parents[int(name)] = int(_read_stat(int(name))[1])
             except OSError:
                 continue
     found, last = [], {pid}
@@ -207,24 +207,24 @@ def _descendants(pid: int) -> list[int]:
     return found
 
 
-def _own() -> int:
-    """Ticks of this process and its descendants, with the children they waited for."""
+def _read_own_ticks() -> int:
+    """Returns the ticks of this process and its descendants, including reaped children."""
     total = 0
-    for pid in [os.getpid(), *_descendants(os.getpid())]:
+    for pid in [os.getpid(), *_list_descendants(os.getpid())]:
         try:
-            total += sum(map(int, _fields(pid)[11:15]))
+            total += sum(map(int, _read_stat(pid)[11:15]))
         except OSError:
             continue
     return total
 
 
-def _used(pid: int) -> int:
+def _read_ticks(pid: int) -> int:
     try:
-        return sum(map(int, _fields(pid)[11:13]))
+        return sum(map(int, _read_stat(pid)[11:13]))
     except OSError:
         return 0
 
 
-def _fields(pid: int) -> list[str]:
+def _read_stat(pid: int) -> list[str]:
     with open(f"/proc/{pid}/stat") as file:
         return file.read().rpartition(")")[2].split()

@@ -1,4 +1,4 @@
-"""The loops of loops.c and host.c, compiled for this very machine and ready to be timed."""
+"""The loops of loops.c and host.c, compiled for this machine and ready to be timed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NAMES = {SCALAR: "loop_scalar", VECTORISED: "loop_double", VECTORISED_FLOAT: "l
 
 
 class Loops:
-    """Both files as a library."""
+    """Both files, compiled as a library."""
 
     def __init__(self) -> None:
         sources = SOURCES / "loops.c", SOURCES / "host.c"
@@ -34,7 +34,7 @@ class Loops:
             getattr(self._library, name).restype = ctypes.c_void_p
 
     def cartpole(self, actions: NDArray[np.int64]) -> dict[str, Burst]:
-        """CartPole with these actions, [turn, environment], in each of the loops."""
+        """Makes a burst of CartPole with these actions, [turn, environment], for each of the loops."""
         turns, num_envs = actions.shape
         rivals = {}
         for name, function in _NAMES.items():
@@ -44,25 +44,27 @@ class Loops:
         return rivals
 
     def plugin(self, path: Path, actions: NDArray[Any]) -> Burst:
-        """A plug-in stepped from C, under a host that does nothing but restart finished episodes."""
+        """Makes a burst of a plug-in stepped from C, by a host that only restarts finished episodes."""
         if actions.dtype.hasobject or actions.ndim < 2:
-            raise ValueError(f"{path.name} takes actions of more than one field")
+            raise ValueError(
+                f"{path.name} has actions of more than one field, which the C loop does not support"
+            )
         turns, num_envs = actions.shape[:2]
         made = self._library.host_create(os.fsencode(path), _u64(num_envs), _address(actions), _u64(turns))
         if made is None:
-            raise ValueError(f"{path.name} is not a plug-in with one observation, one action and one agent")
+            raise ValueError(f"{path.name} does not have one observation, one action and one agent")
         self._made.append((self._library.host_free, made))
         return self._burst(self._library.host_run, ctypes.c_void_p(made))
 
     def copy(self, num_bytes: int, num_threads: int) -> Burst:
-        """memcpy of so many bytes, each thread its own part."""
+        """Makes a burst of memcpy of `num_bytes`; each thread copies a part."""
         source, target = np.ones(num_bytes, np.uint8), np.zeros(num_bytes, np.uint8)
         self._kept += [source, target]
         where = _address(target), _address(source)
         return self._burst(self._library.copy_run, *where, _u64(num_bytes), _u64(num_threads))
 
     def start(self, actions: NDArray[np.int64]) -> Burst:
-        """From nothing to the first observations: memory, one step, and away."""
+        """Makes a burst that allocates memory, makes one step and frees it."""
         turns, num_envs = actions.shape
         library = self._library
 
@@ -77,7 +79,7 @@ class Loops:
         return burst
 
     def release(self) -> None:
-        """Frees what was made so far; its bursts must not be used again."""
+        """Frees everything made so far; its bursts must not be used again."""
         for free, made in self._made:
             free(ctypes.c_void_p(made))
         self._made.clear()

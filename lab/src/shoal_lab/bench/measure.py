@@ -1,4 +1,4 @@
-"""One run: who is there, how long it takes, and the rounds themselves."""
+"""One run: the rivals, the duration and the rounds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from shoal_lab.bench.loops import Loops
 from shoal_lab.bench.progress import Progress
 from shoal_lab.bench.results import Case, Role, Row
 
-__all__ = ["SMOKE", "Bench", "Gone", "Pace", "Planned", "Rival", "Roster", "naming"]
+__all__ = ["SMOKE", "Bench", "Pace", "Planned", "Rival", "RivalFailed", "Roster", "name_errors"]
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Pace:
     burst_s: float | None
 
     def seconds(self, rivals: int) -> float:
-        """An estimate: warm-ups and what lies between bursts take half as long again."""
+        """Estimates the duration: warm-ups and pauses between bursts add half of the time."""
         return rivals * (self.bursts + 4) * (self.burst_s or 0.2) * 1.5
 
     def __str__(self) -> str:
@@ -38,12 +38,12 @@ class Pace:
 
 
 SMOKE = Pace(1, None)
-"""Of `--smoke`: every rival is called once."""
+"""The pace of `--smoke`: every rival is called once."""
 
 
 @dataclass(frozen=True)
 class Rival:
-    """Who is timed, and what a call of it does: so many steps, or bytes, or 1."""
+    """A rival to be timed; `amount` is the work of a call: steps, bytes or 1."""
 
     name: str
     role: Role
@@ -52,25 +52,25 @@ class Rival:
     parameters: str = ""
 
 
-class Gone(Exception):
-    """A rival failed while it was timed: its name, and why."""
+class RivalFailed(Exception):
+    """A rival failed while it was timed: its name and the reason."""
 
 
-def naming(name: str, burst: Burst) -> Burst:
-    """A burst that says whose it is when it fails."""
+def name_errors(name: str, burst: Burst) -> Burst:
+    """Returns a burst that raises the rival's name with its error."""
 
     def named(calls: int) -> float:
         try:
             return burst(calls)
         except PeerError as error:
-            raise Gone(name, str(error)) from error
+            raise RivalFailed(name, str(error)) from error
 
     return named
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A case to be measured, and about how long that takes."""
+    """A case to be measured, and its estimated duration."""
 
     title: str
     seconds: float
@@ -78,7 +78,7 @@ class Planned:
 
 
 class Roster:
-    """The rivals of one case; each library in a Python of its own."""
+    """The rivals of one case; each library runs in its own Python process."""
 
     def __init__(self, bench: Bench, group: str) -> None:
         self._bench, self._group = bench, group
@@ -93,12 +93,12 @@ class Roster:
         role: Role = "peer",
         how: str = "",
     ) -> None:
-        """Adds it if its library is there. One that fails is left out; one of ours fails the run."""
+        """Adds a rival if its library is installed. A peer that fails is left out; Shoal's fails the run."""
         try:
             interpreter = self._bench.interpreter(library, self._group)
             if interpreter is not None:
                 amount, burst = interpreter.make(maker, *arguments)
-                self.rivals.append(Rival(name or maker, role, amount, naming(name or maker, burst), how))
+                self.rivals.append(Rival(name or maker, role, amount, name_errors(name or maker, burst), how))
         except PeerError as error:
             self._bench.leave_out(name or maker, library == "shoal", error)
 
@@ -108,18 +108,18 @@ class Roster:
 
 @dataclass
 class Bench:
-    """Peers by library and the Python they are in, where things are said, and what was opened."""
+    """A run: the Python of each peer's library, the progress display and the open interpreters."""
 
     pythons: dict[str, str]
     full: bool = False
     smoke: bool = False
-    """Every case, each as short as it can be: whether it runs, not how fast."""
+    """Runs every case as short as possible, to check that it works."""
     progress: Progress = field(default_factory=lambda: Progress(1.0, enabled=False))
     repeats: int = 24
     """Disturbed rounds that may still be done again: on a machine that is never quiet a run ends, too."""
     notes: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
-    """What of ours raised, with the case it was in; a run that has any exits with 1."""
+    """The errors of Shoal, with their case; a run with failures exits with status 1."""
     versions: dict[str, str] = field(default_factory=dict)
     _open: dict[tuple[str, str], Interpreter | None] = field(default_factory=dict)
     _loops: Loops | None = None
@@ -127,23 +127,23 @@ class Bench:
     _title: str = "before the first case"
 
     def pace(self, quick: Pace, full: Pace) -> Pace:
-        """How often and how long rivals are timed in this run."""
+        """Returns how often and how long rivals are timed in this run."""
         return SMOKE if self.smoke else full if self.full else quick
 
     @property
     def every_case(self) -> bool:
-        """Whether cases are measured that a quick run leaves out."""
+        """Whether to measure the cases that a quick run leaves out."""
         return self.full or self.smoke
 
     def interpreter(self, library: str, group: str) -> Interpreter | None:
-        """None if the library takes no part; started when first asked for."""
+        """Returns the library's interpreter, started on the first call; None if it takes no part."""
         python = sys.executable if library == "shoal" else self.pythons.get(library)
         if python is None:
             return None
         key = library, group
         if key not in self._open:
             if library != "shoal":
-                self._open[key] = None  # a peer that fails once is not asked again
+                self._open[key] = None  # a peer that fails once is not started again
             self._open[key] = Interpreter(python, library, group)
         found = self._open[key]
         if found is not None:
@@ -152,7 +152,7 @@ class Bench:
 
     @property
     def loops(self) -> Loops | None:
-        """The C loops; without a compiler that is said once, and limits are missing."""
+        """The C loops; None without a compiler, which is noted once."""
         if self._loops is None and "loops" not in self.versions:
             self.versions["loops"] = ""
             try:
@@ -166,11 +166,11 @@ class Bench:
             self.notes.append(text)
 
     def fail(self, text: str) -> None:
-        """Something of ours went wrong in the case under way."""
+        """Records an error of Shoal in the current case."""
         self.failures.append(f"{self._title}: {text}")
 
     def leave_out(self, name: str, is_ours: bool, error: object) -> None:
-        """The run goes on without it: a peer that fails is noted, but one of ours must not."""
+        """Continues without a rival: a peer's error is noted, Shoal's error is a failure."""
         if is_ours:
             self.fail(f"{name}: {error}")
         else:
@@ -178,7 +178,7 @@ class Bench:
 
     @contextmanager
     def roster(self, group: str, keep: bool = False) -> Iterator[Roster]:
-        """What the body adds ends with it, unless the next one needs it too (`keep`)."""
+        """Makes a roster whose rivals end with the body, unless the next roster needs them too (`keep`)."""
         try:
             yield Roster(self, group)
         finally:
@@ -193,7 +193,7 @@ class Bench:
                 self._loops.release()
 
     def close(self) -> None:
-        """Ends the interpreters; one of ours must end of itself, and without an error."""
+        """Ends the interpreters; Shoal's must end by itself and without an error."""
         for (library, group), interpreter in self._open.items():
             if interpreter is not None:
                 status = interpreter.close()
@@ -202,11 +202,11 @@ class Bench:
         self._open.clear()
 
     def go(self, planned: list[Planned], done: Callable[[Case], object], suite: str = "") -> list[Case]:
-        """Measures one after the other; a case that raises is named in `failures`, and the others go on."""
+        """Measures the cases one after the other; a case that raises is recorded in `failures`."""
         cases = []
         for one in planned:
             self.begin(one.title, one.seconds, suite)
-            with self.naming_failures():
+            with self.record_failures():
                 case = one.run()
                 cases.append(case)
                 done(case)
@@ -214,8 +214,8 @@ class Bench:
         return cases
 
     @contextmanager
-    def naming_failures(self) -> Iterator[None]:
-        """An exception in the body fails the case under way, and the run goes on."""
+    def record_failures(self) -> Iterator[None]:
+        """Records an exception of the body as a failure of the current case; the run continues."""
         try:
             yield
         except Exception as error:
@@ -229,7 +229,7 @@ class Bench:
         self._title = f"{suite}: {title}" if suite else title
 
     def done(self, part: float) -> None:
-        """So much of what began is over."""
+        """Reports that this part of the current case is done."""
         self.progress.advance(part, self._estimate_s)
 
     def timed(
@@ -243,13 +243,13 @@ class Bench:
         parameters: str = "",
         more_is_better: bool = True,
     ) -> Case:
-        """Rounds of these; `value` makes a number of the unit of what a call does and its seconds.
+        """Times the rivals in rounds; `value` computes the result from a call's amount and seconds.
 
-        A rival that fails is left out, and the others begin again without it.
+        If a rival fails, the others start again without it.
         """
         try:
             return self._rounds(suite, title, unit, rivals, pace, value, parameters, more_is_better)
-        except Gone as gone:
+        except RivalFailed as gone:
             name, why = gone.args
             is_ours = any(rival.name == name and rival.role != "peer" for rival in rivals)
             self.leave_out(name if is_ours else f"{name} in {title!r}", is_ours, why)
@@ -273,7 +273,7 @@ class Bench:
         def after_round() -> None:
             nonlocal rounds
             rounds += 1
-            if suite != "sweep":  # there a case is one point of many
+            if suite != "sweep":  # in a sweep, a case is one point of many
                 self.done((rounds + 2) / (pace.bursts + 2))
 
         bursts = {rival.name: rival.burst for rival in rivals}

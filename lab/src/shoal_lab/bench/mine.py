@@ -1,4 +1,4 @@
-"""The user's own environment under every backend, and what numbers to choose, with reasons."""
+"""Measures the user's own environment with every backend, and recommends options, with reasons."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Options = dict[str, Any]
 
 @dataclass(frozen=True)
 class Advice:
-    """What to pass to make_vec, and why."""
+    """The recommended arguments of make_vec, and the reasons."""
 
     num_envs: int
     options: Options
@@ -51,17 +51,17 @@ class Advice:
 
 
 def load(text: str) -> Any:
-    """`module:factory` as the function, found from here; a C file, a plug-in or a bundled id as it is."""
+    """Returns the function `module:factory`; returns a C file, a plug-in or a bundled id unchanged."""
     if text.endswith((".c", ".cc", ".cpp", ".so", ".dylib")):
         if not Path(text).is_file():
-            raise ShoalError(f"--mine {text}: there is no such file")
+            raise ShoalError(f"--mine {text}: the file does not exist")
         return text
     if text in bundled():
         return text
     module, colon, name = text.partition(":")
     if not colon or not module or not name:
         raise ShoalError(
-            "--mine wants module:factory (a function that makes an environment), a C file or a bundled id, "
+            "--mine must be module:factory (a function that makes an environment), a C file or a bundled id, "
             f"got {text!r}"
         )
     if os.getcwd() not in sys.path:
@@ -69,7 +69,7 @@ def load(text: str) -> Any:
     try:
         factory = getattr(importlib.import_module(module), name)
     except ImportError as error:
-        raise ShoalError(f"--mine {text}: {error}; modules are looked for from {os.getcwd()}") from error
+        raise ShoalError(f"--mine {text}: {error}; modules are imported from {os.getcwd()}") from error
     except AttributeError:
         raise ShoalError(f"--mine {text}: the module {module} has no {name!r}") from None
     if not callable(factory):
@@ -79,7 +79,7 @@ def load(text: str) -> Any:
     env = factory()
     try:
         if not isinstance(env, gymnasium.Env):
-            raise ShoalError(f"--mine {text}: it must make a gymnasium.Env, and made {type(env).__name__}")
+            raise ShoalError(f"--mine {text}: it must make a gymnasium.Env, but made {type(env).__name__}")
     finally:
         if hasattr(env, "close"):
             env.close()
@@ -87,14 +87,14 @@ def load(text: str) -> Any:
 
 
 def library(env: str) -> Path:
-    """The compiled plug-in."""
+    """Returns the path of the compiled plug-in."""
     if env.endswith((".c", ".cc", ".cpp")):
         return build(env)
     return bundled().get(env, Path(env).absolute())
 
 
-def ways(env: Any, count: int) -> dict[str, Options]:
-    """Every backend, in the configurations that may be the best on so many cores."""
+def list_configurations(env: Any, count: int) -> dict[str, Options]:
+    """Returns options for every backend, in the configurations that may be best on `count` cores."""
     counts = sorted({1, max(1, count // 2), count, 2 * count})
     processes: dict[str, Options] = {_plural(n, "worker"): {"num_workers": n} for n in counts}
     beside = max(1, count - 1)
@@ -111,7 +111,7 @@ def _plural(count: int, word: str) -> str:
 
 
 def plan(bench: Bench, env: Any, envs: tuple[int, ...] | None = None) -> list[Planned]:
-    """A case for each number of environments."""
+    """Plans a case for each number of environments."""
     sizes = envs or ((8, 32, 128) if callable(env) else (64, 1024, 16384))[: 1 if bench.smoke else None]
     pace = bench.pace(Pace(5, 0.02), Pace(11, 0.03))
     return [
@@ -124,15 +124,15 @@ def _case(bench: Bench, env: Any, num_envs: int, pace: Pace) -> Case:
     count = len(cores())
     rivals: list[Rival] = []
     with ExitStack() as opened:
-        for name, options in ways(env, count).items():
+        for name, options in list_configurations(env, count).items():
             if options.get("num_workers", 1) <= num_envs:
                 made: Any = opened.enter_context(make_vec(env, num_envs, session=None, **options))
-                rivals.append(Rival(name, "shoal", num_envs, _stepped(made), _words(options)))
+                rivals.append(Rival(name, "shoal", num_envs, _make_burst(made), _format_options(options)))
         if callable(env):
             sync = gymnasium.vector.SyncVectorEnv([env] * num_envs)
             opened.callback(sync.close)
-            rivals.append(Rival("Gymnasium sync", "peer", num_envs, _stepped(sync), "no processes"))
-            alone = opened.enter_context(_alone(env))
+            rivals.append(Rival("Gymnasium sync", "peer", num_envs, _make_burst(sync), "no processes"))
+            alone = opened.enter_context(_make_lone_burst(env))
             rivals.append(
                 Rival("it alone, on every core", "limit", count, alone, f"one in a loop, times {count}")
             )
@@ -148,20 +148,18 @@ def _case(bench: Bench, env: Any, num_envs: int, pace: Pace) -> Case:
                 bench.note(f"without a limit: {error}")
         title = f"your environment, num_envs={num_envs:,}"
         case = bench.timed("mine", title, "env steps/s", rivals, pace, lambda n, s: n / s, "random actions")
-        return replace(
-            case, rows=tuple(sorted(case.rows, key=lambda row: -row.median))
-        )  # the best of ours first
+        return replace(case, rows=tuple(sorted(case.rows, key=lambda row: -row.median)))  # best first
 
 
-def _stepped(envs: Any) -> Burst:
+def _make_burst(envs: Any) -> Burst:
     envs.reset(seed=0)
     envs.action_space.seed(0)
     return undisturbed(stepping(envs.step, [envs.action_space.sample() for _ in range(16)]))
 
 
 @contextmanager
-def _alone(factory: Callable[[], Any]) -> Iterator[Burst]:
-    """One environment, stepped and reset in a plain loop."""
+def _make_lone_burst(factory: Callable[[], Any]) -> Iterator[Burst]:
+    """Makes a burst of one environment, stepped and reset in a plain loop."""
     env = factory()
     env.reset(seed=0)
     env.action_space.seed(0)
@@ -181,16 +179,16 @@ def _alone(factory: Callable[[], Any]) -> Iterator[Burst]:
         env.close()
 
 
-def _words(options: Options) -> str:
+def _format_options(options: Options) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in options.items())
 
 
-# ---- What to choose
+# ---- Advice
 
 
 def advise(text: str, env: Any, cases: dict[int, Case]) -> Advice:
-    """The fewest environments within a tenth of the best rate, in the way that was best with them."""
-    options_of = ways(env, len(cores()))
+    """Recommends the fewest environments within a tenth of the best rate, and their best options."""
+    options_of = list_configurations(env, len(cores()))
     best = {
         n: max((r for r in case.rows if r.role == "shoal"), key=lambda r: r.median)
         for n, case in cases.items()
@@ -200,7 +198,7 @@ def advise(text: str, env: Any, cases: dict[int, Case]) -> Advice:
     case, row = cases[num_envs], best[num_envs]
     options = options_of[row.name]
     what = text.partition(":")[2] if callable(env) else repr(text)
-    call = f"shoal.make_vec({what}, num_envs={num_envs}, {_words(options)})"
+    call = f"shoal.make_vec({what}, num_envs={num_envs}, {_format_options(options)})"
     most = (
         f"{number(row.median)} env steps/s; more environments gain less than a tenth (best: {number(top)})."
     )
@@ -216,14 +214,15 @@ def advise(text: str, env: Any, cases: dict[int, Case]) -> Advice:
         reasons.append(f"A step of yours takes {cost:.3g} us alone; this is {share:.0%} of what {bound}.")
         if share < 0.3 and callable(env):
             reasons.append(
-                "Most of a step is the hand-over, so put more work in each, or write it in C (`shoal new`)."
+                "Most of a step is communication, so do more work per step, or write it in C (`shoal new`)."
             )
     sync = next((r for r in case.rows if r.role == "peer"), None)
     if sync is not None and sync.median > row.median:
         times = case.ratio(sync, row)
         reasons.append(
-            f"It is so light that no processes are {times:.2f} times faster: gymnasium.vector.SyncVectorEnv."
+            f"The steps are so short that gymnasium.vector.SyncVectorEnv, without processes, is {times:.2f} "
+            "times faster."
         )
     if case.rounds_disturbed:
-        reasons.append("The machine was busy with other things; measure again when it is quiet.")
+        reasons.append("Other processes used the machine; measure again when it is idle.")
     return Advice(num_envs, options, call, tuple(reasons))

@@ -1,7 +1,7 @@
-"""Where peers are: in this Python, in one that is named, or in a virtual environment of their own.
+"""Finds peers: in this Python, in a Python given by an option, or in their own virtual environment.
 
-With `--install` each peer gets such an environment under the user's cache, since some pin versions that
-others cannot use. It is found there the next time.
+With `--install`, each peer gets a virtual environment in the user's cache, because some pin versions that
+others cannot use. Later runs find it there.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from shoal.errors import ShoalError
 
-__all__ = ["PEERS", "Peer", "environments", "find", "imported", "install"]
+__all__ = ["PEERS", "Peer", "check_import", "environments", "find", "install"]
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,13 @@ PEERS = {
 
 
 def environments() -> Path:
-    """The directory with a virtual environment for each installed peer."""
+    """Returns the directory with a virtual environment for each installed peer."""
     base = Path(os.environ.get("XDG_CACHE_HOME", ""))
     return (base if base.is_absolute() else Path.home() / ".cache") / "shoal" / "peers"
 
 
-def _own(name: str) -> Path | None:
-    """The Python of a peer's environment, if its installation was finished."""
+def _find_python(name: str) -> Path | None:
+    """Returns the Python of a peer's environment, or None if its installation did not finish."""
     directory = environments() / name
     return directory / "bin" / "python" if (directory / "installed").exists() else None
 
@@ -55,7 +55,7 @@ def _own(name: str) -> Path | None:
 def find(
     against: Sequence[str] | None, pythons: Mapping[str, str], say: Callable[[str], None]
 ) -> dict[str, str]:
-    """Module to the Python it is in. Peers that were asked for by name must be there."""
+    """Returns the Python of each peer, by module. Raises ShoalError if a peer in `against` is missing."""
     for name in [*(against or ()), *pythons]:
         if name not in PEERS:
             raise ShoalError(f"unknown peer {name!r}; peers are {', '.join(PEERS)}")
@@ -63,9 +63,9 @@ def find(
     for name, peer in PEERS.items():
         if against is not None and name not in against:
             continue
-        own = _own(name)
+        own = _find_python(name)
         if name in pythons:
-            found[peer.module] = _checked(name, peer, pythons[name])
+            found[peer.module] = _check_python(name, peer, pythons[name])
         elif importlib.util.find_spec(peer.module) is not None:
             found[peer.module] = sys.executable
         elif own is not None:
@@ -75,17 +75,17 @@ def find(
     if missing and against is not None:
         raise ShoalError(
             f"not installed here: {', '.join(missing)}. Run with --install --against {','.join(missing)}, "
-            f"which puts them under {environments()}, or name a Python that has them: "
+            f"which installs them in {environments()}, or give a Python that has them: "
             f"--python {missing[0]}=PATH"
         )
     if missing:
-        say(f"not installed, left out: {', '.join(missing)} (--install fetches them)")
+        say(f"not installed, left out: {', '.join(missing)} (--install installs them)")
     return found
 
 
-def _checked(name: str, peer: Peer, python: str) -> str:
+def _check_python(name: str, peer: Peer, python: str) -> str:
     try:
-        wrong = imported(python, peer.module)
+        wrong = check_import(python, peer.module)
     except OSError as error:
         raise ShoalError(f"--python {name}={python}: {error.strerror}") from None
     if wrong is not None:
@@ -93,31 +93,37 @@ def _checked(name: str, peer: Peer, python: str) -> str:
     return python
 
 
-def _with_bytecode() -> dict[str, str]:
-    """Sources are compiled once, as they are where nobody forbids it."""
+def _environment_with_bytecode() -> dict[str, str]:
+    """Returns the environment variables without the one that forbids caching bytecode."""
     return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
-def imported(python: str, modules: str) -> str | None:
-    """Imports them in a new Python, in a directory of its own: some leave files where they run.
+def check_import(python: str, modules: str) -> str | None:
+    """Imports modules in a new Python process; returns None or the error.
 
-    None, or what was wrong.
+    The process runs in a temporary directory, because some libraries write files into the current one.
     """
     python = os.path.abspath(python) if os.sep in python else python
     with tempfile.TemporaryDirectory(prefix="shoal-peer-") as directory:
         command = [python, "-c", f"import {modules}"]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=directory, env=_with_bytecode())
-    return None if done.returncode == 0 else (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        done = subprocess.run(
+            command, capture_output=True, text=True, cwd=directory, env=_environment_with_bytecode()
+        )
+    return (
+        None
+        if done.returncode == 0
+        else (done.stderr.strip().splitlines() or ["it failed without a message"])[-1]
+    )
 
 
 def install(
     names: Sequence[str], say: Callable[[str], None], run: Callable[..., object] | None = None
 ) -> None:
-    """Puts each into an environment of its own; what fails is said, and the others go on."""
+    """Installs each peer in its own virtual environment; reports failures and continues with the others."""
     run = run or subprocess.run
     for name in names:
         directory = environments() / name
-        if _own(name) is not None:
+        if _find_python(name) is not None:
             say(f"{name} is installed in {directory}")
             continue
         say(f"installing {', '.join(PEERS[name].packages)} in {directory}")

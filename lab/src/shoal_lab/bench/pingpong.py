@@ -1,4 +1,4 @@
-"""Round trips between two processes: the gate in C, the gate from Python, and what it is measured against."""
+"""Round trips between two processes: the gate in C, the gate from Python, and bare futex loops."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _KINDS = {GATE: 0, GATE_YIELDS: 1, BARE: 2, SLEEP: 3}
 
 
 class PingPong:
-    """pingpong.c and a partner process for each way; with `core`, the gate's own source too, in C."""
+    """Compiles pingpong.c and starts a partner process for each way; with `core`, the gate in C too."""
 
     def __init__(self, core: Path | None = None) -> None:
         gate = () if core is None else (core / "gate.c", core / "platform.c")
@@ -40,17 +40,17 @@ class PingPong:
         try:
             for name, kind in _KINDS.items():
                 if core is not None or name in (BARE, SLEEP):
-                    self._made[name] = self._in_c(kind)
-            self._made[BOUND] = self._bound()
+                    self._made[name] = self._make_in_c(kind)
+            self._made[BOUND] = self._make_in_python()
         except BaseException:
-            self.close()  # partners that stay would hold the pipes of other processes open
+            self.close()  # remaining partners would keep the pipes of other processes open
             raise
 
     def bursts(self, mine: int, partners: int) -> dict[str, Burst]:
-        """All ways, this process on the one core and the partner on the other, or both on the same."""
-        return {name: _placed(burst, pid, mine, partners) for name, (pid, burst) in self._made.items()}
+        """Returns bursts of all ways, with this process on core `mine` and the partner on core `partners`."""
+        return {name: _pin(burst, pid, mine, partners) for name, (pid, burst) in self._made.items()}
 
-    def _in_c(self, kind: int) -> tuple[int, Burst]:
+    def _make_in_c(self, kind: int) -> tuple[int, Burst]:
         made = self._library.pingpong_create(kind)
         if made is None:
             raise OSError("cannot start the partner of a ping-pong")
@@ -64,20 +64,20 @@ class PingPong:
 
         return self._library.pingpong_child(made), burst
 
-    def _bound(self) -> tuple[int, Burst]:
-        gates, pid, close = _bound_gates()
+    def _make_in_python(self) -> tuple[int, Burst]:
+        gates, pid, close = _start_python_partner()
         self._closers.append(close)
-        return pid, _rounds(gates)
+        return pid, _make_burst(gates)
 
     def close(self) -> None:
         while self._closers:
             self._closers.pop()()
 
 
-def _placed(burst: Burst, pid: int, mine: int, partners: int) -> Burst:
-    """Wakes the partner first; where they run must not be luck."""
+def _pin(burst: Burst, pid: int, mine: int, partners: int) -> Burst:
+    """Pins both processes to their cores and warms up before the burst."""
 
-    def placed(count: int) -> float:
+    def pinned(count: int) -> float:
         everywhere = os.sched_getaffinity(0)
         os.sched_setaffinity(0, {mine})
         os.sched_setaffinity(pid, {partners})
@@ -87,21 +87,21 @@ def _placed(burst: Burst, pid: int, mine: int, partners: int) -> Burst:
         finally:
             os.sched_setaffinity(0, everywhere)
 
-    return placed
+    return pinned
 
 
-def _bound_gates() -> tuple[Any, int, Callable[[], None]]:
+def _start_python_partner() -> tuple[Any, int, Callable[[], None]]:
     memory = mmap.mmap(-1, _core.GATE_BYTES + _core.WAKEUP_BYTES)  # both are whole cache lines
     gate_words = np.ndarray((1, _core.GATE_BYTES), np.uint8, memory)
-    bell_words = np.ndarray(_core.WAKEUP_BYTES, np.uint8, memory, _core.GATE_BYTES)
-    words = gate_words, bell_words
-    wakeup_fd, ring_fd = _core.wakeup_create()
+    wakeup_words = np.ndarray(_core.WAKEUP_BYTES, np.uint8, memory, _core.GATE_BYTES)
+    words = gate_words, wakeup_words
+    wakeup_fd, write_fd = _core.wakeup_create()
     gates = _core.Gates(*words, 1, wakeup_fd, False)
     pid = os.fork()
     if pid == 0:
         try:
             die_with_parent()
-            gate = _core.Gate(*words, 0, ring_fd, False)
+            gate = _core.Gate(*words, 0, write_fd, False)
             while True:
                 gate.wait()
                 gate.finish(0, 0)
@@ -113,13 +113,13 @@ def _bound_gates() -> tuple[Any, int, Callable[[], None]]:
     def close() -> None:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-        for fd in {pidfd, wakeup_fd, ring_fd}:
+        for fd in {pidfd, wakeup_fd, write_fd}:
             os.close(fd)
 
     return gates, pid, close
 
 
-def _rounds(gates: Any) -> Burst:
+def _make_burst(gates: Any) -> Burst:
     def burst(count: int) -> float:
         post, wait, step = gates.post_all, gates.wait, _core.GATE_STEP
         turns = range(count)
@@ -134,20 +134,20 @@ def _rounds(gates: Any) -> Burst:
 
 @contextmanager
 def crowd(cores: Sequence[int]) -> Iterator[Callable[[Burst], Burst]]:
-    """A process that never rests on each core, for the bursts that are given a place among them."""
+    """Starts a busy process on each core; the yielded function makes a burst run beside them."""
     pids: list[int] = []
 
-    def tell(signal_number: int) -> None:
+    def send_signal(signal_number: int) -> None:
         for pid in pids:
             os.kill(pid, signal_number)
 
-    def among(burst: Burst) -> Burst:
+    def run_among(burst: Burst) -> Burst:
         def crowded(count: int) -> float:
-            tell(signal.SIGCONT)
+            send_signal(signal.SIGCONT)
             try:
                 return burst(count)
             finally:
-                tell(signal.SIGSTOP)
+                send_signal(signal.SIGSTOP)
 
         return crowded
 
@@ -160,9 +160,9 @@ def crowd(cores: Sequence[int]) -> Iterator[Callable[[Burst], Burst]]:
                 while True:
                     pass
             pids.append(pid)
-        tell(signal.SIGSTOP)
-        yield among
+        send_signal(signal.SIGSTOP)
+        yield run_among
     finally:
-        tell(signal.SIGKILL)
+        send_signal(signal.SIGKILL)
         for pid in pids:
             os.waitpid(pid, 0)

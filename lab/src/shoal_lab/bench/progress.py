@@ -1,4 +1,4 @@
-"""How far a run is, and how long it still takes: a bar in a terminal, a line per case elsewhere."""
+"""Shows the progress of a run and the time left: a bar in a terminal, a line per case elsewhere."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ __all__ = ["Progress", "clock_text"]
 
 
 def clock_text(seconds: float) -> str:
-    """Minutes and seconds."""
+    """Formats minutes and seconds."""
     whole = max(0, round(seconds))
     return f"{whole // 60}:{whole % 60:02}"
 
 
 class Progress:
-    """Estimated seconds that are done, out of those that were planned; what it took so far corrects the rest.
+    """Counts estimated seconds done and planned; the time used so far corrects the estimate of the rest.
 
     It writes to stderr, so that tables can be piped.
     """
@@ -55,7 +55,7 @@ class Progress:
 
     @property
     def left_s(self) -> float:
-        """From how the estimates turned out so far."""
+        """The estimated seconds left, corrected by the time used so far."""
         done = self._done_s + self._ahead_s
         elapsed = self._now() - self._began
         pace = elapsed / done if done > 0 else 1.0
@@ -73,17 +73,17 @@ class Progress:
             print(f"[{self.part:4.0%}, {clock_text(self.left_s)} left] {title}", file=self._out, flush=True)
 
     def advance(self, part: float, of_s: float) -> None:
-        """So much of the case under way is done, which was estimated to take so long."""
+        """Sets the done part of the current case, which was estimated to take `of_s` seconds."""
         self._ahead_s = min(part, 1.0) * of_s
         if self._bar is not None:
             self._draw()
 
     def end(self, took_s: float) -> None:
-        """The case is done, whatever its estimate was."""
+        """Ends the current case."""
         self._done_s, self._ahead_s = self._done_s + took_s, 0.0
 
     def say(self, text: str) -> None:
-        """Prints a result; the bar is out of the way meanwhile."""
+        """Prints a result; the bar is hidden while it prints."""
         if self._bar is not None:
             self._bar.stop()
         print(text, flush=True)

@@ -1,4 +1,4 @@
-"""Cases, sweeps and advice as text, within 80 columns."""
+"""Formats cases, sweeps and advice as text, within 80 columns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _WIDTH = 80
 
 
 def number(value: float) -> str:
-    """A number in a few letters: 291M, 3.51, 0.021."""
+    """Formats a number in a few characters: 291M, 3.51, 0.021."""
     for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if abs(value) >= 0.9995 * size:
             scaled = value / size
@@ -21,16 +21,16 @@ def number(value: float) -> str:
 
 
 def times(ratio: float | None) -> str:
-    """How many times; nothing if it is not known."""
+    """Formats a ratio; "-" if it is not known."""
     if ratio is None:
         return "-"
     return f"{ratio:.2f}x" if ratio < 9.995 else f"{ratio:.1f}x" if ratio < 99.95 else f"{ratio:,.0f}x"
 
 
 def case_text(case: Case, said: set[str] | None = None) -> str:
-    """Its table: median, quartiles, what part of the limit, and how many times better Shoal is.
+    """Formats a case as a table: median, quartiles, part of the limit, and Shoal's factor.
 
-    Parameters are in `said` once they have been, and not repeated.
+    `said` collects the parameters that were printed, so that they are not repeated.
     """
     said = set() if said is None else said
     better = "more" if case.more_is_better else "less"
@@ -46,10 +46,10 @@ def case_text(case: Case, said: set[str] | None = None) -> str:
     told = [f"{row.name}: {row.parameters}" for row in case.rows if row.parameters]
     for text in (*told, f"each: {case.parameters}"):
         if text not in said:
-            lines += _wrapped(text)
+            lines += _wrap(text)
             said.add(text)
     if case.rounds_repeated or case.rounds_disturbed:
-        lines += _wrapped(_disturbance(case))
+        lines += _wrap(_format_disturbance(case))
     return "\n".join(lines)
 
 
@@ -57,21 +57,21 @@ def _cells(name: str, median: str, span: str, part: str, ratio: str) -> str:
     return f"  {name[:31]:31} {median:>7}  {span:17} {part:>8} {ratio:>9}"
 
 
-def _disturbance(case: Case) -> str:
+def _format_disturbance(case: Case) -> str:
     said = f"others used {case.lost_cores:.2f} cores; disturbed rounds repeated: {case.rounds_repeated}"
     if case.rounds_disturbed:
         said += f", kept: {case.rounds_disturbed}; trust ratios, not times"
     return said
 
 
-def _wrapped(text: str) -> list[str]:
+def _wrap(text: str) -> list[str]:
     return textwrap.wrap(
         text, _WIDTH, initial_indent="    ", subsequent_indent="      ", break_on_hyphens=False
     )
 
 
 def sweep_text(sweep: Sweep) -> str:
-    """Columns of medians along x, and the words."""
+    """Formats a sweep: columns of medians along x, and its conclusions."""
     lines = sweep.lines()
     case = sweep.points[0].case if sweep.points else None
     unit = "" if case is None else case.unit
@@ -87,10 +87,10 @@ def sweep_text(sweep: Sweep) -> str:
         cells = (number(found[name]) if name in found else "-" for name in names)
         out.append(f"  {point.x:>10,.0f}" + "".join(f" {cell:>{width}}" for cell in cells))
     if case is not None:
-        out += _wrapped(f"each: {case.parameters}")
+        out += _wrap(f"each: {case.parameters}")
         disturbed = sum(point.case.rounds_repeated + point.case.rounds_disturbed for point in sweep.points)
         if disturbed:
-            out += _wrapped(f"others ran into {disturbed} rounds")
+            out += _wrap(f"other processes disturbed {disturbed} rounds")
     for sentence in sweep.words:
         out += textwrap.wrap(sentence, _WIDTH, initial_indent="  -> ", subsequent_indent="     ")
     return "\n".join(out)

@@ -1,4 +1,4 @@
-"""What a run found: cases of rows, each a number per round; ratios, and all of it as JSON."""
+"""The results of a run: cases of rows with a number per round, ratios, and their JSON form."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-__all__ = ["SCHEMA", "Case", "Point", "Role", "Row", "Sweep", "document", "of_value"]
+__all__ = ["SCHEMA", "Case", "Point", "Role", "Row", "Sweep", "compute_quartiles", "document"]
 
 SCHEMA = 1
-"""Grows when a reader of the JSON would have to change."""
+"""The version of the JSON format; it increases when a reader would have to change."""
 
 Role = Literal["shoal", "peer", "limit"]
 
 
-def of_value(values: Sequence[float]) -> tuple[float, float, float]:
-    """Median and quartiles."""
+def compute_quartiles(values: Sequence[float]) -> tuple[float, float, float]:
+    """Returns the median and the quartiles."""
     if len(values) == 1:
         return values[0], values[0], values[0]
     low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
@@ -36,13 +36,13 @@ class Row:
     high: float = field(init=False)
 
     def __post_init__(self) -> None:
-        for name, value in zip(("median", "low", "high"), of_value(self.turns), strict=True):
+        for name, value in zip(("median", "low", "high"), compute_quartiles(self.turns), strict=True):
             object.__setattr__(self, name, value)
 
 
 @dataclass(frozen=True)
 class Case:
-    """Rivals measured in the same rounds. The first row of Shoal is the one peers are held against."""
+    """Rivals measured in the same rounds. Peers are compared with the first row of Shoal."""
 
     suite: str
     title: str
@@ -55,7 +55,7 @@ class Case:
     lost_cores: float = 0.0
 
     def ratio(self, one: Row, other: Row) -> float:
-        """How many times better one is: the median over rounds, each against its neighbour in time."""
+        """Returns how many times better `one` is: the median of the ratios in the same rounds."""
         better, worse = (one, other) if self.more_is_better else (other, one)
         if len(better.turns) != len(worse.turns):
             return better.median / worse.median
@@ -67,18 +67,18 @@ class Case:
 
     @property
     def limit(self) -> Row | None:
-        """The best of what bounds it."""
+        """The best of the limits."""
         limits = [row for row in self.rows if row.role == "limit"]
         best = max if self.more_is_better else min
         return best(limits, key=lambda row: row.median) if limits else None
 
     def of_limit(self, row: Row) -> float | None:
-        """What part of the limit it reaches."""
+        """Returns the part of the limit that a row reaches."""
         limit = self.limit
         return None if limit is None else self.ratio(row, limit)
 
     def behind_shoal(self, row: Row) -> float | None:
-        """How many times better Shoal is."""
+        """Returns how many times better Shoal is than a row."""
         return None if self.shoal is None or row.role == "shoal" else self.ratio(self.shoal, row)
 
     def facts(self) -> dict[str, Any]:
@@ -112,7 +112,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Point:
-    """One place of a sweep."""
+    """One point of a sweep."""
 
     x: float
     case: Case
@@ -120,18 +120,18 @@ class Point:
 
 @dataclass(frozen=True)
 class Sweep:
-    """How a cost grows: the same case at many places."""
+    """The same case at many sizes."""
 
     name: str
     title: str
     x_label: str
     points: tuple[Point, ...]
     words: tuple[str, ...] = ()
-    """Where it saturates, and what bounds it there."""
+    """The conclusions: where it saturates and what limits it there."""
     saturates_at: float | None = None
 
     def lines(self) -> dict[str, list[tuple[float, Row]]]:
-        """Each rival's rows along x."""
+        """Returns each rival's rows along x."""
         found: dict[str, list[tuple[float, Row]]] = {}
         for point in self.points:
             for row in point.case.rows:
@@ -158,7 +158,7 @@ def document(
     advice: dict[str, Any] | None = None,
     failures: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Everything, as `--json` writes it."""
+    """Returns everything, in the form that `--json` writes."""
     return {
         "schema": SCHEMA,
         "command": command,

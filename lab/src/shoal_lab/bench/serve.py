@@ -1,13 +1,13 @@
-"""A Python that offers what rivals its library has: run by its path, told in lines what to make and to time.
+"""A process that runs a library's rivals. It is started by its path and reads requests line by line.
 
     shoal bench  -- {"make": "PufferLib C", "arguments": [8]} -->  python serve.py native pufferlib FOLDER
                  <-- {"made": 0, "steps": 8} ------------------
                  -- {"burst": 0, "calls": 1000} -------------->
                  <-- {"seconds": 0.0017} ----------------------
 
-So a peer may pin versions that nobody else can use, print, or crash, and it sleeps while others are timed.
-That Python needs no Shoal: FOLDER has its modules, and they are imported without the package's `__init__`,
-which loads the native core. The same happens in processes it spawns, since they run this file first.
+A peer can therefore pin its own versions, print, or crash, and it sleeps while others are timed. Its Python
+does not need Shoal: FOLDER has the modules of Shoal, which are imported without the package's `__init__`,
+because that loads the native core. The same happens in processes it spawns, because they run this file first.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["Maker", "serve"]
 _BENCH = Path(__file__).resolve().parent
 
 
-def _enter(name: str, folder: str) -> None:
+def _register_package(name: str, folder: str) -> None:
     """Makes the modules of a package importable without running its `__init__`."""
     if name not in sys.modules:
         sys.modules[name] = types.ModuleType(name)
@@ -39,30 +39,30 @@ def _enter(name: str, folder: str) -> None:
 
 
 if __name__ != "shoal_lab.bench.serve":  # run by its path
-    # The folder of a script comes first on the path, and its modules have names of other packages.
+    # A script's folder comes first on the path, but modules here have the names of other packages.
     sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != _BENCH]
-    _enter("shoal_lab", str(_BENCH.parent))
+    _register_package("shoal_lab", str(_BENCH.parent))
     if sys.argv[2] != "shoal":
-        _enter("shoal", sys.argv[3])
+        _register_package("shoal", sys.argv[3])
 
 Burst = Callable[[int], float]
 Maker = Callable[..., "tuple[int, Burst]"]
-"""What is done per call (environment steps, rows), and the burst."""
+"""Returns the work per call (environment steps or rows) and the burst."""
 
 
 def serve(requests: Iterable[str], out: TextIO, makers: dict[str, Maker], drop: Callable[[], object]) -> None:
-    """Answers each line of `requests` with one; `drop` ends what was made."""
+    """Answers each line of `requests` with a line; `drop` ends the rivals that were made."""
     made: list[Burst] = []
     for line in requests:
         try:
-            answer = _answer(json.loads(line), made, makers, drop)
+            answer = _handle_request(json.loads(line), made, makers, drop)
         except Exception as error:
             answer = {"error": f"{type(error).__name__}: {error}".partition("\n")[0]}
         out.write(json.dumps(answer) + "\n")
         out.flush()
 
 
-def _answer(
+def _handle_request(
     request: dict[str, Any], made: list[Burst], makers: dict[str, Maker], drop: Callable[[], object]
 ) -> dict[str, Any]:
     if "burst" in request:
@@ -76,12 +76,12 @@ def _answer(
         return {"version": _version(request["load"], module)}
     made.clear()
     drop()
-    _give_back()
+    _return_memory()
     return {}
 
 
-def _give_back() -> None:
-    """Freed memory goes to the system: else what is made next would seem to take less than it does."""
+def _return_memory() -> None:
+    """Returns freed memory to the system; otherwise the next rival would reuse it and seem to need less."""
     gc.collect()
     with contextlib.suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)
@@ -95,10 +95,10 @@ def _version(library: str, module: Any) -> str:
 
 
 def _main(group: str) -> None:
-    """The whole of a rival's process."""
+    """Runs the process of a group's rivals."""
     warnings.simplefilter("ignore")
     replies = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever a library prints is not an answer
+    os.dup2(2, 1)  # the output of a library must not mix with the answers
     rivals = importlib.import_module(f"shoal_lab.bench.rivals.{group}")
     makers = {name: make for library in rivals.MAKERS.values() for name, make in library.items()}
     try:

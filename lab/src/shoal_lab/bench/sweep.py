@@ -1,4 +1,4 @@
-"""How cost grows: the same case at many sizes, within memory and time, and where it saturates, in words."""
+"""Measures the same case at many sizes, within memory and time, and describes where it saturates."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from shoal_lab.bench.rivals.replay import BATCH, MAKERS
 __all__ = ["SECONDS", "SWEEPS", "grow", "knee", "run"]
 
 SECONDS = 12.0
-"""About how long one takes."""
+"""The estimated duration of a sweep."""
 _PART = 0.9  # saturated: within a tenth of the best
 
 
 def knee(points: Sequence[tuple[float, float]], part: float = _PART) -> float | None:
-    """The first x from which on every value is at least that part of the best; None if only the last is.
+    """Returns the first x from which every value is at least `part` of the best.
 
-    Of one point nothing can be said.
+    Returns None if only the last value is, so also for a single point.
     """
     best = max(value for _, value in points)
     from_there = None
@@ -55,7 +55,7 @@ def grow(
     now: Callable[[], float] = time.monotonic,
     free_bytes: Callable[[], int] | None = None,
 ) -> list[Point]:
-    """From small to large; ends where memory would not do for twice the need, or when the time is over."""
+    """Measures from small to large; stops when less than twice the needed memory is free, or time is over."""
     free_bytes = free_bytes or (lambda: min((limit.free_bytes for limit in memory_limits()), default=2**62))
     points: list[Point] = []
     began = now()
@@ -63,7 +63,7 @@ def grow(
         need = int(2 * need_bytes(size))
         if need > free_bytes():
             free = format_bytes(free_bytes())
-            note(f"stopped before {size:,.0f}: it wants {format_bytes(need)}, {free} are free")
+            note(f"stopped before {size:,.0f}: it needs {format_bytes(need)}, {free} are free")
             break
         if points and now() - began > limit_s:
             note(f"stopped before {size:,.0f}: the time limit of {limit_s:g} s is over (--seconds)")
@@ -73,8 +73,8 @@ def grow(
     return points
 
 
-def _values(points: Sequence[Point], name: str, per_x: bool = False) -> list[tuple[float, float]]:
-    """A rival's medians along x; `per_x`: what it gets through, where the case has its cost."""
+def _list_medians(points: Sequence[Point], name: str, per_x: bool = False) -> list[tuple[float, float]]:
+    """Returns a rival's medians along x; with `per_x`, x divided by the median: a rate instead of a cost."""
     found = []
     for point in points:
         for row in point.case.rows:
@@ -83,15 +83,15 @@ def _values(points: Sequence[Point], name: str, per_x: bool = False) -> list[tup
     return found
 
 
-def _share(points: Sequence[Point], at: float) -> str:
-    """What part of the limit the first row of Shoal reaches there."""
+def _format_share(points: Sequence[Point], at: float) -> str:
+    """Formats the part of the limit that the first row of Shoal reaches at x = `at`."""
     case = next(point.case for point in points if point.x == at)
     share = None if case.shoal is None else case.of_limit(case.shoal)
     return "" if share is None or case.limit is None else f", {share:.2f} of {case.limit.name}"
 
 
-def _chosen(bench: Bench, sizes: Sequence[int]) -> Sequence[int]:
-    """All of them; the least two in a run that only tries whether it works."""
+def _select_sizes(bench: Bench, sizes: Sequence[int]) -> Sequence[int]:
+    """Returns all sizes; in a smoke run the smallest two."""
     return sizes[:2] if bench.smoke else sizes
 
 
@@ -99,7 +99,7 @@ def _chosen(bench: Bench, sizes: Sequence[int]) -> Sequence[int]:
 
 
 def envs(bench: Bench, limit_s: float) -> Sweep:
-    """Environments in C, by how many."""
+    """Sweeps the number of environments in C."""
     pace = bench.pace(Pace(5, 0.004), Pace(9, 0.006))
     every = f"Shoal, up to {len(cores())} threads"
 
@@ -115,16 +115,16 @@ def envs(bench: Bench, limit_s: float) -> Sweep:
 
     sizes = [2**power for power in range(17)] if bench.full else [4**power for power in range(9)]
     words: list[str] = []
-    points = grow(_chosen(bench, sizes), measure, lambda n: n * 2000, limit_s, words.append, bench.done)
-    one = _values(points, "Shoal, 1 thread")
+    points = grow(_select_sizes(bench, sizes), measure, lambda n: n * 2000, limit_s, words.append, bench.done)
+    one = _list_medians(points, "Shoal, 1 thread")
     at = knee(one) if one else None
     if one:
         first, best = one[0], max(one, key=lambda point: point[1])
         words.insert(
             0, f"One environment: {number(first[1])} steps/s, so a call costs {1e6 / first[1]:.2f} us."
         )
-        words.insert(1, f"Best: {number(best[1])} steps/s at {best[0]:,.0f}{_share(points, best[0])}.")
-    many = _values(points, every)
+        words.insert(1, f"Best: {number(best[1])} steps/s at {best[0]:,.0f}{_format_share(points, best[0])}.")
+    many = _list_medians(points, every)
     if many and one and len(cores()) > 1:
         pays = next((x for (x, a), (_, b) in zip(many, one, strict=True) if a > 1.2 * b), None)
         said = "no number here" if pays is None else f"{pays:,.0f} environments on"
@@ -135,7 +135,7 @@ def envs(bench: Bench, limit_s: float) -> Sweep:
 
 
 def observation(bench: Bench, limit_s: float) -> Sweep:
-    """A step of 16 environments, by the bytes of an observation."""
+    """Sweeps the bytes of an observation, in a step of 16 environments."""
     pace = bench.pace(Pace(5, 0.008), Pace(9, 0.01))
     library, count = build(SOURCES / "sized.c"), 16
     native, processes, limit = "Shoal, C", "Shoal, Python in processes", "memcpy"
@@ -160,10 +160,12 @@ def observation(bench: Bench, limit_s: float) -> Sweep:
 
     sizes = [2**power for power in range(4, 21)] if bench.full else [16 * 4**power for power in range(9)]
     words: list[str] = []
-    points = grow(_chosen(bench, sizes), measure, lambda b: 64 * count * b, limit_s, words.append, bench.done)
+    points = grow(
+        _select_sizes(bench, sizes), measure, lambda b: 64 * count * b, limit_s, words.append, bench.done
+    )
     at = None
     for name in (native, processes):
-        moved = _values(points, name, per_x=True)
+        moved = _list_medians(points, name, per_x=True)
         if moved:
             at = knee(moved) if name == native else at
             best = max(moved, key=lambda point: point[1])
@@ -171,7 +173,7 @@ def observation(bench: Bench, limit_s: float) -> Sweep:
             words.append(f"{name}: at most {rate:.1f} GB/s, at {format_bytes(int(best[0]))} an observation.")
     if points and at is not None:
         words.append(
-            f"C environments are bound by memory from {format_bytes(int(at))} on{_share(points, at)}."
+            f"C environments are bound by memory from {format_bytes(int(at))} on{_format_share(points, at)}."
         )
     return Sweep(
         "bytes", f"A step of {count} environments", "bytes of an observation", tuple(points), tuple(words), at
@@ -179,7 +181,7 @@ def observation(bench: Bench, limit_s: float) -> Sweep:
 
 
 def threads(bench: Bench, limit_s: float) -> Sweep:
-    """Environments of about a microsecond, by threads, against threads that never wait for each other."""
+    """Sweeps threads, with environments of about 1 us, against threads that never wait for each other."""
     pace = bench.pace(Pace(5, 0.04), Pace(9, 0.1))
     library, count, turns = build(SOURCES / "busy.c"), 2048, 300
     bare = ctypes.CDLL(str(library)).bare_loop
@@ -207,15 +209,15 @@ def threads(bench: Bench, limit_s: float) -> Sweep:
             )
 
     words: list[str] = []
-    sizes = _chosen(bench, _powers(len(cores())))
+    sizes = _select_sizes(bench, _powers(len(cores())))
     points = grow(sizes, measure, lambda _: 1 << 20, limit_s, words.append, bench.done)
-    return _scaled(
+    return _make_scaling_sweep(
         "threads", f"{count:,} environments of about 1 us", "num_threads", points, words, "bare pthreads"
     )
 
 
 def workers(bench: Bench, limit_s: float) -> Sweep:
-    """Python environments of 50 us, by worker processes."""
+    """Sweeps worker processes, with Python environments of 50 us."""
     pace = bench.pace(Pace(5, 0.02), Pace(9, 0.02))
     count = 32
 
@@ -231,14 +233,14 @@ def workers(bench: Bench, limit_s: float) -> Sweep:
 
     words: list[str] = []
     points = grow(
-        _chosen(bench, _powers(min(2 * len(cores()), count))),
+        _select_sizes(bench, _powers(min(2 * len(cores()), count))),
         measure,
         lambda n: n * (64 << 20),
         limit_s,
         words.append,
         bench.done,
     )
-    return _scaled(
+    return _make_scaling_sweep(
         "workers", f"{count} Python environments of 50 us", "num_workers", points, words, "bare loop"
     )
 
@@ -247,25 +249,25 @@ def _powers(most: int) -> list[int]:
     return [2**power for power in range(most.bit_length()) if 2**power <= most]
 
 
-def _scaled(name: str, title: str, x_label: str, points: list[Point], words: list[str], limit: str) -> Sweep:
-    ours, bound = _values(points, "Shoal"), _values(points, limit)
+def _make_scaling_sweep(
+    name: str, title: str, x_label: str, points: list[Point], words: list[str], limit: str
+) -> Sweep:
+    ours, bound = _list_medians(points, "Shoal"), _list_medians(points, limit)
     at = knee(ours) if ours else None
     if ours:
         best = max(ours, key=lambda point: point[1])
-        words.insert(
-            0,
-            f"Best: {best[1] / ours[0][1]:.2f} x {x_label}=1, at {best[0]:,.0f}{_share(points, best[0])}.",
-        )
+        share = _format_share(points, best[0])
+        words.insert(0, f"Best: {best[1] / ours[0][1]:.2f} x {x_label}=1, at {best[0]:,.0f}{share}.")
     if bound:
         most = max(bound, key=lambda point: point[1])
-        words.append(f"What the cores give ({limit}): {most[1] / bound[0][1]:.2f} x, at {most[0]:,.0f}.")
+        words.append(f"The cores allow ({limit}): {most[1] / bound[0][1]:.2f} x, at {most[0]:,.0f}.")
     if at is not None:
         words.append(f"Saturated from {x_label}={at:,.0f} on.")
     return Sweep(name, title, x_label, tuple(points), tuple(words), at)
 
 
 def replay(bench: Bench, limit_s: float) -> Sweep:
-    """Pushes and draws, by capacity; the bare gather has the same misses of cache and TLB alone."""
+    """Sweeps the capacity, with pushes and samples; the bare gather has only the cache and TLB misses."""
     pace = bench.pace(Pace(5, 0.008), Pace(9, 0.02))
     row_bytes = 64
     names = {"sample": f"sample({BATCH})", "extend": "push of 64", "push": "push of 1"}
@@ -285,25 +287,25 @@ def replay(bench: Bench, limit_s: float) -> Sweep:
 
     words: list[str] = []
     points = grow(
-        _chosen(bench, [10**power for power in range(3, 8)]),
+        _select_sizes(bench, [10**power for power in range(3, 8)]),
         measure,
         lambda n: n * row_bytes,
         limit_s,
         words.append,
     )
-    drawn, bare = _values(points, names["sample"]), _values(points, gather)
+    drawn, bare = _list_medians(points, names["sample"]), _list_medians(points, gather)
     at = None
     if drawn:
         cheap = min(cost for _, cost in drawn)
         at = next((x for i, (x, _) in enumerate(drawn) if all(c > 1.5 * cheap for _, c in drawn[i:])), None)
         words.append(
-            f"A draw of {BATCH} costs {drawn[0][1]:.2f} us from {drawn[0][0]:,.0f} rows and "
-            f"{drawn[-1][1]:.2f} us from {drawn[-1][0]:,.0f}{_share(points, drawn[-1][0])}."
+            f"A sample of {BATCH} costs {drawn[0][1]:.2f} us from {drawn[0][0]:,.0f} rows and "
+            f"{drawn[-1][1]:.2f} us from {drawn[-1][0]:,.0f}{_format_share(points, drawn[-1][0])}."
         )
     if at is not None:
         words.append(
-            f"Caches end before {at:,.0f} rows ({format_bytes(int(at * row_bytes))}): "
-            "there it costs half as much again."
+            f"The caches are too small from {at:,.0f} rows ({format_bytes(int(at * row_bytes))}) on: "
+            "a sample costs at least half as much again."
         )
     if bare:
         words.append(
@@ -322,11 +324,11 @@ SWEEPS: dict[str, Callable[[Bench, float], Sweep]] = {
 
 
 def run(bench: Bench, names: Sequence[str], limit_s: float, done: Callable[[Sweep], object]) -> list[Sweep]:
-    """One after the other, each within its time; one that raises is named in `bench.failures`."""
+    """Runs the sweeps, each within its time limit; a sweep that raises is recorded in `bench.failures`."""
     found = []
     for name in names:
         bench.begin(f"sweep {name}", SECONDS)
-        with bench.naming_failures():
+        with bench.record_failures():
             measured = SWEEPS[name](bench, limit_s)
             shown = replace(measured, words=(), saturates_at=None) if bench.smoke else measured
             found.append(shown)

@@ -1,4 +1,4 @@
-"""Environments whose cost is known: they do nothing, show pictures, work for so long, or tell something."""
+"""Environments with a known cost: they do nothing, return pictures or infos, or work for a given time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Result = tuple[Any, float, bool, bool, dict[str, Any]]
 
 
 class Still(gymnasium.Env[Any, Any]):
-    """Does nothing: what it takes to step it is the vector environment's."""
+    """Does nothing, so a step costs only what the vector environment adds."""
 
     def __init__(self) -> None:
         self.observation_space = Box(-1, 1, (4,), np.float32)
@@ -32,7 +32,7 @@ class Still(gymnasium.Env[Any, Any]):
 
 
 class Pixels(Still):
-    """Pictures of 84x84x4 bytes, drawn beforehand, another one each step."""
+    """Returns pictures of 84x84x4 bytes, made beforehand, another one each step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Pixels(Still):
 
 
 class Sized(Still):
-    """Observations of so many bytes, another one each step."""
+    """Returns observations of `size` bytes, another one each step."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class Sized(Still):
 
 
 class Busy(Still):
-    """Works for so many microseconds of this thread's own time: waiting for a core is no work."""
+    """Works for `us` microseconds of this thread's CPU time; waiting for a core does not count."""
 
     def __init__(self, us: float) -> None:
         super().__init__()
@@ -109,6 +109,6 @@ class Telling(Still):
 
 
 def maker(name: str, *arguments: Any) -> Callable[[], gymnasium.Env[Any, Any]]:
-    """A function that makes such an environment, for any process."""
+    """Returns a function that makes such an environment in any process."""
     kinds: tuple[Callable[..., Still], ...] = (Still, Pixels, Sized, Busy, Varied, Telling)
     return partial({kind.__name__: kind for kind in kinds}[name], *arguments)

@@ -1,11 +1,11 @@
-"""The soak as a picture: one small panel for each thing that is held, over time."""
+"""Draws a soak as a picture: one small panel for each resource, over time."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["drawn"]
+__all__ = ["draw_chart"]
 
 PANELS = (
     ("trainer_mb", "trainer, MB", "#1f6feb"),
@@ -18,8 +18,8 @@ LEFT, TOP, WIDTH, HEIGHT, GAP = 130, 46, 600, 64, 18
 MOST = 400
 
 
-def drawn(samples: Sequence[dict[str, Any]], cycles: int) -> str:
-    """An SVG; each panel begins at 0, so that what looks flat is."""
+def draw_chart(samples: Sequence[dict[str, Any]], cycles: int) -> str:
+    """Returns an SVG. Each panel starts at 0, so that a line that looks flat is flat."""
     every = max(1, len(samples) // MOST)
     shown = list(samples[::every])
     end = max(1.0, float(shown[-1]["seconds"]))
@@ -27,7 +27,7 @@ def drawn(samples: Sequence[dict[str, Any]], cycles: int) -> str:
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {LEFT + WIDTH + 90} {bottom + 34}" '
         'font-family="sans-serif" font-size="13"><rect width="100%" height="100%" fill="white"/>',
-        f'<text x="{LEFT}" y="28" font-size="16">What is held after each of {cycles:,} cycles of make, step, '
+        f'<text x="{LEFT}" y="28" font-size="16">Resources after each of {cycles:,} cycles of make, step, '
         "kill, attach, close</text>",
     ]
     for number, (name, label, colour) in enumerate(PANELS):

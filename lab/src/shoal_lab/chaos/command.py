@@ -1,4 +1,4 @@
-"""The command line of `shoal chaos`, which is also `python -m shoal_lab.chaos`."""
+"""The command line of `shoal chaos` and `python -m shoal_lab.chaos`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PEERS = ("gymnasium", "sb3", "envpool", "cpprb")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command line of `shoal chaos`."""
+    """Adds the options of `shoal chaos`."""
     parser.add_argument(
         "--kills",
         type=positive,
@@ -67,13 +67,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """`shoal chaos` with these arguments; the exit status."""
+    """Runs `shoal chaos` with these arguments; returns the exit status."""
     if not hasattr(os, "pidfd_open") or not Path("/proc/self/fd").exists():
         print("shoal chaos needs Linux (pidfd_open and /proc)", file=sys.stderr)
         return 2
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # with all that was started
+    signal.signal(
+        signal.SIGTERM, lambda number, frame: sys.exit(128 + number)
+    )  # ends the started processes too
     if args.chart is not None and args.soak is None:
-        print("--chart is the picture of --soak; give both", file=sys.stderr)
+        print("--chart draws the result of --soak; give both options", file=sys.stderr)
         return 2
     if args.soak is not None:
         from shoal_lab.chaos import soak
@@ -84,12 +86,12 @@ def run(args: argparse.Namespace) -> int:
 
         return peers.run(args.against, args.kills or 3, args.seed, as_json=args.json)
     from shoal_lab.chaos import report
-    from shoal_lab.chaos.plan import planned, played
+    from shoal_lab.chaos.plan import plan_rounds, run_rounds
 
     parts = [args.only] if args.only else list(PARTS)
-    rounds = planned(parts, args.kills or 100, args.seed, exactly=args.only is not None)
+    rounds = plan_rounds(parts, args.kills or 100, args.seed, exactly=args.only is not None)
     until = None if args.minutes is None else time.monotonic() + 60 * args.minutes
-    found = played(rounds, args.deadline, until, args.record, quiet=args.json)
+    found = run_rounds(rounds, args.deadline, until, args.record, quiet=args.json)
     return report.show(found, rounds, args.seed, as_json=args.json)
 
 
@@ -106,12 +108,12 @@ def _time(text: str) -> float:
 def _record(text: str) -> Path:
     path = Path(text)
     if path.is_dir() or not path.absolute().parent.is_dir():
-        raise argparse.ArgumentTypeError(f"must be a file in a directory that is there, got {text!r}")
+        raise argparse.ArgumentTypeError(f"must be a file in an existing directory, got {text!r}")
     return path
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """`python -m shoal_lab.chaos`."""
+    """Runs `python -m shoal_lab.chaos`; returns the exit status."""
     parser = argparse.ArgumentParser(prog="shoal chaos", description=DESCRIPTION)
     add_arguments(parser)
     return run(parser.parse_args(argv))

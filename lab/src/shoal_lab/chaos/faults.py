@@ -1,7 +1,8 @@
-"""Ways to fail, as an environment or a writer does them to itself.
+"""Faults that an environment or a writer causes in its own process.
 
-Named points need no hooks in the core. A page that may not be touched, put where the core will copy from or
-write to, kills the process at exactly that byte; a value that dies while it is converted kills it between.
+Named points need no hooks in the core. A protected page, placed where the core copies from or writes to,
+kills the process at exactly that byte. A value that kills the process while it is converted does so between
+two copies.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["CRASHES", "HANGS", "LENIENCE", "Dies", "crash", "forbid", "trapped"]
+__all__ = ["CRASHES", "HANGS", "LENIENCE", "Dies", "copy_with_trap", "crash", "forbid"]
 
 LENIENCE = float(os.environ.get("SHOAL_TEST_LENIENCE", "1"))
-"""How much longer things may take than promised: on a shared machine others have the cores now and then."""
+"""The factor by which calls may be late: on a shared machine, other processes use the cores at times."""
 
 _PAGE = mmap.PAGESIZE
 
@@ -67,16 +68,16 @@ HANGS: dict[str, Callable[[], None]] = {
     "loop, signals blocked": _loop_deaf,
     "stop": _stop,
 }
-"""After these a process is there and does not answer: in Python, holding the GIL, deaf, or not running."""
+"""After these a process exists but does not answer: it loops, holds the GIL, blocks signals or is stopped."""
 
 
 def crash(how: str) -> None:
-    """Does it, to this process."""
+    """Causes the fault in this process."""
     (CRASHES.get(how) or HANGS[how])()
 
 
 class Dies:
-    """A value that kills the process when it is looked at: a reward as a number, an info as bytes."""
+    """A value that kills the process when it is converted to a number (reward) or pickled (info)."""
 
     def __float__(self) -> float:
         _kill()
@@ -88,7 +89,7 @@ class Dies:
 
 
 def forbid(address: int, size: int, *, may_read: bool) -> None:
-    """Takes whole pages away from this process: touching them (or writing there) is a SIGSEGV."""
+    """Protects whole pages of this process: accessing them (with `may_read`: writing) is a SIGSEGV."""
     first, last = -(-address // _PAGE) * _PAGE, (address + size) // _PAGE * _PAGE
     libc = ctypes.CDLL(None, use_errno=True)
     allowed = mmap.PROT_READ if may_read else 0
@@ -96,10 +97,10 @@ def forbid(address: int, size: int, *, may_read: bool) -> None:
         raise OSError(ctypes.get_errno(), "mprotect")
 
 
-def trapped(values: NDArray[Any], at: int) -> NDArray[Any]:
-    """A copy of `values` with a page from byte `at` on that may not be read: who copies it dies there.
+def copy_with_trap(values: NDArray[Any], at: int) -> NDArray[Any]:
+    """Returns a copy of `values` with a protected page from byte `at` on: copying it kills the process there.
 
-    What lies behind that page can be read: a copy may well begin by loading the last bytes.
+    The bytes after that page can be read, because a copy may start by loading the last bytes.
     """
     room = mmap.mmap(-1, (-(-values.nbytes // _PAGE) + 2) * _PAGE)
     whole = np.frombuffer(room, np.uint8)

@@ -1,7 +1,7 @@
-"""Trainers that are killed with SIGKILL, whatever they are doing: their workers end with them.
+"""Kills trainers with SIGKILL at any moment: their workers must end with them.
 
-Each trainer is the first of a session of its own (setsid), so that whoever it started is found by that. What
-it had acknowledged is in the file of its replay buffer; its names can be had by the next.
+Each trainer leads a session (setsid), which identifies all processes it started. The rows it had acknowledged
+must be in the file of its replay buffer, and its names must be free for the next trainer.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from shoal.state import names
 from shoal.vector import ProcessVectorEnv
 from shoal_lab.chaos import ledger
 from shoal_lab.chaos.faults import HANGS, LENIENCE
-from shoal_lab.chaos.held import Held, kill_session, require_gone
 from shoal_lab.chaos.marked import ACTIONS, Marked, Violation
-from shoal_lab.chaos.rounds import Outcome, Round, Tell
+from shoal_lab.chaos.resources import Resources, kill_session, require_gone
+from shoal_lab.chaos.rounds import Outcome, Reporter, Round
 
 __all__ = ["stage"]
 
@@ -35,20 +35,20 @@ NAMED = Layout({"words": (np.int64, (8,))})
 GONE_S = 2.0
 READY_S = 30.0
 MOMENTS = ("making", "stepping", "stepping", "pushing", "busy workers", "repairing", "resetting", "closing")
-"""What the trainer does when it is killed."""
+"""The trainer's activity when it is killed."""
 
 
-def stage(round_: Round, outcome: Outcome, tell: Tell) -> None:
-    """One round: a trainer for each kill."""
-    held, chooser = Held(), round_.random()
+def stage(round_: Round, outcome: Outcome, reporter: Reporter) -> None:
+    """Runs one round: a trainer for each kill."""
+    resources, chooser = Resources(), round_.random()
     for _ in range(round_.kills):
         moment = chooser.choice(MOMENTS)
         context = chooser.choice([None, None, "fork"])
-        tell(outcome.kills, f"killing a trainer while {moment}")
+        reporter(outcome.kills, f"killing a trainer while {moment}")
         _kill_one(chooser, moment, context, outcome)
         outcome.kills += 1
         outcome.count(f"{moment}, context {context or 'own'}")
-    held.require_same("the trainers")
+    resources.require_same("the trainers")
 
 
 def _kill_one(chooser: random.Random, moment: str, context: str | None, outcome: Outcome) -> None:
@@ -58,7 +58,7 @@ def _kill_one(chooser: random.Random, moment: str, context: str | None, outcome:
     pid = os.fork()
     if pid == 0:
         os.close(reads)
-        _be_trainer(moment, context, path, name, writes)
+        _run_trainer(moment, context, path, name, writes)
     os.close(writes)
     try:
         if moment != "making":
@@ -70,47 +70,47 @@ def _kill_one(chooser: random.Random, moment: str, context: str | None, outcome:
     finally:
         kill_session(pid)
         os.waitpid(pid, 0)
-        said = b""
+        output = b""
         while part := os.read(reads, 1 << 16):
-            said += part
+            output += part
         os.close(reads)
-        # A dead owner's name is taken over; after a violation too, so that nothing is left of this.
+        # Takes over the dead owner's name; after a violation too, so that it does not leak.
         with Segment.named(NAMED, name) as segment:
             kept = segment["words"].any()
     if kept:
-        raise Violation(5, "the named segment of a dead trainer was given out again with its contents")
-    outcome.rows += _require_rows(path, said.split(b"ready", 1)[-1])
+        raise Violation(5, "the named segment of a dead trainer was reused with its old contents")
+    outcome.rows += _require_rows(path, output.split(b"ready", 1)[-1])
     if left := [path.name for path in names.listed()]:
         raise Violation(5, f"sessions {left} of a dead trainer are still listed")
 
 
 def _wait_ready(reads: int) -> None:
-    said = b""
+    output = b""
     deadline = time.monotonic() + READY_S * LENIENCE
-    while b"ready" not in said:
+    while b"ready" not in output:
         if not select.select([reads], [], [], max(0.0, deadline - time.monotonic()))[0]:
             raise Violation(4, f"a trainer was not ready within {READY_S:g} s")
         part = os.read(reads, 5)
         if not part:
             raise Violation(4, "a trainer ended by itself")
-        said += part
+        output += part
 
 
-def _require_rows(path: str, said: bytes) -> int:
-    """Every acknowledged row is in the file, and ids go on."""
+def _require_rows(path: str, output: bytes) -> int:
+    """Checks that every acknowledged row is in the file and that ids continue; returns the number of rows."""
     if not os.path.exists(path):
         return 0
     with ReplayBuffer.open(path) as buffer:
-        whole = len(said) // ledger.ACKNOWLEDGED.size * ledger.ACKNOWLEDGED.size
-        rows = list(ledger.ACKNOWLEDGED.iter_unpack(said[:whole]))[-CAPACITY:]
+        whole = len(output) // ledger.ACKNOWLEDGEMENT.size * ledger.ACKNOWLEDGEMENT.size
+        rows = list(ledger.ACKNOWLEDGEMENT.iter_unpack(output[:whole]))[-CAPACITY:]
         book = ledger.Ledger(buffer, ends={1: rows[0][1] - (1 << 32) - 1 if rows else -1})
         book.rows.update(rows)
         book.ends[1] = max([book.ends[1], *(value - (1 << 32) for _, value in rows)])
-        book.look(buffer.latest(CAPACITY) if rows else buffer.latest(1))
+        book.check_batch(buffer.latest(CAPACITY) if rows else buffer.latest(1))
         book.require([id_ for id_, _ in rows])
         first = int(buffer.push({"words": np.zeros(ledger.WORDS, np.uint64)}))
         if rows and first <= rows[-1][0]:
-            raise Violation(6, f"a push after recovery got id {first}, and {rows[-1][0]} had been given")
+            raise Violation(6, f"a push after recovery got id {first}, but {rows[-1][0]} was given before")
     os.unlink(path)
     return len(rows)
 
@@ -118,7 +118,7 @@ def _require_rows(path: str, said: bytes) -> int:
 # -- the trainer's side -----------------------------------------------------------------------------------
 
 
-def _be_trainer(moment: str, context: str | None, path: str, name: str, pipe: int) -> NoReturn:
+def _run_trainer(moment: str, context: str | None, path: str, name: str, pipe: int) -> NoReturn:
     try:
         os.setsid()
         _train(moment, context, path, name, pipe)
@@ -154,4 +154,4 @@ def _train(moment: str, context: str | None, path: str, name: str, pipe: int) ->
             envs.step(go_on)
         row = 1 << 32 | number
         id_ = buffer.push({"words": np.full(ledger.WORDS, row, np.uint64)})
-        os.write(pipe, ledger.ACKNOWLEDGED.pack(id_, row))
+        os.write(pipe, ledger.ACKNOWLEDGEMENT.pack(id_, row))

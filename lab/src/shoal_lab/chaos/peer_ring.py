@@ -1,4 +1,4 @@
-"""Writers of cpprb's multi-process buffer, and of ours, killed in a push: does sample() still come back?"""
+"""Kills writers of cpprb's multi-process buffer, and of Shoal's, in a push: does sample() still return?"""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _push_for_ever(buffer: Any, library: str, name: int) -> None:
 
 
 def trial(library: str, round_: Round, outcome: Outcome, trial: Any) -> None:
-    """Two writers; one of them is killed at a random moment, then a hundred draws."""
+    """Starts two writers, kills one at a random moment, and then samples a hundred times."""
     if library == "cpprb":
         from cpprb import MPReplayBuffer
 
@@ -56,7 +56,7 @@ def trial(library: str, round_: Round, outcome: Outcome, trial: Any) -> None:
             for _ in range(100):
                 words = buffer.sample(8)["words"].reshape(8, WORDS)
                 torn += int((words != words[:, :1]).any(axis=1).sum())
-            trial.said.append(f"TORN ROWS ({torn})" if torn else "sample() works, rows whole")
+            trial.notes.append(f"TORN ROWS ({torn})" if torn else "sample() works, rows whole")
     finally:
         os.kill(pids[1], signal.SIGKILL)
         os.waitpid(pids[1], 0)

@@ -1,4 +1,4 @@
-"""One trial of one fault with one library, told in words; a call that does not come back is among them."""
+"""One trial of one fault with one library, described in words; a call may hang."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from shoal_lab.chaos.faults import LENIENCE
-from shoal_lab.chaos.held import kill_session, members
-from shoal_lab.chaos.marked import ACTIONS, Marked, body_of, reward_of
-from shoal_lab.chaos.rounds import Outcome, Round, Tell
+from shoal_lab.chaos.marked import ACTIONS, Marked, compute_body, compute_reward
+from shoal_lab.chaos.resources import kill_session, list_members
+from shoal_lab.chaos.rounds import Outcome, Reporter, Round
 
 __all__ = ["stage"]
 
@@ -24,7 +24,7 @@ ENVS = 4
 HANG_S = 5.0
 GONE_S = 2.0
 
-# -- the libraries behind one face ------------------------------------------------------------------------
+# -- one interface for all libraries ----------------------------------------------------------------------
 
 
 class Vector:
@@ -57,7 +57,7 @@ class Vector:
         self.envs.reset()
 
     def step(self, chosen: Any) -> tuple[Any, Any]:
-        """Observations and rewards; with a limit where the library has one."""
+        """Steps; returns observations and rewards. It has a time limit if the library supports one."""
         if self.library == "gymnasium" and self.limit_s is not None:
             self.envs.step_async(chosen)
             return tuple(self.envs.step_wait(timeout=self.limit_s)[:2])
@@ -67,15 +67,17 @@ class Vector:
         self.envs.close()
 
 
-def wrong_rows(results: tuple[Any, Any]) -> int:
-    """Rows whose observation, and reward, are not of one environment and one step."""
+def count_wrong_rows(results: tuple[Any, Any]) -> int:
+    """Counts rows whose observation and reward do not belong to one environment and one step."""
     observation, reward = results
     wrong = 0
     for env in range(ENVS):
         env_id, nonce, episode, step = map(int, observation["mark"][env])
-        whole = env_id == env and (observation["body"][env] == body_of(nonce, episode, step)).all()
-        right = step == 0 or float(reward[env]) == float(np.float32(reward_of(env_id, nonce, episode, step)))
-        exact = step == 0 or float(reward[env]) == reward_of(env_id, nonce, episode, step)
+        whole = env_id == env and (observation["body"][env] == compute_body(nonce, episode, step)).all()
+        right = step == 0 or float(reward[env]) == float(
+            np.float32(compute_reward(env_id, nonce, episode, step))
+        )
+        exact = step == 0 or float(reward[env]) == compute_reward(env_id, nonce, episode, step)
         wrong += not (whole and (right or exact))
     return wrong
 
@@ -84,52 +86,52 @@ def wrong_rows(results: tuple[Any, Any]) -> int:
 
 
 class Trial:
-    """What happens, phase by phase, in words; a phase that does not end is one of them."""
+    """Describes the phases of a trial in words, including a phase that hangs."""
 
-    def __init__(self, outcome: Outcome, tell: Tell) -> None:
-        self._outcome, self._tell = outcome, tell
-        self.said: list[str] = outcome.facts.setdefault("said_by", [])
+    def __init__(self, outcome: Outcome, reporter: Reporter) -> None:
+        self._outcome, self._reporter = outcome, reporter
+        self.notes: list[str] = outcome.facts.setdefault("notes", [])
         self.facts = outcome.facts
 
     @contextmanager
     def phase(self, name: str, limit_s: float = HANG_S) -> Iterator[None]:
-        self._tell.say({"kills": 0, "doing": name})
+        self._reporter.send({"kills": 0, "doing": name})
         timer = threading.Timer(limit_s * LENIENCE, self._hang, (name,))
         timer.start()
         try:
             yield
         except Exception as error:
             named = " naming it" if getattr(error, "env_ids", None) else ""
-            self.said.append(f"{name} {type(error).__name__}{named}")
+            self.notes.append(f"{name} {type(error).__name__}{named}")
             self.facts[name] = type(error).__name__
         finally:
             timer.cancel()
 
     def _hang(self, name: str) -> None:
-        self.said.append(f"{name} HANGS")
+        self.notes.append(f"{name} HANGS")
         self.facts["hang"] = name
         self._outcome.hangs = 1
-        self._tell.say({"outcome": vars(self._outcome)})
+        self._reporter.send({"outcome": vars(self._outcome)})
         os._exit(0)
 
 
-def stage(round_: Round, outcome: Outcome, tell: Tell) -> None:
-    """One trial of one fault with one library."""
+def stage(round_: Round, outcome: Outcome, reporter: Reporter) -> None:
+    """Runs one trial of one fault with one library."""
     library, case = round_.options["library"], round_.options["case"]
-    trial = Trial(outcome, tell)
+    trial = Trial(outcome, reporter)
     if case == "trainer killed":
-        _trainer_killed(library, trial)
+        _kill_trainer(library, trial)
     elif case == "an id out of range":
-        _bad_id(library, trial)
+        _send_bad_id(library, trial)
     elif case == "writer killed in a push":
         from shoal_lab.chaos import peer_ring
 
         peer_ring.trial(library, round_, outcome, trial)
     else:
-        _worker_fails(library, case, round_, outcome, trial)
+        _fail_worker(library, case, round_, outcome, trial)
 
 
-def _worker_fails(library: str, case: str, round_: Round, outcome: Outcome, trial: Trial) -> None:
+def _fail_worker(library: str, case: str, round_: Round, outcome: Outcome, trial: Trial) -> None:
     stopped = case.startswith("SIGSTOP")
     limit_s = 0.5 if stopped or (case == "loop" and library != "sb3") else None
     with trial.phase("making", 60):
@@ -139,44 +141,44 @@ def _worker_fails(library: str, case: str, round_: Round, outcome: Outcome, tria
     go_on, chosen = np.zeros(ENVS, np.int64), np.zeros(ENVS, np.int64)
     if case in ACTIONS:
         chosen[2] = ACTIONS.index(case)
-    pids, struck = vector.pids, [0.0]
+    pids, sent_at = vector.pids, [0.0]
     if case not in ACTIONS:
         number = signal.SIGSTOP if stopped else signal.SIGKILL
         threading.Thread(
-            target=_strike, args=(pids[2], number, round_.random().random() * 0.02, struck)
+            target=_send_signal, args=(pids[2], number, round_.random().random() * 0.02, sent_at)
         ).start()
     begin = time.monotonic()
     with trial.phase("step()"):
         results = vector.step(chosen)
         while time.monotonic() < begin + HANG_S:
             results = vector.step(go_on)
-        trial.said.append("step() goes on as if nothing had happened")
-    trial.facts["ms"] = (time.monotonic() - (struck[0] or begin)) * 1e3
+        trial.notes.append("step() continues as if nothing had happened")
+    trial.facts["ms"] = (time.monotonic() - (sent_at[0] or begin)) * 1e3
     if stopped:
-        time.sleep(1.6)  # it goes on, meanwhile
+        time.sleep(1.6)  # the stopped process continues in the meantime
     with trial.phase("next step()"):
         for _ in range(5):
             results = vector.step(go_on)
-            outcome.facts["wrong"] = outcome.facts.get("wrong", 0) + wrong_rows(results)
+            outcome.facts["wrong"] = outcome.facts.get("wrong", 0) + count_wrong_rows(results)
         wrong = outcome.facts["wrong"]
-        trial.said.append(f"next steps WRONG ROWS ({wrong})" if wrong else "next step() works")
+        trial.notes.append(f"next steps WRONG ROWS ({wrong})" if wrong else "next step() works")
     with trial.phase("reset()"):
         vector.reset()
         results = vector.step(go_on)
-        trial.said.append("reset() brings it back" if not wrong_rows(results) else "reset() WRONG ROWS")
+        trial.notes.append("reset() recovers" if not count_wrong_rows(results) else "reset() WRONG ROWS")
     with trial.phase("close()"):
         vector.close()
-        trial.said.append("close() works")
+        trial.notes.append("close() works")
     time.sleep(0.3)
-    left = [pid for pid in pids if _runs(pid)]
+    left = [pid for pid in pids if _is_running(pid)]
     if left:
-        trial.said.append(f"{len(left)} workers LEFT")
+        trial.notes.append(f"{len(left)} workers LEFT")
         trial.facts["left"] = len(left)
 
 
-def _strike(pid: int, number: int, delay_s: float, struck: list[float]) -> None:
+def _send_signal(pid: int, number: int, delay_s: float, sent_at: list[float]) -> None:
     time.sleep(delay_s)
-    struck[0] = time.monotonic()
+    sent_at[0] = time.monotonic()
     os.kill(pid, number)
     if number == signal.SIGSTOP:
         time.sleep(1.5)
@@ -186,7 +188,7 @@ def _strike(pid: int, number: int, delay_s: float, struck: list[float]) -> None:
             return
 
 
-def _runs(pid: int) -> bool:
+def _is_running(pid: int) -> bool:
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rsplit(")", 1)[1].split()[0] not in "ZX"
@@ -194,8 +196,8 @@ def _runs(pid: int) -> bool:
         return False
 
 
-def _trainer_killed(library: str, trial: Trial) -> None:
-    """A trainer with a worker that is in an endless loop."""
+def _kill_trainer(library: str, trial: Trial) -> None:
+    """Kills a trainer that has a worker in an endless loop."""
     reads, writes = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -212,10 +214,10 @@ def _trainer_killed(library: str, trial: Trial) -> None:
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     begin = time.monotonic()
-    while (left := members(pid)) and time.monotonic() < begin + GONE_S * LENIENCE:
+    while (left := list_members(pid)) and time.monotonic() < begin + GONE_S * LENIENCE:
         time.sleep(0.005)
     trial.facts["ms"] = (time.monotonic() - begin) * 1e3
-    trial.said.append(f"{len(left)} processes LEFT" if left else "all gone")
+    trial.notes.append(f"{len(left)} processes LEFT" if left else "all gone")
     trial.facts["left"] = len(left)
     kill_session(pid)
 
@@ -237,8 +239,8 @@ def _train(library: str, pipe: int) -> None:
     signal.pause()
 
 
-def _bad_id(library: str, trial: Trial) -> None:
-    """In a child: what an id that does not exist does to the trainer."""
+def _send_bad_id(library: str, trial: Trial) -> None:
+    """Sends an id that does not exist, in a child process that plays the trainer."""
     pid = os.fork()
     if pid == 0:
         actions = np.zeros(ENVS, np.int32)
@@ -266,8 +268,10 @@ def _bad_id(library: str, trial: Trial) -> None:
     with trial.phase("send()", 30):
         status = os.waitpid(pid, 0)[1]
         if os.WIFSIGNALED(status):
-            trial.said.append(f"TRAINER DIES, {signal.Signals(os.WTERMSIG(status)).name}")
+            trial.notes.append(f"TRAINER DIES, {signal.Signals(os.WTERMSIG(status)).name}")
             trial.facts["trainer"] = 1
         else:
             code = os.WEXITSTATUS(status)
-            trial.said.append({3: "an exception says so", 4: "an odd exception"}.get(code, "nothing is said"))
+            trial.notes.append(
+                {3: "raises a clear exception", 4: "raises another exception"}.get(code, "raises nothing")
+            )

@@ -1,6 +1,6 @@
-"""The same faults on a peer: what it raises and when, whether it goes on, whether close() comes back.
+"""The same faults on a peer: its exceptions and delays, whether it continues, whether close() returns.
 
-Each trial is a stage of its own, so that a peer that hangs is counted and ended with all it started.
+Each trial runs in its own process, so that a peer that hangs is counted and ended with all its processes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from shoal_lab.chaos.report import table
-from shoal_lab.chaos.rounds import Round, perform
+from shoal_lab.chaos.rounds import Round, run_round
 
 __all__ = ["run"]
 
@@ -33,10 +33,11 @@ CASES = {
 
 
 def run(libraries: Sequence[str], trials: int, seed: int, *, as_json: bool) -> int:
-    """Every case with Shoal and with each peer; prints them side by side. 1 if Shoal hung or was wrong."""
+    """Runs every case with Shoal and each peer and prints both; returns 1 if Shoal hung or was wrong."""
     missing = [name for name in libraries if importlib.util.find_spec(MODULES[name]) is None]
     if missing:
-        print(f"not installed: {', '.join(PACKAGES[name] for name in missing)}; pip install them first")
+        packages = " ".join(PACKAGES[name] for name in missing)
+        print(f"not installed: {packages}; install with: pip install {packages}")
         return 2
     found: dict[str, dict[str, dict[str, Any]]] = {}
     say: Callable[[str], None] = (lambda text: None) if as_json else partial(print, flush=True)
@@ -44,7 +45,7 @@ def run(libraries: Sequence[str], trials: int, seed: int, *, as_json: bool) -> i
         for case in CASES[peer]:
             for library in ("shoal", peer):
                 if library not in found.setdefault(case, {}):
-                    found[case][library] = _tried(library, case, trials, seed)
+                    found[case][library] = _run_trials(library, case, trials, seed)
                     say(f"{case}, {library}: {found[case][library]['most']}")
     versions = {name: _version(PACKAGES.get(name, name)) for name in ("shoal", *libraries)}
     if as_json:
@@ -58,19 +59,19 @@ def run(libraries: Sequence[str], trials: int, seed: int, *, as_json: bool) -> i
 def _version(package: str) -> str:
     try:
         return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:  # it is run from its sources
+    except importlib.metadata.PackageNotFoundError:  # it runs from its sources
         return "of unknown version"
 
 
-def _tried(library: str, case: str, trials: int, seed: int) -> dict[str, Any]:
+def _run_trials(library: str, case: str, trials: int, seed: int) -> dict[str, Any]:
     said: Counter[str] = Counter()
     sums: Counter[str] = Counter()
     times = []
     for number in range(trials):
         round_ = Round("peer_trials", seed + number, 1, {"library": library, "case": case})
-        outcome = perform(round_, 90, lambda kills: None)
+        outcome = run_round(round_, 90, lambda kills: None)
         facts = outcome.facts
-        words = facts.get("said_by") or [message for _, message in outcome.violations]
+        words = facts.get("notes") or [message for _, message in outcome.violations]
         said["; ".join(words)] += 1
         sums["hangs"] += outcome.hangs
         for name in ("wrong", "left", "trainer"):

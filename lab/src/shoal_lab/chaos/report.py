@@ -1,4 +1,4 @@
-"""What a run found, as a table or as JSON."""
+"""Prints the result of a run as a table or as JSON."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ TARGETS = {
     "trainer killed, all its workers gone": ("max", 1000.0),
 }
 _ENOUGH = {"p50": 10, "p99": 100, "max": 1}
-"""Milliseconds. They are figures of a machine, so missing one is said and does not fail the run."""
+"""The samples needed to judge a target.
+
+Targets (in ms) depend on the machine; a missed one does not fail a run.
+"""
 
 
 def percentiles(values: Sequence[float]) -> dict[str, float]:
@@ -35,7 +38,7 @@ def percentiles(values: Sequence[float]) -> dict[str, float]:
 
 
 def show(found: Sequence[tuple[Round, Outcome]], rounds: Sequence[Round], seed: int, *, as_json: bool) -> int:
-    """Prints it; the exit status."""
+    """Prints the result; returns the exit status."""
     parts: dict[str, Outcome] = {}
     for round_, outcome in found:
         parts.setdefault(round_.part, Outcome(round_.part)).add(outcome)
@@ -64,14 +67,14 @@ def show(found: Sequence[tuple[Round, Outcome]], rounds: Sequence[Round], seed: 
         print(f"\n{_machine()}; load average {min(loads):.1f} to {max(loads):.1f} while it ran")
     for round_, (number, message), one in broken[:10]:
         print(f"\nVIOLATION of ({number}): {message}\n  again: {_command(round_)}")
-        if one.facts.get("said"):
+        if one.facts.get("output"):
             print(
-                "  it said last:\n"
-                + "\n".join(f"    {line}" for line in one.facts["said"].splitlines()[-25:])
+                "  its last output:\n"
+                + "\n".join(f"    {line}" for line in one.facts["output"].splitlines()[-25:])
             )
     left = len(rounds) - len(found)
     print(f"\n{'every invariant held' if not broken else f'{len(broken)} violations'}, seed {seed}", end="")
-    print(f"; {left} of {len(rounds)} rounds were not begun" if left else "")
+    print(f"; {left} of {len(rounds)} rounds were not started" if left else "")
     return 1 if broken else 0
 
 
@@ -86,7 +89,9 @@ def _measures(times: dict[str, dict[str, float]]) -> list[list[str]]:
         if what in TARGETS:
             which, limit = TARGETS[what]
             verdict = "met" if one[which] < limit else "MISSED"
-            target = f"{which} under {limit:g}: {verdict if one['n'] >= _ENOUGH[which] else 'too few to say'}"
+            target = (
+                f"{which} under {limit:g}: {verdict if one['n'] >= _ENOUGH[which] else 'too few samples'}"
+            )
         lines.append([what, *(f"{one[key]:.2f}" for key in ("p50", "p99", "max")), f"{one['n']:,}", target])
     return lines
 
@@ -97,7 +102,7 @@ def _summary(
     return {
         "held": not broken,
         "seed": seed,
-        "rounds": {"begun": begun, "planned": rounds},
+        "rounds": {"begun": begun, "plan_rounds": rounds},
         "parts": {
             part: {
                 "kills": one.kills,
@@ -123,7 +128,7 @@ def _machine() -> str:
 
 
 def table(lines: Sequence[Sequence[str]]) -> str:
-    """Aligned columns: words to the left, numbers to the right."""
+    """Formats aligned columns: the first to the left, the others to the right."""
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     text = []
     for line in lines:

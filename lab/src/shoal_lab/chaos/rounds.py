@@ -1,7 +1,7 @@
-"""A round: one part of the chaos with a seed and a number of kills, in a process of its own, with a deadline.
+"""A round: one part of the chaos with a seed and a number of kills, in its own process, with a deadline.
 
-The stage, that process, says a word whenever a call has come back; who hears none for too long takes its
-stack, ends it with all it started, and calls that a hang.
+That process, the stage, sends a message whenever a call has returned. If the supervisor receives none for too
+long, it requests the stage's stack, kills it with all processes it started, and reports a hang.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from shoal_lab.chaos.held import kill_session
 from shoal_lab.chaos.marked import Violation
+from shoal_lab.chaos.resources import kill_session
 
-__all__ = ["INVARIANTS", "Outcome", "Round", "Stage", "Tell", "perform", "run_stage"]
+__all__ = ["INVARIANTS", "Outcome", "Reporter", "Round", "Stage", "run_round", "run_stage"]
 
 INVARIANTS = {
     1: "every acknowledged push is readable, byte for byte, or was overwritten by capacity",
     2: "nothing torn and nothing that was never pushed is returned",
-    3: "observation, reward, flags and info of a row are of one environment, life and step",
+    3: "observation, reward, flags and info of a row belong to one environment, incarnation and step",
     4: "every call returns or raises by its deadline",
     5: "after close, descriptors, mappings, names, threads and children are as before",
     6: "after recovery, ids are exact",
@@ -40,12 +40,12 @@ INVARIANTS = {
 _BEAT_S = 0.1
 _STACK_S = 1.0
 _STALLS = 4
-"""So many deadlines without a kill: what was made to fail never came back, though other calls do."""
+"""The number of deadlines without a kill after which a fault is taken to hang, though other calls return."""
 
 
 @dataclass(frozen=True)
 class Round:
-    """What is to be done: `part` is a module of this package with a function `stage`."""
+    """A round to run: `part` is a module of this package with a function `stage`."""
 
     part: str
     seed: int
@@ -62,15 +62,15 @@ class Round:
 
 @dataclass
 class Outcome:
-    """What was done and found; rounds of a part add up."""
+    """The result of a round; the outcomes of a part's rounds are added up."""
 
     part: str = ""
     kills: int = 0
     rows: int = 0
-    """Rows and acknowledgements that were held against what they must be."""
+    """The number of rows and acknowledgements that were checked."""
     faults: dict[str, int] = field(default_factory=dict)
     times: dict[str, list[float]] = field(default_factory=dict)
-    """Milliseconds, by what was measured."""
+    """Measured times in milliseconds, by name."""
     violations: list[tuple[int, str]] = field(default_factory=list)
     hangs: int = 0
     seconds: float = 0.0
@@ -94,8 +94,8 @@ class Outcome:
         self.seconds += other.seconds
 
 
-class Tell:
-    """The stage's way to say that it lives, and how far it is."""
+class Reporter:
+    """Sends the stage's progress to the supervisor."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -105,19 +105,19 @@ class Tell:
         now = time.monotonic()
         if now >= self._next:
             self._next = now + _BEAT_S
-            self.say({"kills": kills, "doing": doing})
+            self.send({"kills": kills, "doing": doing})
 
-    def say(self, message: dict[str, Any]) -> None:
+    def send(self, message: dict[str, Any]) -> None:
         data = (json.dumps(message) + "\n").encode()
         while data:
             data = data[os.write(self._fd, data) :]
 
 
-Stage = Callable[[Round, Outcome, Tell], None]
+Stage = Callable[[Round, Outcome, Reporter], None]
 
 
-def perform(round_: Round, deadline_s: float, heard: Callable[[int], None]) -> Outcome:
-    """Runs a round; its outcome, in which a stage that hung or died is a violation."""
+def run_round(round_: Round, deadline_s: float, on_progress: Callable[[int], None]) -> Outcome:
+    """Runs a round; returns its outcome, in which a stage that hung or died is a violation."""
     reads, writes = os.pipe()
     with tempfile.TemporaryFile() as errors, tempfile.TemporaryDirectory(prefix="shoal-chaos-") as place:
         begin = time.monotonic()
@@ -128,11 +128,11 @@ def perform(round_: Round, deadline_s: float, heard: Callable[[int], None]) -> O
             stderr=errors,
             pass_fds=[writes],
             start_new_session=True,
-            env=_surroundings(place),
+            env=_make_environment(place),
         )
         os.close(writes)
         try:
-            outcome = _listen(round_, stage, reads, deadline_s, heard)
+            outcome = _read_messages(round_, stage, reads, deadline_s, on_progress)
         finally:
             stage.kill()
             kill_session(stage.pid)
@@ -140,19 +140,23 @@ def perform(round_: Round, deadline_s: float, heard: Callable[[int], None]) -> O
             os.close(reads)
         if outcome.violations:
             errors.seek(0)
-            outcome.facts["said"] = errors.read()[-4000:].decode(errors="replace")
+            outcome.facts["output"] = errors.read()[-4000:].decode(errors="replace")
     outcome.part, outcome.seconds = round_.part, time.monotonic() - begin
     return outcome
 
 
-def _surroundings(place: str) -> dict[str, str]:
+def _make_environment(place: str) -> dict[str, str]:
     own = {"SHOAL_SESSION_DIR": os.path.join(place, "sessions"), "SHOAL_CHAOS_DIR": place}
-    own["OPENBLAS_NUM_THREADS"] = "1"  # its threads end when this process forks, and would be missed
+    own["OPENBLAS_NUM_THREADS"] = "1"  # its threads end at a fork, which would look like a change
     return {**os.environ, **own}
 
 
-def _listen(
-    round_: Round, stage: subprocess.Popen[bytes], reads: int, deadline_s: float, heard: Callable[[int], None]
+def _read_messages(
+    round_: Round,
+    stage: subprocess.Popen[bytes],
+    reads: int,
+    deadline_s: float,
+    on_progress: Callable[[int], None],
 ) -> Outcome:
     data, kills, doing = b"", 0, "starting"
     until = time.monotonic() + deadline_s
@@ -165,12 +169,12 @@ def _listen(
             for line in lines:
                 message = json.loads(line)
                 if "outcome" in message:
-                    return _read(message["outcome"])
+                    return _parse_outcome(message["outcome"])
                 until = time.monotonic() + deadline_s
                 if message["kills"] > kills:
                     stalled = time.monotonic() + _STALLS * deadline_s
                 kills, doing = message["kills"], message["doing"] or doing
-                heard(kills)
+                on_progress(kills)
             if part and time.monotonic() < stalled:
                 continue
         if stage.poll() is not None:
@@ -178,32 +182,32 @@ def _listen(
             return Outcome(kills=kills, violations=[(4, how)])
         if time.monotonic() >= min(until, stalled):
             with contextlib.suppress(ProcessLookupError):
-                stage.send_signal(signal.SIGUSR1)  # its stack
+                stage.send_signal(signal.SIGUSR1)  # prints its stack
             time.sleep(_STACK_S)
-            how = f"no call came back for {deadline_s:g} s while {doing}"
+            how = f"no call returned for {deadline_s:g} s while {doing}"
             if time.monotonic() < until:
-                how = f"calls come back, but nothing has come of a fault for {_STALLS * deadline_s:g} s"
+                how = f"calls return, but no fault was seen for {_STALLS * deadline_s:g} s"
             return Outcome(kills=kills, hangs=1, violations=[(4, how)])
 
 
-def _read(values: dict[str, Any]) -> Outcome:
+def _parse_outcome(values: dict[str, Any]) -> Outcome:
     outcome = Outcome(**values)
     outcome.violations = [(number, message) for number, message in outcome.violations]
     return outcome
 
 
 def run_stage(fd: int, order: dict[str, Any]) -> None:
-    """The stage's own side."""
+    """Runs a round in the stage process and sends the outcome."""
     os.set_inheritable(fd, False)
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
-    round_, outcome, tell = Round(**order), Outcome(), Tell(fd)
+    round_, outcome, reporter = Round(**order), Outcome(), Reporter(fd)
     stage: Stage = importlib.import_module(f"shoal_lab.chaos.{round_.part}").stage
     try:
-        stage(round_, outcome, tell)
+        stage(round_, outcome, reporter)
     except Violation as error:
         outcome.violations.append((error.invariant, str(error)))
-    except Exception as error:  # not one that was expected: a call that should have returned raised
+    except Exception as error:  # unexpected: a call that should have returned raised
         traceback.print_exc()
         outcome.violations.append((4, f"{type(error).__name__}: {error}"))
-    tell.say({"outcome": asdict(outcome)})
+    reporter.send({"outcome": asdict(outcome)})

@@ -1,4 +1,4 @@
-"""What the scenes with workers share: calls with a deadline, and faults planned one at a time."""
+"""The common parts of the scenes with workers: calls with a deadline, and faults planned one at a time."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from shoal_lab.chaos.faults import CRASHES, HANGS, LENIENCE
-from shoal_lab.chaos.hand import Hand
-from shoal_lab.chaos.held import Held, launcher_pid
 from shoal_lab.chaos.marked import ACTIONS, POINTS, Checker, Violation
-from shoal_lab.chaos.rounds import Outcome, Round, Tell
+from shoal_lab.chaos.resources import Resources, launcher_pid
+from shoal_lab.chaos.rounds import Outcome, Reporter, Round
+from shoal_lab.chaos.signaller import Signaller
 
 __all__ = ["Faults", "Scene"]
 
@@ -33,27 +33,27 @@ _AGAIN = ", right after another"
 class Scene:
     """One workload of a stage."""
 
-    def __init__(self, round_: Round, outcome: Outcome, tell: Tell) -> None:
-        self.random, self.outcome, self.tell = round_.random(), outcome, tell
+    def __init__(self, round_: Round, outcome: Outcome, reporter: Reporter) -> None:
+        self.random, self.outcome, self.reporter = round_.random(), outcome, reporter
         self.seed = round_.seed
-        self.hand = Hand()
+        self.signaller = Signaller()
         self._rested: set[str] = set()
         self.armed = os.path.join(os.environ["SHOAL_CHAOS_DIR"], "armed")
 
     def call(self, what: str, limit_s: float, function: Callable[..., Any], *args: Any, **named: Any) -> Any:
-        """A call that must come back in time; one that never does is for the supervisor to find."""
-        self.tell(self.outcome.kills, what)
+        """Makes a call that must return in time; the supervisor finds a call that never returns."""
+        self.reporter(self.outcome.kills, what)
         begin = time.monotonic()
         try:
             return function(*args, **named)
         finally:
             took = time.monotonic() - begin
             if took > limit_s * LENIENCE:
-                message = f"{what} took {took:.2f} s, {limit_s * LENIENCE:g} s at most was promised"
+                message = f"{what} took {took:.2f} s, more than the limit of {limit_s * LENIENCE:g} s"
                 self.outcome.violations.append((4, message))
 
-    def rest(self, timing: str) -> str:
-        """Sometimes lets a while pass before a fault, as it does in life; what to call the time it takes."""
+    def pause(self, timing: str) -> str:
+        """Sometimes sleeps before a fault, so that not all come close together; returns the time's name."""
         if timing in self._rested and self.random.random() > _RESTS:
             return timing + _AGAIN
         self._rested.add(timing)
@@ -61,14 +61,14 @@ class Scene:
         return timing
 
     @contextlib.contextmanager
-    def nothing_left(self, what: str) -> Iterator[None]:
-        held = Held()
+    def require_no_leaks(self, what: str) -> Iterator[None]:
+        resources = Resources()
         yield
-        held.require_same(what)
+        resources.require_same(what)
 
     @contextlib.contextmanager
-    def starved(self, envs: Any) -> Iterator[None]:
-        """Everybody on one core, beside processes that want it, too."""
+    def starve(self, envs: Any) -> Iterator[None]:
+        """Puts all processes on one core, beside two busy processes."""
         cores = os.sched_getaffinity(0)
         one = {self.random.choice(sorted(cores))}
         pids = [os.getpid(), launcher_pid() or os.getpid(), *filter(None, envs.worker_pids)]
@@ -91,10 +91,10 @@ class Scene:
 
 
 class Faults:
-    """Plans faults for the workers of a vector environment, one after the other, until all were had.
+    """Plans faults for the workers of a vector environment, one after the other.
 
-    Random ones are signals of the hand, at any instruction; named ones are actions, or files that whoever
-    makes or resets an environment falls over.
+    Random faults are signals of the signaller, at any instruction. Named faults are actions, or files that
+    kill a process that makes or resets an environment.
     """
 
     def __init__(self, scene: Scene, envs: Any, checker: Checker, timed: bool = False) -> None:
@@ -103,24 +103,24 @@ class Faults:
         self._orders = 0
         self._parent = os.getpid() if envs.context == "fork" else launcher_pid()
         self.expected: int | None = None
-        """The environment that was told to fail: its next row must say so."""
+        """The environment that was made to fail: its next row must report the fault."""
 
     @property
-    def done(self) -> bool:
-        return self._left <= 0 and not self.under_way
+    def is_done(self) -> bool:
+        return self._left <= 0 and not self.is_pending
 
     @property
-    def under_way(self) -> bool:
-        """Whether a fault is on its way; what has happened is counted."""
-        while self._orders and (struck := self._scene.hand.struck()) is not None:
+    def is_pending(self) -> bool:
+        """Whether a fault is pending; counts the faults that have happened."""
+        while self._orders and (result := self._scene.signaller.take_result()) is not None:
             self._orders -= 1
-            if struck.hit:
+            if result.hit:
                 self._count(1)
         armed = [self._scene.armed + ".made", self._scene.armed + ".reset"]
         return bool(self._orders) or any(map(os.path.exists, armed)) or self.expected is not None
 
-    def only(self, kills: int) -> None:
-        """So many from here on."""
+    def set_count(self, kills: int) -> None:
+        """Sets the number of kills still to do."""
         self._left = kills
 
     def _count(self, number: int) -> None:
@@ -128,29 +128,29 @@ class Faults:
         self._left -= number
 
     def actions(self, env_ids: Sequence[int]) -> NDArray[np.int64]:
-        """What those environments are to do now; most often that is to go on."""
+        """Returns the next actions of these environments; most of them continue."""
         chosen = np.zeros(len(env_ids), np.int64)
         chooser = self._scene.random
-        if self._left <= 0 or self.under_way or chooser.random() > _OFTEN:
+        if self._left <= 0 or self.is_pending or chooser.random() > _OFTEN:
             return chosen
         kind = chooser.random()
         if kind < (0.7 if self._timed else 0.4):
-            self._fail(env_ids, chosen, list(HANGS) if self._timed else [*CRASHES, *POINTS])
+            self._plan_failure(env_ids, chosen, list(HANGS) if self._timed else [*CRASHES, *POINTS])
         elif self._timed:
-            self._strike("SIGSTOP at random", signal.SIGSTOP)
+            self._send_signal("SIGSTOP at random", signal.SIGSTOP)
         elif kind < 0.86:
             number = chooser.choice(SIGNALS)
-            self._strike(f"{number.name} at random", number)
+            self._send_signal(f"{number.name} at random", number)
         elif kind < 0.91:
-            self._strike("SIGSTOP, then SIGCONT", signal.SIGSTOP, chooser.random() * 0.03)
+            self._send_signal("SIGSTOP, then SIGCONT", signal.SIGSTOP, chooser.random() * 0.03)
         elif kind < 0.95:
-            self._strike("SIGKILL at random", signal.SIGKILL)
-            self._scene.hand.strike_newborn(self._parent, chooser.random() * 0.02)
+            self._send_signal("SIGKILL at random", signal.SIGKILL)
+            self._scene.signaller.kill_next_child(self._parent, chooser.random() * 0.02)
             self._orders += 1
             self._scene.outcome.count("its replacement too")
         elif kind < 0.98:
             Path(self._scene.armed + ".made").touch()
-            self._strike("at point made", signal.SIGKILL)
+            self._send_signal("at point made", signal.SIGKILL)
             self._count(1)
         else:
             Path(self._scene.armed + ".reset").touch()
@@ -158,16 +158,16 @@ class Faults:
             self._count(1)
         return chosen
 
-    def _strike(self, name: str, number: int, pause_s: float = 0.0) -> None:
+    def _send_signal(self, name: str, number: int, pause_s: float = 0.0) -> None:
         pid = self._scene.random.choice(self._envs.worker_pids)
-        if pid is not None and self._scene.hand.strike(
+        if pid is not None and self._scene.signaller.send_signal(
             pid, number, self._scene.random.random() * 0.01, pause_s=pause_s
         ):
             self._orders += 1
             self._scene.outcome.count(name)
 
-    def _fail(self, env_ids: Sequence[int], chosen: NDArray[np.int64], kinds: list[str]) -> None:
-        # The step after an episode's end is a reset, and looks at no action.
+    def _plan_failure(self, env_ids: Sequence[int], chosen: NDArray[np.int64], kinds: list[str]) -> None:
+        # The step after an episode's end is a reset and ignores its action.
         resets = self._checker.mode == AutoresetMode.NEXT_STEP
         able = [row for row, env in enumerate(env_ids) if not (resets and self._checker.done[env])]
         if not able:
@@ -178,12 +178,12 @@ class Faults:
         self._scene.outcome.count(f"at point {how}" if how in POINTS else how)
         self._count(1)
 
-    def saw(self, env: int, fault: bool) -> None:
-        """The row of an environment came back."""
+    def check_row(self, env: int, fault: bool) -> None:
+        """Checks that the row of an environment that was made to fail reports a fault."""
         if env == self.expected:
             self.expected = None
             if not fault:
-                raise Violation(3, f"environment {env} was made to fail, and its row does not say so")
+                raise Violation(3, f"environment {env} was made to fail, but its row reports no fault")
 
     def clear(self) -> None:
         for name in (".made", ".reset"):

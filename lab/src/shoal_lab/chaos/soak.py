@@ -1,9 +1,9 @@
-"""A long time of making, stepping, killing, attaching and closing: what a process holds stays the same.
+"""Repeats making, stepping, killing, attaching and closing, and checks that resources do not grow.
 
-Flat is: in the last third of the time the most descriptors, mappings, threads and children after a cycle are
-no more than in the second third (the first warms up), and the memory (RSS) of the trainer and its launcher is
-at most 2 MB or 3 % more in the median. Mappings are those of files and shared memory: the allocator maps and
-unmaps private memory as it likes, and RSS shows that.
+Flat means: in the last third of the time, the maximum number of descriptors, mappings, threads and children
+after a cycle is not higher than in the second third (the first third warms up), and the median memory (RSS)
+of the trainer and its launcher is at most 2 MB or 3 % higher. Only mappings of files and shared memory count:
+the allocator maps and unmaps private memory at any time, and RSS includes it.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from shoal.errors import SessionError, WorkerDied
 from shoal.replay import ReplayBuffer
 from shoal.state import attach
 from shoal.vector import ProcessVectorEnv, make_vec
-from shoal_lab.chaos.held import children, is_spare, launcher_pid
 from shoal_lab.chaos.marked import Checker, Marked
+from shoal_lab.chaos.resources import is_spare, launcher_pid, list_children
 
-__all__ = ["count_mappings", "judged", "run"]
+__all__ = ["count_mappings", "find_growth", "run"]
 
 ENVS, WORKERS, STEPS = 8, 2, 40
-MOST = 2048  # samples that are kept
+MOST = 2048  # the maximum number of samples
 COUNTS = ("descriptors", "mappings", "threads", "children")
 MEMORY = ("trainer_mb", "launcher_mb")
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What is held after a cycle, when all is closed."""
+    """The resources after a cycle, when everything is closed."""
 
     seconds: float
     descriptors: int
@@ -56,7 +56,7 @@ class Sample:
             len(os.listdir("/proc/self/fd")),
             count_mappings(Path("/proc/self/maps").read_text()),
             len(os.listdir("/proc/self/task")),
-            _settled(first),
+            _wait_for_workers(first),
             _rss_mb(os.getpid()),
             _rss_mb(first),
         )
@@ -67,20 +67,20 @@ def count_mappings(maps: str) -> int:
     return sum(line.split(None, 5)[4] != "0" for line in maps.splitlines())
 
 
-def _settled(first: int) -> int:
-    """Workers that are left, once the launcher has reaped who is dead."""
+def _wait_for_workers(first: int) -> int:
+    """Waits until the launcher has reaped dead workers; returns the number of workers left."""
     deadline = time.monotonic() + 2
-    while (left := _workers(first)) and time.monotonic() < deadline:
+    while (left := _count_workers(first)) and time.monotonic() < deadline:
         time.sleep(0.005)
     return left
 
 
-def _workers(first: int) -> int:
-    return sum(not is_spare(pid) for pid in children(first))
+def _count_workers(first: int) -> int:
+    return sum(not is_spare(pid) for pid in list_children(first))
 
 
-def _thinned(samples: list[Sample], every: int) -> tuple[list[Sample], int]:
-    """Not more and more of them, which would itself be memory that grows: of many, every other one."""
+def _thin(samples: list[Sample], every: int) -> tuple[list[Sample], int]:
+    """Drops every other sample if there are many, because the list itself must not grow without limit."""
     return (samples, every) if len(samples) < MOST else (samples[::2], 2 * every)
 
 
@@ -92,8 +92,8 @@ def _rss_mb(pid: int) -> float:
     return round(pages * os.sysconf("SC_PAGESIZE") / 1e6, 2)
 
 
-def judged(samples: list[Sample]) -> dict[str, str]:
-    """What is not flat, and how; {} if all is."""
+def find_growth(samples: list[Sample]) -> dict[str, str]:
+    """Returns what is not flat, with a description; {} if everything is flat."""
     third = len(samples) // 3
     if third < 3:
         return {"samples": f"{len(samples)} are too few to judge; soak longer"}
@@ -114,7 +114,7 @@ def judged(samples: list[Sample]) -> dict[str, str]:
 
 
 def _cycle(chooser: random.Random, number: int) -> int:
-    """Everything once; how many rows were checked."""
+    """Does everything once; returns the number of checked rows."""
     rows = _python_envs(chooser, number)
     with make_vec("shoal/CartPole-v1", 64, backend="process", num_workers=2, on_fault="restart") as envs:
         envs.reset(seed=number)
@@ -147,7 +147,7 @@ def _python_envs(chooser: random.Random, number: int) -> int:
     checker = Checker(ENVS, envs.autoreset_mode)
     observation, _ = envs.reset(seed=number)
     for env in range(ENVS):
-        checker.begun(env, observation, env)
+        checker.check_reset(env, observation, env)
     session = attach(name)
     session.watch([0], 60.0)
     dies = chooser.randrange(STEPS)
@@ -170,7 +170,7 @@ def _python_envs(chooser: random.Random, number: int) -> int:
 
 
 def run(minutes: float, seed: int, chart: Path | None, *, as_json: bool) -> int:
-    """Cycles for so long; prints what was held, and 1 if that grew."""
+    """Runs cycles for `minutes` and prints the resources; returns 1 if they grew."""
     chooser, samples, rows, cycles, every = random.Random(seed), list[Sample](), 0, 0, 1
     with tempfile.TemporaryDirectory(prefix="shoal-soak-") as place:
         os.environ["SHOAL_SESSION_DIR"] = place
@@ -181,15 +181,17 @@ def run(minutes: float, seed: int, chart: Path | None, *, as_json: bool) -> int:
             cycles += 1
             if cycles % every == 0:
                 samples.append(Sample.take(begin))
-                samples, every = _thinned(samples, every)
+                samples, every = _thin(samples, every)
             if not as_json and time.monotonic() - last > 10:
                 last = time.monotonic()
-                print(f"{samples[-1].seconds:6.0f} s, cycle {cycles}: {_line(samples[-1])}", flush=True)
-    bad = judged(samples)
+                print(
+                    f"{samples[-1].seconds:6.0f} s, cycle {cycles}: {_format_sample(samples[-1])}", flush=True
+                )
+    bad = find_growth(samples)
     if chart is not None:
-        from shoal_lab.chaos.chart import drawn
+        from shoal_lab.chaos.chart import draw_chart
 
-        chart.write_text(drawn([asdict(one) for one in samples], cycles))
+        chart.write_text(draw_chart([asdict(one) for one in samples], cycles))
     if as_json:
         first, final = asdict(samples[len(samples) // 3]), asdict(samples[-1])
         print(
@@ -198,14 +200,15 @@ def run(minutes: float, seed: int, chart: Path | None, *, as_json: bool) -> int:
             )
         )
         return 1 if bad else 0
-    print(f"\n{cycles} cycles in {samples[-1].seconds:.0f} s, {rows:,} rows checked: {_line(samples[-1])}")
+    last_sample = _format_sample(samples[-1])
+    print(f"\n{cycles} cycles in {samples[-1].seconds:.0f} s, {rows:,} rows checked: {last_sample}")
     for name, how in bad.items():
         print(f"NOT FLAT: {name}: {how}")
-    print("what is held grew" if bad else __doc__.split("\n\n")[1].strip().replace("\n", " "))
+    print("resources grew" if bad else __doc__.split("\n\n")[1].strip().replace("\n", " "))
     return 1 if bad else 0
 
 
-def _line(sample: Sample) -> str:
+def _format_sample(sample: Sample) -> str:
     counts: dict[str, Any] = {name: getattr(sample, name) for name in COUNTS}
-    told = ", ".join(f"{number} {name}" for name, number in counts.items())
-    return f"{told}, {sample.trainer_mb:.1f} + {sample.launcher_mb:.1f} MB"
+    text = ", ".join(f"{number} {name}" for name, number in counts.items())
+    return f"{text}, {sample.trainer_mb:.1f} + {sample.launcher_mb:.1f} MB"

@@ -13,4 +13,4 @@ __all__: list[str] = []
 if __name__ == "__main__":
     run_stage(int(sys.argv[1]), json.loads(sys.argv[2]))
     sys.stdout.flush()
-    os._exit(0)  # what is left behind was looked at
+    os._exit(0)  # leftovers were checked before

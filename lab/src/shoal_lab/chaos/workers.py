@@ -1,4 +1,4 @@
-"""Worker processes that are killed, stopped, hung and starved while they are stepped: no row is wrong."""
+"""Kills, stops, hangs and starves worker processes while they are stepped, and checks every row."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode
 from shoal.errors import WorkerDied
 from shoal.vector import ProcessVectorEnv, make_vec
 from shoal_lab.chaos.marked import ACTIONS, POINTS, Checker, Marked, Violation
-from shoal_lab.chaos.rounds import Outcome, Round, Tell
+from shoal_lab.chaos.rounds import Outcome, Reporter, Round
 from shoal_lab.chaos.scene import Faults, Scene
 
 __all__ = ["stage"]
@@ -26,32 +26,34 @@ CLOSE_S = 2.0
 SHARES = {"restart": 0.4, "asynchronous": 0.2, "raising": 0.2, "native": 0.15, "timed": 0.05}
 
 
-def stage(round_: Round, outcome: Outcome, tell: Tell) -> None:
-    """One round: each scene has its share of the kills."""
-    scene = Scene(round_, outcome, tell)
+def stage(round_: Round, outcome: Outcome, reporter: Reporter) -> None:
+    """Runs one round: each scene has its share of the kills."""
+    scene = Scene(round_, outcome, reporter)
     only = round_.options.get("scene")
     shares = {only: 1.0} if only else SHARES
     counts = [round(round_.kills * share) for share in shares.values()]
     counts[0] += round_.kills - sum(counts)
-    with ProcessVectorEnv([partial(Marked, 0)], num_workers=1) as envs:  # the launcher, and what is kept once
+    with ProcessVectorEnv(
+        [partial(Marked, 0)], num_workers=1
+    ) as envs:  # starts the launcher and fills caches
         envs.reset(seed=0)
     if "native" in shares:
         make_vec("shoal/CartPole-v1", NATIVE_ENVS, backend="process", num_workers=1).close()
         make_vec("shoal/CartPole-v1", NATIVE_ENVS).close()
     for name, kills in zip(shares, counts, strict=True):
         if kills > 0:
-            with scene.nothing_left(f"the scene {name!r}"):
+            with scene.require_no_leaks(f"the scene {name!r}"):
                 SCENES[name](scene, kills, round_.options)
-            tell(outcome.kills, "closing")
-    scene.hand.close()
+            reporter(outcome.kills, "closing")
+    scene.signaller.close()
 
 
-def _made(scene: Scene, **arguments: Any) -> ProcessVectorEnv:
+def _make_envs(scene: Scene, **arguments: Any) -> ProcessVectorEnv:
     makers = [partial(Marked, env, 100.0, scene.armed) for env in range(ENVS)]
     return ProcessVectorEnv(makers, num_workers=WORKERS, **arguments)
 
 
-def _closed(scene: Scene, envs: Any) -> None:
+def _close(scene: Scene, envs: Any) -> None:
     begin = time.monotonic()
     scene.call("close()", CLOSE_S, envs.close)
     scene.outcome.time("close()", time.monotonic() - begin)
@@ -65,7 +67,7 @@ def _restart(
 ) -> None:
     modes = list(AutoresetMode) if batch is None else [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP]
     mode = AutoresetMode[options["autoreset"]] if "autoreset" in options else scene.random.choice(modes)
-    envs = _made(
+    envs = _make_envs(
         scene,
         autoreset_mode=mode,
         on_fault="restart",
@@ -79,40 +81,40 @@ def _restart(
     turns = _step_all if batch is None else _step_some
     last = kills // 5 if kills >= 20 and not timed else 0
     try:
-        faults.only(kills - last)
+        faults.set_count(kills - last)
         turns(scene, envs, checker, faults, "step with a repair" if not timed else "hang, to repaired", True)
         if last:
-            with scene.starved(envs):
-                faults.only(last)
+            with scene.starve(envs):
+                faults.set_count(last)
                 turns(scene, envs, checker, faults, "step with a repair, starved", False)
             scene.outcome.count("while starved", last)
     finally:
         faults.clear()
         scene.outcome.rows += checker.rows
     restarts = envs.stats["restarts"]
-    _closed(scene, envs)
+    _close(scene, envs)
     if restarts < kills // 2:
         raise Violation(3, f"{kills} faults, but {restarts} workers were replaced")
 
 
 def _step_all(scene: Scene, envs: Any, checker: Checker, faults: Faults, timing: str, first: bool) -> None:
-    everybody = range(ENVS)
+    all_envs = range(ENVS)
     if first:
         observation, _ = scene.call("reset()", CALL_S, envs.reset, seed=scene.seed)
-        for env in everybody:
-            checker.begun(env, observation, env)
+        for env in all_envs:
+            checker.check_reset(env, observation, env)
     held: list[Any] = []
     turn = after = 0
     while after < 30:
-        after += faults.done
+        after += faults.is_done
         turn += 1
-        chosen = faults.actions(everybody)
+        chosen = faults.actions(all_envs)
         begin = time.perf_counter()
         results = scene.call("step()", CALL_S, envs.step, chosen)
         took = time.perf_counter() - begin
-        found = [checker.check(env, env, results) for env in everybody]
+        found = [checker.check(env, env, results) for env in all_envs]
         for env, fault in enumerate(found):
-            faults.saw(env, fault)
+            faults.check_row(env, fault)
         if any(found):
             scene.outcome.time(timing, took)
         if envs.autoreset_mode == AutoresetMode.DISABLED and any(checker.done):
@@ -121,34 +123,34 @@ def _step_all(scene: Scene, envs: Any, checker: Checker, faults: Faults, timing:
             observation, info = scene.call("reset()", CALL_S, envs.reset, options=options)
             lost = info.get("_fault", np.zeros(ENVS, bool))
             for env in np.flatnonzero(mask | lost).tolist():
-                checker.begun(env, observation, env)
-            # Who was not to begin anew, and its neighbours: the next step tells.
+                checker.check_reset(env, observation, env)
+            # The next step reports environments that restarted without being reset, with their neighbours.
             for env in np.flatnonzero(lost & ~mask).tolist():
                 first = env - env % (ENVS // WORKERS)
-                checker.owed.update(range(first, first + ENVS // WORKERS))
+                checker.unreported.update(range(first, first + ENVS // WORKERS))
         held = [*held, results][-(turn % 7) :]  # sometimes new slots are needed, sometimes not
 
 
 def _step_some(scene: Scene, envs: Any, checker: Checker, faults: Faults, timing: str, first: bool) -> None:
-    """With send and recv. At last all are waited for."""
-    everybody = np.arange(ENVS)
+    """Steps with send and recv. At the end it waits for all environments."""
+    all_envs = np.arange(ENVS)
     if first:
         scene.call("async_reset()", CALL_S, envs.async_reset, seed=scene.seed)
         for _ in range(2):
             results = scene.call("recv()", CALL_S, envs.recv)
             for row, env in enumerate(results[4]["env_id"]):
-                checker.begun(int(env), results[0], row)
-    envs.send(np.zeros(ENVS, np.int64), everybody)
+                checker.check_reset(int(env), results[0], row)
+    envs.send(np.zeros(ENVS, np.int64), all_envs)
     after = 0
     while after < 32:
-        after += faults.done
+        after += faults.is_done
         begin = time.perf_counter()
         results = scene.call("recv()", CALL_S, envs.recv)
         took = time.perf_counter() - begin
         ids = results[4]["env_id"].copy()
         found = [checker.check(int(env), row, results) for row, env in enumerate(ids)]
         for env, fault in zip(ids, found, strict=True):
-            faults.saw(int(env), fault)
+            faults.check_row(int(env), fault)
         if any(found):
             scene.outcome.time(timing, took)
         parts = [ids] if scene.random.random() < 0.7 else np.array_split(ids, 2)
@@ -157,7 +159,7 @@ def _step_some(scene: Scene, envs: Any, checker: Checker, faults: Faults, timing
 
 
 def _timed(scene: Scene, kills: int, options: dict[str, Any]) -> None:
-    """With a limit for a step, beside workers that hang: with step, or with send and recv."""
+    """Uses a time limit for steps and workers that hang: with step, or with send and recv."""
     some = options.get("asynchronous", scene.random.random() < 0.5)
     _restart(scene, kills, options, batch=ENVS // 2 if some else None, timed=True)
 
@@ -166,12 +168,12 @@ def _timed(scene: Scene, kills: int, options: dict[str, Any]) -> None:
 
 
 def _raising(scene: Scene, kills: int, options: dict[str, Any]) -> None:
-    """How long from the kill to the exception, and from there to a vector that works."""
-    envs = _made(scene)
+    """Measures the time from the kill to the exception, and from there to a vector that works."""
+    envs = _make_envs(scene)
     checker = Checker(ENVS, AutoresetMode.NEXT_STEP)
     observation, _ = scene.call("reset()", CALL_S, envs.reset, seed=scene.seed)
     for env in range(ENVS):
-        checker.begun(env, observation, env)
+        checker.check_reset(env, observation, env)
     for _ in range(kills):
         w = scene.random.randrange(WORKERS)
         pid, ids = envs.worker_pids[w], list(range(w * ENVS // WORKERS, (w + 1) * ENVS // WORKERS))
@@ -185,8 +187,8 @@ def _raising(scene: Scene, kills: int, options: dict[str, Any]) -> None:
             scene.outcome.count(f"at point {how}" if how in POINTS else how)
         else:
             assert pid is not None
-            timing = scene.rest("death to exception")
-            scene.hand.strike(pid, signal.SIGKILL, scene.random.random() * 0.01)
+            timing = scene.pause("death to exception")
+            scene.signaller.send_signal(pid, signal.SIGKILL, scene.random.random() * 0.01)
             scene.outcome.count("SIGKILL at random")
         try:
             while True:
@@ -196,42 +198,43 @@ def _raising(scene: Scene, kills: int, options: dict[str, Any]) -> None:
         except WorkerDied as error:
             now = time.monotonic()
             if (error.pid, error.env_ids, error.signal) != (pid, ids, expected):
-                raise Violation(6, f"{pid}, {ids} and signal {expected} expected, got: {error}") from error
+                expectation = f"worker {pid}, environments {ids} and signal {expected}"
+                raise Violation(6, f"expected {expectation}, got: {error}") from error
         if timing:
-            struck = scene.hand.struck(CALL_S)
-            assert struck is not None
-            scene.outcome.time(timing, now - struck.moment)
+            sent = scene.signaller.take_result(CALL_S)
+            assert sent is not None
+            scene.outcome.time(timing, now - sent.moment)
         scene.outcome.kills += 1
         begin = time.perf_counter()
         observation, _ = scene.call("reset()", CALL_S, envs.reset)
         scene.outcome.time("reset() that brings a worker back", time.perf_counter() - begin)
         for env in range(ENVS):
-            checker.begun(env, observation, env, anew=env in ids)
+            checker.check_reset(env, observation, env, is_new=env in ids)
     scene.outcome.rows += checker.rows
-    _closed(scene, envs)
+    _close(scene, envs)
 
 
 # -- environments in C ------------------------------------------------------------------------------------
 
 
 def _native(scene: Scene, kills: int, options: dict[str, Any]) -> None:
-    """CartPoles in workers beside the same in one process: whoever was not lost shows the same bytes."""
+    """Compares CartPoles in workers with CartPoles in one process: those not lost must have equal bytes."""
     kind = "shoal/CartPole-v1"
     envs: Any = make_vec(kind, NATIVE_ENVS, backend="process", num_workers=WORKERS, on_fault="restart")
     twin = make_vec(kind, NATIVE_ENVS, session=None)
     draws = np.random.default_rng(scene.seed)
-    left, struck, timing = kills, True, ""
-    while left > 0 or not struck:
+    left, sent, timing = kills, True, ""
+    while left > 0 or not sent:
         seed = scene.random.randrange(2**31)
         observation, info = scene.call("reset()", CALL_S, envs.reset, seed=seed)
         same = ~info.get("_fault", np.zeros(NATIVE_ENVS, bool))
         _require_twins((observation,), twin.reset(seed=seed)[:1], same)
         for _ in range(60):
-            if left > 0 and struck and scene.random.random() < 0.5:
-                timing = scene.rest("step with a repair, C environments")
+            if left > 0 and sent and scene.random.random() < 0.5:
+                timing = scene.pause("step with a repair, C environments")
                 pid = scene.random.choice(envs.worker_pids)
                 number = scene.random.choice([signal.SIGKILL, signal.SIGSEGV])
-                struck = not scene.hand.strike(pid, number, scene.random.random() * 0.003)
+                sent = not scene.signaller.send_signal(pid, number, scene.random.random() * 0.003)
                 scene.outcome.count(f"{number.name} at random, C environments")
             actions = draws.integers(0, 2, NATIVE_ENVS)
             begin = time.perf_counter()
@@ -242,18 +245,18 @@ def _native(scene: Scene, kills: int, options: dict[str, Any]) -> None:
                 scene.outcome.time(timing, took)
                 lost = results[1][faults].any() or results[2][faults].any() or not results[3][faults].all()
                 if lost or (np.abs(results[0][faults]) > 0.05).any():
-                    raise Violation(3, f"rows of replaced C environments are no beginnings: {results}")
+                    raise Violation(3, f"rows of replaced C environments are not resets: {results}")
             same &= ~faults
             _require_twins(results[:4], twin.step(actions)[:4], same)
             scene.outcome.rows += int(same.sum())
-            if not struck and (found := scene.hand.struck()) is not None:
-                struck = True
+            if not sent and (found := scene.signaller.take_result()) is not None:
+                sent = True
                 left -= found.hit
                 scene.outcome.kills += found.hit
-            if not same.any() or (left <= 0 and struck):
+            if not same.any() or (left <= 0 and sent):
                 break
     twin.close()
-    _closed(scene, envs)
+    _close(scene, envs)
 
 
 def _require_twins(found: Any, expected: Any, same: Any) -> None:
@@ -262,7 +265,7 @@ def _require_twins(found: Any, expected: Any, same: Any) -> None:
         differ = (ours != theirs).reshape(len(same), -1).any(axis=1) & same
         if differ.any():
             which = np.flatnonzero(differ).tolist()
-            raise Violation(3, f"{name} of C environments {which} is not that of the same in one process")
+            raise Violation(3, f"{name} of C environments {which} differs from the same in one process")
 
 
 SCENES: dict[str, Any] = {

@@ -1,4 +1,4 @@
-// What one agent sees, does and gets; and all that is told of the selected entity.
+// The agent panel: an agent's observation, action and reward, and all values of the selected entity.
 import { Chart, drawBars } from "./charts.js";
 import { kindColor, painter } from "./colors.js";
 import { $, el, fitCanvas, number, say } from "./dom.js";
@@ -8,14 +8,14 @@ import { describeStep } from "./tell.js";
 
 const MOST_CHANNELS = 32;
 
-/** The selected entity's number where it is an agent, else -1. The first `agents` rows are the agents. */
+/** Returns the selected entity's number if it is an agent, else -1. The first `agents` rows are the agents. */
 export function agentOf(layers, selection, agents) {
   const first = layers.find((layer) => layer.kind === "entities");
   if (!selection || !first || first.key !== selection.key) return -1;
   return first.field.shape[0] >= agents && selection.index < agents ? selection.index : -1;
 }
 
-/** The side of the window that an agent sees around itself, or 0. */
+/** Returns the side of the window that an agent sees around itself, or 0. */
 export function viewSide(frame, agent, agents) {
   if (agent < 0) return 0;
   for (const [name, field] of frame.step) {
@@ -102,7 +102,7 @@ export class AgentPanel {
     const wanted = parts.map((part) => part.element);
     if (wanted.length !== box.children.length || wanted.some((part, k) => part !== box.children[k]))
       box.replaceChildren(...wanted);
-    for (const part of parts) part.draw(); // once it is in the document, and so has a size
+    for (const part of parts) part.draw(); // after it is in the document, because it has no size before
   }
 
   held(key, make) {
@@ -135,7 +135,7 @@ export class AgentPanel {
         const data = field.data.filter((_, i) => i % channels === k);
         const ground = sameGround(data, side, layers, selection);
         const one = { dtype: field.dtype, shape: [side, side], data, categories: ground?.categories ?? [] };
-        const color = painter(one, isInteger(field)), // 0 is nothing, mostly: it is left out
+        const color = painter(one, isInteger(field)), // 0 usually means nothing, so it is not drawn
           ctx = canvas.getContext("2d"),
           image = ctx.createImageData(side, side);
         const pixels = new Uint32Array(image.data.buffer);
@@ -176,7 +176,7 @@ export class AgentPanel {
   }
 }
 
-/** The grid that a channel is a cut-out of, so that it can be shown in that grid's colours; else undefined. */
+/** Returns the grid that a channel is a part of, so that it has that grid's colours; else undefined. */
 function sameGround(data, side, layers, selection) {
   const entities = layers.find((layer) => layer.key === selection?.key);
   if (!entities) return undefined;
@@ -199,7 +199,7 @@ function sameGround(data, side, layers, selection) {
   })?.field;
 }
 
-/** Fills a list of names and values without building it anew. */
+/** Updates a list of names and values without building it again. */
 export function definitions(list, rows) {
   while (list.children.length > rows.length * 2) list.lastChild.remove();
   rows.forEach(([name, value], k) => {

@@ -1,4 +1,4 @@
-// The page: what is shown, and who draws it when. State lives here; the other modules draw what they are given.
+// The page: holds the state and decides what is drawn when. The other modules draw what this one passes to them.
 import { AgentPanel } from "./agent.js";
 import { $, atMost, fitCanvas, number, say, short, span, theme, themeChanged } from "./dom.js";
 import { exportDialog, makeGif, makePng, makeWebm } from "./exports.js";
@@ -43,7 +43,7 @@ const worlds = () => state.facts?.num_worlds || state.facts?.num_envs || 1;
 const stage = new Stage(state, { agents, select: (selection) => select(selection), drawn: () => remember() });
 const { camera } = stage;
 
-// ---- what arrives
+// ---- messages of the server
 
 const connection = new Connection({
   hello({ facts, sessions }) {
@@ -105,12 +105,12 @@ function pick(env) {
     } else tellWhyNothing(state.run);
   }
   strip.show(state.env, worlds());
-  watcher.begin(); // what the strip showed before is of no more interest
+  watcher.begin(); // the environments that the strip showed before no longer matter
   showStatus(state);
   stage.redraw();
 }
 
-// ---- what is shown
+// ---- drawing
 
 function show(frame) {
   state.frame = frame;
@@ -130,7 +130,7 @@ function show(frame) {
 }
 
 const refreshCounters = atMost(450, () => {
-  // Here and not as they come: the header and the chart say the same number.
+  // Here, not when counters arrive, so that the header and the chart show the same number.
   const { mean_return: mean = null, ended } = overview.lastReturn ?? {};
   say($("n-return"), number(mean));
   $("n-return").title = mean === null ? "" : lastEpisodes(ended);
@@ -163,7 +163,7 @@ const refreshTime = atMost(100, () => {
   drawEpisodes(frames);
 });
 
-/** A mark above the slider wherever another episode began. */
+/** Draws a mark above the slider wherever an episode started. */
 function drawEpisodes(frames) {
   const { ctx, width, height } = fitCanvas($("episodes"));
   ctx.clearRect(0, 0, width, height);
@@ -267,7 +267,7 @@ async function copyLink() {
   notice(`${where}: it works in this browser; others need the link that shoal watch printed`, false, 4);
 }
 
-// ---- what one can do
+// ---- controls
 
 const actions = {
   pause: () => pause(!state.paused),
@@ -310,7 +310,7 @@ darkWanted.addEventListener("change", () => state.theme || setTheme(""));
 window.addEventListener("hashchange", applyLink);
 applyLink();
 
-// A handle for tests: what is shown, and where a tile's middle is on the canvas, in CSS pixels.
+// For tests: the state, and the position of a tile's centre on the canvas in CSS pixels.
 window.shoal = {
   get env() {
     return state.env;

@@ -1,4 +1,4 @@
-// Where one looks: a place in the world in the middle of the view, and how many pixels a tile is wide.
+// The camera: the point of the world in the middle of the view, and the width of a tile in pixels.
 
 const LEAST = 0.02,
   MOST = 160;
@@ -16,13 +16,13 @@ export class Camera {
     return [(sx - this.width / 2) / this.scale + this.x, (sy - this.height / 2) / this.scale + this.y];
   }
 
-  /** The scale at which all of an extent is seen, with a margin. */
+  /** Returns the scale that shows a whole extent, with a margin. */
   scaleFor({ x0, y0, x1, y1 }, margin = 16) {
     const room = (side) => Math.max(20, side - 2 * margin);
     return Math.min(room(this.width) / (x1 - x0 || 1), room(this.height) / (y1 - y0 || 1));
   }
 
-  /** Shows all of an extent. */
+  /** Shows a whole extent. */
   fit(extent, margin = 16) {
     const { x0, y0, x1, y1 } = extent;
     this.scale = this.scaleFor(extent, margin);
@@ -43,7 +43,7 @@ export class Camera {
     this.changed();
   }
 
-  /** A copy for a view of another size that shows the same width of the world. */
+  /** Returns a copy for a view of another size that shows the same width of the world. */
   sized(width, height) {
     const copy = new Camera(() => {});
     Object.assign(copy, { x: this.x, y: this.y, width, height, scale: (this.scale * width) / this.width });
@@ -51,7 +51,7 @@ export class Camera {
   }
 }
 
-/** Drag, wheel and pinch on an element; `pick` and `hover` are given places on the screen. */
+/** Handles drag, wheel and pinch on an element; calls `pick` and `hover` with positions on the screen. */
 export function steer(element, camera, { pick, hover }) {
   const held = new Map();
   let moved = 0;

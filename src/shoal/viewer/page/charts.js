@@ -1,7 +1,7 @@
-// Lines over time, bars of a vector, histograms: small, quiet, and in the theme's colours.
+// Small charts in the theme's colours: lines over time, bars of a vector, histograms.
 import { el, fitCanvas, number, say, theme } from "./dom.js";
 
-/** A titled line chart. Values may be null or NaN: the line has a gap there. */
+/** A line chart with a title. Null or NaN values leave a gap in the line. */
 export class Chart {
   constructor(title, { format = number, unit = "" } = {}) {
     Object.assign(this, { format, unit, series: [], xs: [], hover: null, xText: (x) => number(x) });
@@ -25,7 +25,7 @@ export class Chart {
     });
   }
 
-  /** `series`: [{name, color, ys}] over the same xs; `cursor` is an index into them that is marked, or null. */
+  /** `series`: [{name, color, ys}] over the same xs; `cursor` is the index of the value to mark, or null. */
   set(xs, series, cursor = null) {
     Object.assign(this, { xs, series, cursor });
     this.draw();
@@ -117,14 +117,14 @@ export class Chart {
   }
 }
 
-/** Least and greatest of some values, 0 and what is known already included. */
+/** Returns the minimum and maximum of the values, of 0 and of the range so far. */
 export function rangeOf(values, [low, high] = [0, 0]) {
   for (const v of values) if (Number.isFinite(v)) [low, high] = [Math.min(low, v), Math.max(high, v)];
   return [low, high];
 }
 
-/** A vector as bars from zero, each with its name and value; many values as thin columns. `range` is what such
- * values were so far, so that a bar is as long as another one of the same value, whenever that was. */
+/** Draws a vector as bars from zero, each with its name and value; many values become thin columns. `range` is the
+ * range of such values so far, so that the scale of the bars does not change over time. */
 export function drawBars(ctx, x, y, w, h, values, names = [], range = undefined) {
   const look = theme(),
     n = values.length;
@@ -189,7 +189,7 @@ export function drawHistogram(canvas, { histogram, count }) {
   const most = Math.max(...histogram),
     each = width / histogram.length;
   histogram.forEach((n, i) => {
-    // Roots, so that rare values are seen beside frequent ones.
+    // Square roots, so that rare values are visible beside frequent ones.
     const tall = n ? Math.max(1, Math.sqrt(n / most) * (height - 1)) : 0;
     ctx.fillStyle = look.accent;
     ctx.fillRect(i * each, height - tall, Math.max(1, each - 1), tall);

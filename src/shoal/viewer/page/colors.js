@@ -1,4 +1,4 @@
-// Which colour a value is. The headless drawing in shoal/state/drawing.py goes by the same rules and colours.
+// Maps values to colours. The headless drawing in shoal/state/drawing.py uses the same rules and colours.
 import { isInteger, measure } from "./fields.js";
 
 export const PALETTE = [
@@ -25,7 +25,7 @@ export function rgb(color) {
 
 const packed = ([r, g, b]) => ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0;
 
-/** 256 colours from dark to light, whose lightness only grows. */
+/** 256 colours from dark to light, in order of lightness. */
 export const RAMP256 = Uint32Array.from({ length: 256 }, (_, i) => {
   const at = (i / 255) * (RAMP.length - 1),
     low = Math.min(RAMP.length - 2, Math.floor(at));
@@ -36,21 +36,21 @@ export const RAMP256 = Uint32Array.from({ length: 256 }, (_, i) => {
 
 export const paletteColor = (value) => PALETTE[((value % PALETTE.length) + PALETTE.length) % PALETTE.length];
 
-/** The colour of a category, as "#rrggbb". */
+/** Returns the colour of a category, as "#rrggbb". */
 export function kindColor(field, value) {
   if (!field.categories.length) return paletteColor(value);
   return field.categories.find((one) => one[0] === value)?.[2] || UNKNOWN;
 }
 
-/** Whether a field without categories is coloured as if its values were some. */
+/** Whether the values of a field without categories are coloured like categories. */
 export function isQualitative(field) {
   if (field.categories.length) return true;
   const { min, max } = measure(field);
   return isInteger(field) && min >= 0 && max < PALETTE.length;
 }
 
-/** A function from a value to a packed colour, for what is painted tile by tile. In a grid that lies above
- * another, values without a category (and 0, where there are none at all) let the lower one through. */
+/** Returns a function from a value to a packed colour, for painting tile by tile. In a grid above another grid,
+ * values without a category (and 0, if the field has no categories) are transparent. */
 export function painter(field, above = false) {
   const unknown = above ? 0 : packed(rgb(UNKNOWN));
   if (isQualitative(field)) {

@@ -1,8 +1,8 @@
-// Elements, numbers as text, and the colours of the theme. Text is only ever set as text.
+// Makes elements, formats numbers, reads the theme's colours. Text is always set as text, never as HTML.
 
 export const $ = (id) => document.getElementById(id);
 
-/** An element with properties, attributes (aria-..., data-..., role) and children. */
+/** Makes an element with properties, attributes (aria-..., data-..., role) and children. */
 export function el(tag, props = {}, ...children) {
   const made = document.createElement(tag);
   for (const [key, value] of Object.entries(props)) {
@@ -22,7 +22,7 @@ export function icon(name) {
   return svg;
 }
 
-/** Sets text only where it changed, so that nothing is laid out again for nothing. */
+/** Sets text only if it changed, to avoid needless layout. */
 export function say(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
@@ -51,7 +51,7 @@ export function span(seconds) {
 
 let colors = null;
 
-/** The theme's colours as canvas knows them; read anew after the theme changed. */
+/** The theme's colours for a canvas; they are read again after the theme has changed. */
 export function theme() {
   if (!colors) {
     const style = getComputedStyle(document.documentElement);
@@ -67,7 +67,7 @@ export function themeChanged() {
   colors = null;
 }
 
-/** Fits a canvas to its box at the screen's own resolution. Its context is in CSS pixels. */
+/** Fits a canvas to its box at the screen's resolution. Its context uses CSS pixels. */
 export function fitCanvas(canvas) {
   const ratio = window.devicePixelRatio || 1;
   const width = Math.round(canvas.clientWidth * ratio),
@@ -79,7 +79,7 @@ export function fitCanvas(canvas) {
   return { ctx, width: canvas.clientWidth, height: canvas.clientHeight, ratio, changed };
 }
 
-/** Calls `work` at most once in `ms`, the last time included. */
+/** Returns a function that calls `work` at most once in `ms`, and always after the last call. */
 export function atMost(ms, work) {
   let last = -Infinity,
     timer = 0;

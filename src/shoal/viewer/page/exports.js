@@ -1,4 +1,4 @@
-// Pictures and films of the view, made in the page from the frames it keeps.
+// Exports pictures and videos of the view, made in the page from the kept frames.
 import { $, el, say, theme } from "./dom.js";
 import { GifWriter } from "./gif.js";
 import { Scene, layersOf } from "./scene.js";
@@ -7,7 +7,7 @@ const RATE = 10,
   WIDEST = 720;
 const pause = (ms) => new Promise((done) => setTimeout(done, ms));
 
-/** Draws frames as the view shows them now: same place, layers and selection. */
+/** Draws frames with the view's current camera, layers and selection. */
 class Studio {
   constructor(view, widest, ratio = 1) {
     const width = Math.min(widest, Math.round(view.camera.width));
@@ -48,7 +48,7 @@ export async function makeGif(view, frames, progress) {
     const { data } = studio.ctx.getImageData(0, 0, studio.canvas.width, studio.canvas.height);
     gif.add(data, i + 1 < frames.length ? frames[i + 1].time - frames[i].time : 1 / RATE);
     progress((i + 1) / frames.length);
-    await pause(0); // the page stays usable meanwhile
+    await pause(0); // keeps the page responsive
   }
   return gif.finish();
 }
@@ -58,7 +58,7 @@ export const canFilm = () =>
   "captureStream" in HTMLCanvasElement.prototype &&
   MediaRecorder.isTypeSupported("video/webm");
 
-/** Plays the frames once more at their own pace, in front of the browser's recorder. */
+/** Plays the frames again at their original speed and records them with the browser's recorder. */
 export async function makeWebm(view, frames, progress) {
   const studio = new Studio(view, 1280);
   studio.draw(frames[0]);
@@ -88,7 +88,7 @@ export function save(blob, name) {
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
 
-/** The dialog: what to make, and of which seconds. `view()` and `frame()` tell what is shown now. */
+/** The export dialog: format and duration. `view()` and `frame()` return the current view and frame. */
 export function exportDialog({ view, frame, history, name }) {
   const dialog = $("export"),
     bar = $("export-progress"),
@@ -101,7 +101,7 @@ export function exportDialog({ view, frame, history, name }) {
     try {
       await make();
     } catch (error) {
-      say(note, `It could not be made: ${error.message}`);
+      say(note, `The export failed: ${error.message}`);
     }
     bar.hidden = true;
     buttons.forEach((button) => (button.disabled = button.id === "export-webm" && !canFilm()));
@@ -111,7 +111,7 @@ export function exportDialog({ view, frame, history, name }) {
       const seconds = Math.min(300, Math.max(1, Number($("export-seconds").value) || 5));
       bar.hidden = false;
       if ($("export-when").value === "now") {
-        // What is to come is kept as well: wait for it, and take the last seconds then.
+        // Future frames are kept as well: wait for them, then take the last seconds.
         for (let s = 0; s < seconds; s++) {
           say(note, `Recording: ${seconds - s} s left`);
           progress(s / seconds);

@@ -1,5 +1,5 @@
-// Messages taken apart: a frame is a set of fields, and a field that did not change is the same object as
-// before. Everything that keeps or draws fields goes by that: the terrain is stored and painted once.
+// Decodes messages. A frame is a set of fields; a field that did not change is the same object as in the last
+// frame. All code that keeps or draws fields relies on this: the terrain is stored and painted once.
 
 const ARRAYS = {
   b1: Uint8Array,
@@ -23,7 +23,7 @@ function half(bits) {
   return sign * (exponent ? 2 ** (exponent - 15) * (1 + part / 1024) : (2 ** -14 * part) / 1024);
 }
 
-/** The bytes as numbers; 64-bit integers become doubles, as nothing here needs their last bits. */
+/** Returns the bytes as numbers; 64-bit integers become doubles, because the page does not need their last bits. */
 function numbers(dtype, bytes) {
   const kind = dtype.slice(1);
   if (kind === "f2") return Float32Array.from(new Uint16Array(bytes), half);
@@ -37,7 +37,7 @@ export function openMessage(buffer) {
   return { head, start: Math.ceil((4 + size) / 8) * 8 };
 }
 
-/** A frame out of a message; `last` is the one before it of the same environment. Null: the page does not have the
+/** Decodes a frame; `last` is the last frame of the same environment. Returns null if the page does not have the
  * schema or the data that the message refers to. */
 export function readFrame(head, buffer, start, last) {
   const { changed, ...rest } = head;
@@ -53,7 +53,7 @@ export function readFrame(head, buffer, start, last) {
       parts.set(one.name, before);
       continue;
     }
-    // A copy of its own: a view would keep the whole message alive for as long as this field is.
+    // A copy, because a view would keep the whole message in memory as long as the field.
     const [offset, bytes] = places.get(index);
     const data = numbers(one.dtype, buffer.slice(start + offset, start + offset + bytes));
     parts.set(one.name, { ...one, data, bytes: data.byteLength });
@@ -64,7 +64,7 @@ export function readFrame(head, buffer, start, last) {
 
 const WORDS = { i: "int", u: "uint", f: "float" };
 
-/** As NumPy has it: int8 [512, 512]. */
+/** Formats type and shape like NumPy: int8 [512, 512]. */
 export function describeType({ dtype, shape }) {
   const name = dtype[1] === "b" ? "bool" : WORDS[dtype[1]] ? WORDS[dtype[1]] + 8 * Number(dtype.slice(2)) : dtype;
   return `${name} [${shape.join(", ")}]`;
@@ -73,7 +73,7 @@ export function describeType({ dtype, shape }) {
 export const isInteger = (field) => "iub".includes(field.dtype[1]);
 export const fieldsOf = (frame) => [...frame.world.values(), ...frame.step.values()];
 
-/** One agent's part of a field whose first dimension is the agents. */
+/** Returns one agent's part of a field whose first dimension is the agents. */
 export function ofAgent(field, agent, agents) {
   if (agents <= 1 || field.shape[0] !== agents) return field;
   const shape = field.shape.slice(1);
@@ -81,21 +81,21 @@ export function ofAgent(field, agent, agents) {
   return { ...field, shape, data: field.data.subarray(agent * size, (agent + 1) * size) };
 }
 
-/** [height, width, channels] where it can be looked at as a picture, else null. */
+/** Returns [height, width, channels] if the field can be shown as a picture, else null. */
 export function pictureShape(field) {
   const [h, w, channels = 1, more] = field.shape;
   const flat = field.shape.length === 2 || (field.shape.length === 3 && [1, 3, 4].includes(channels));
   return flat && more === undefined && h >= 8 && w >= 8 ? [h, w, channels] : null;
 }
 
-/** [side, channels] where it is a square window around someone, else null. */
+/** Returns [side, channels] if the field is a square window around an agent, else null. */
 export function windowShape(field) {
   const [h, w, channels = 1] = field.shape;
   const fits = (field.shape.length === 2 || field.shape.length === 3) && h === w && h % 2 === 1 && h >= 3;
   return fits ? [h, channels] : null;
 }
 
-/** What reads the rows of an entities field by the names of its columns, or null where no place is told. */
+/** Returns functions that read the columns of an entities field by row, or null if it has no positions. */
 export function entitiesOf(field) {
   if (field.shape.length !== 2) return null;
   const stride = field.shape[1],
@@ -128,7 +128,7 @@ export function categoryOf(field, value) {
   return field.categories.find((one) => one[0] === value);
 }
 
-/** How often each value is in a field (or in one of its columns). */
+/** Counts how often each value occurs in a field (or in one of its columns). */
 export function countValues(field, column = -1) {
   const counts = new Map(),
     stride = column < 0 ? 1 : field.shape[1];
@@ -148,7 +148,7 @@ export function countValues(field, column = -1) {
 
 const known = new WeakMap();
 
-/** Least, greatest, mean and a histogram, of all values or of one column. */
+/** Returns minimum, maximum, mean and a histogram, of all values or of one column. */
 export function measure(field, column = -1, bins = 40) {
   const held = known.get(field) || known.set(field, new Map()).get(field);
   if (held.has(column)) return held.get(column);

@@ -1,8 +1,8 @@
-// GIF files: a palette for each frame, and only the pixels that changed since the one before.
+// Writes GIF files: each frame has its own palette and only the pixels that changed since the last frame.
 
-const CLEAR = 255; // the palette's last entry means: as before
+const CLEAR = 255; // the palette's last entry is transparent: the pixel keeps its colour
 
-/** At most `most` colours for these pixels: boxes of colours are halved where they are widest (median cut). */
+/** Chooses at most `most` colours for these pixels by median cut. */
 export function makePalette(pixels, most) {
   const weight = new Uint32Array(32768),
     sums = [new Float64Array(32768), new Float64Array(32768), new Float64Array(32768)];
@@ -29,7 +29,7 @@ export function makePalette(pixels, most) {
   const table = new Uint8Array(768),
     index = new Uint8Array(32768);
   boxes.forEach(({ cells }, k) => {
-    // The most frequent colour stands for the box: flat areas keep their colour exactly.
+    // Each box is represented by its most frequent colour, so flat areas keep their colour exactly.
     const top = cells.reduce((a, b) => (b.n > a.n ? b : a));
     for (let c = 0; c < 3; c++) table[3 * k + c] = Math.round(top.mean[c]);
     for (const cell of cells) index[cell.at] = k;
@@ -86,11 +86,11 @@ class Bytes {
   }
 }
 
-/** GIF's LZW: codes of 9 to 12 bits, lowest bits first, in blocks of at most 255 bytes. */
+/** Compresses with GIF's LZW: codes of 9 to 12 bits, lowest bits first, in blocks of at most 255 bytes. */
 function compress(out, indices) {
   const CLEAR_TABLE = 256,
     END = 257;
-  const codes = new Int32Array(1 << 20); // by (code so far << 8 | next value); 0 is none
+  const codes = new Int32Array(1 << 20); // indexed by (code so far << 8 | next value); 0 means no code
   let block = [],
     bits = 0,
     held = 0,
@@ -153,7 +153,7 @@ export class GifWriter {
     out.add(0x70, 0, 0);
     out.add(0x21, 0xff, 11);
     out.text("NETSCAPE2.0");
-    out.add(3, 1, 0, 0, 0); // for ever
+    out.add(3, 1, 0, 0, 0); // repeat forever
   }
 
   /** Adds RGBA pixels, shown for `seconds`. */

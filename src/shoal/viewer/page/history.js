@@ -1,7 +1,7 @@
-// The last minutes of one environment. Frames share the fields that did not change, and each field counts once.
+// Keeps the last minutes of one environment. Frames share unchanged fields, and each field is counted once.
 import { rangeOf } from "./charts.js";
 
-const LONGEST = 4096; // values of what is drawn as bars; anything longer is a picture
+const LONGEST = 4096; // the most values drawn as bars; a longer vector is drawn as a picture
 
 export class History {
   constructor(budget = 256 * 2 ** 20, most = 6000) {
@@ -18,7 +18,7 @@ export class History {
 
   push(frame) {
     frame.place = this.next++;
-    frame.ranges = this.ranges; // of each vector of the step, over all frames since this was cleared
+    frame.ranges = this.ranges; // the range of each step vector over all frames since the last clear
     for (const [name, { data }] of frame.step) {
       if (data.length <= LONGEST) this.ranges.set(name, rangeOf(data, this.ranges.get(name)));
     }
@@ -27,7 +27,7 @@ export class History {
     while (this.frames.length > 1 && (this.bytes > this.budget || this.frames.length > this.most)) this.dropOldest();
   }
 
-  /** What the next frame still shares with the oldest becomes the next one's to account for. */
+  /** Drops the oldest frame. Fields that it shares with the next frame are counted for the next frame. */
   dropOldest() {
     const [old, heir] = this.frames;
     let kept = 0;
@@ -43,12 +43,12 @@ export class History {
     return this.frames[this.frames.length - 1];
   }
 
-  /** Where a frame is now; one that was dropped meanwhile counts as the oldest. */
+  /** Returns the index of a frame; 0, the oldest, if the frame was dropped. */
   indexOf(frame) {
     return Math.max(0, frame.place - (this.frames[0]?.place ?? 0));
   }
 
-  /** The frames of the last seconds, no denser than `rate` a second. */
+  /** Returns the frames of the last seconds, at most `rate` per second. */
   lastSeconds(seconds, rate, until = this.last) {
     const picked = [];
     for (const frame of this.frames) {

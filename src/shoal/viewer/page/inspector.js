@@ -1,4 +1,4 @@
-// Every field as it is: type, shape, range, spread and first values.
+// The fields panel: type, shape, range, histogram and first values of every field.
 import { definitions } from "./agent.js";
 import { drawHistogram } from "./charts.js";
 import { $, el, number, say } from "./dom.js";

@@ -1,4 +1,4 @@
-// Keys: of the whole page wherever the focus is. Only a field that is typed into and an open dialog keep theirs.
+// Keyboard shortcuts. They work wherever the focus is, except in text fields and open dialogs.
 
 export function onKeys(actions) {
   const keys = {
@@ -28,11 +28,12 @@ export function onKeys(actions) {
     event.preventDefault();
     work(event);
   });
-  // Some browsers press a button when the space bar is let go, whatever became of its going down. Enter presses it.
+  // Some browsers click the focused button when the space bar is released, even if keydown was cancelled. Enter
+  // still clicks it.
   window.addEventListener("keyup", (event) => event.key === " " && meant(event) && event.preventDefault());
 }
 
-/** A row of tabs: a click or Enter chooses one. */
+/** Makes a row of tabs; a click or Enter selects one. */
 export function onTabs(choose) {
   for (const tab of document.querySelectorAll("[role=tab]")) {
     tab.addEventListener("click", () => choose(tab.getAttribute("aria-controls")));

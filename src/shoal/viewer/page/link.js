@@ -1,4 +1,4 @@
-// The view as an address: what stands after the # opens the same view again.
+// Stores the view in the part of the address after the #, so that a link opens the same view.
 
 export function readLink() {
   const found = new URLSearchParams(location.hash.slice(1)),
@@ -34,6 +34,6 @@ export function writeLink({ env, camera, selection, hidden, theme, lines, tab })
   if (theme) parts.set("theme", theme);
   if (lines) parts.set("lines", 1);
   if (tab && tab !== "overview") parts.set("tab", tab);
-  // Browsers allow only so many changes of the address in a while.
+  // Browsers limit how often the address may change.
   if (location.hash !== `#${parts}`) history.replaceState(null, "", `#${parts}`);
 }

@@ -1,4 +1,4 @@
-// Entities: a dot from afar, nearer a body that points where it faces, with its health below.
+// Draws entities: a dot when zoomed out; zoomed in, a shape that points where it faces, with a health bar.
 import { kindColor } from "./colors.js";
 import { entitiesOf } from "./fields.js";
 
@@ -6,10 +6,10 @@ const HEALTH = ["#e5484d", "#f0a33a", "#46a758"];
 const MOST_SPRITES = 400;
 const sprites = new Map();
 
-/** Never too small to see; from afar, many are smaller than few. */
+/** Returns a radius that stays visible; when zoomed out, many entities are drawn smaller than few. */
 export const markRadius = (scale, count) => Math.min(28, Math.max(Math.min(2.8, 60 / Math.sqrt(count)), 1.7, scale * 0.36));
 
-/** A body drawn once for each colour, size and facing, and copied from then on. */
+/** Returns a shape, drawn once for each colour, size and direction and cached. */
 function sprite(color, radius, dir, agent, ratio) {
   const key = `${color} ${radius.toFixed(1)} ${dir} ${agent} ${ratio}`;
   let made = sprites.get(key);
@@ -22,7 +22,7 @@ function sprite(color, radius, dir, agent, ratio) {
   ctx.setTransform(ratio, 0, 0, ratio, made.width / 2, made.height / 2);
   ctx.beginPath();
   if (dir >= 0) {
-    // A drop: a round body whose two sides meet in a point ahead.
+    // A drop shape: round, with a point in the direction it faces.
     ctx.rotate((dir % 4) * (Math.PI / 2));
     ctx.arc(0, 0, radius, -0.28 * Math.PI, 1.28 * Math.PI);
     ctx.lineTo(0, -radius * 1.5);
@@ -51,7 +51,7 @@ export function drawEntities(ctx, camera, ratio, field, look) {
   const long = scale * 0.86,
     thick = Math.max(2, Math.min(5, scale * 0.13));
   ctx.save();
-  ctx.setTransform(1, 0, 0, 1, 0, 0); // copies land on whole pixels of the screen, so they stay sharp
+  ctx.setTransform(1, 0, 0, 1, 0, 0); // copies are placed on whole screen pixels, so they stay sharp
   for (let i = 0; i < all.count; i++) {
     if (!all.there(i)) continue;
     const sx = (all.x(i) - camera.x) * scale + width / 2,
@@ -107,7 +107,7 @@ function ring(ctx, x, y, radius, color, strength) {
   ctx.globalAlpha = 1;
 }
 
-/** The square that an agent sees: all else is dimmed a little. */
+/** Highlights the square that an agent sees by dimming the rest. */
 function drawView(ctx, camera, x, y, side, color) {
   const long = side * camera.scale,
     [sx, sy] = camera.toScreen(x, y);
@@ -129,7 +129,7 @@ function drawView(ctx, camera, x, y, side, color) {
   }
 }
 
-/** The entity nearest to a place of the screen, within reach; {key, index} or null. */
+/** Returns the entity nearest to a position on the screen as {key, index}, or null if none is close. */
 export function entityAt(camera, layers, hidden, sx, sy) {
   const reach = Math.max(8, camera.scale * 0.5);
   let best = null,

@@ -1,4 +1,4 @@
-// The first panel: how the run goes, what the colours mean and how much of each there is, and the world's numbers.
+// The overview panel: the run's charts, the legend with counts, and the world's scalars.
 import { Chart } from "./charts.js";
 import { isQualitative, kindColor, paletteColor } from "./colors.js";
 import { $, el, number, say, short, span } from "./dom.js";
@@ -33,12 +33,12 @@ export class Overview {
     if (this.counters.length > 7200) this.counters.shift();
   }
 
-  /** The newest counters that know a mean return: episodes had ended before them. */
+  /** Returns the newest counters that have a mean return, or undefined if no episode has ended. */
   get lastReturn() {
     return this.counters.findLast((one) => one.mean_return !== null);
   }
 
-  /** Each over the moments that it is known for: no episode may have ended in between. */
+  /** Draws each chart over the messages that have its value; the means are null if no episode ended. */
   drawCounters() {
     for (const [key, chart] of Object.entries(this.charts)) {
       const known = this.counters.filter((one) => Number.isFinite(one[key]));
@@ -74,7 +74,7 @@ export class Overview {
     );
   }
 
-  /** One group for each layer: its switch, and its categories with how many there are of each. */
+  /** Makes one group for each layer: its switch, and its categories with their counts. */
   drawLegend(layers, hidden) {
     const keys = layers.map((layer) => layer.key);
     if ([...this.groups.keys()].join() !== keys.join()) {
@@ -110,8 +110,8 @@ export class Overview {
     if (layer.kind === "entities" && column < 0) return;
     if (layer.kind === "grid" && !isQualitative(field)) return this.fillRamp(group, field);
     const counts = countValues(field, column);
-    // What has no category is told as its value, but in a grid above another it is not drawn at all; nor is 0
-    // there, where nothing has a category.
+    // A value without a category is listed as a number. In a grid above another it is not drawn, so it is not
+    // listed either; the same is true for 0 if the field has no categories.
     const values = field.categories.length
       ? field.categories.map((one) => one[0])
       : [...counts.keys()].filter((value) => value || !layer.above).sort((a, b) => a - b);
@@ -148,7 +148,7 @@ export class Overview {
     );
   }
 
-  /** Charts of the world's scalars, over the frames that are kept. */
+  /** Draws charts of the world's scalars over the kept frames. */
   drawScalars(history, frame) {
     const fields = [...frame.world.values()].filter(
       (field) => field.role === "scalar" && field.data.length && field.data.length <= 64,
@@ -170,7 +170,7 @@ export class Overview {
       }
       const series = Array.from(field.data.slice(0, 8), (_, k) => ({
         name: field.columns[k] ?? String(k),
-        // A line about a kind has the colour of that kind.
+        // The line of a kind has the colour of that kind.
         color:
           field.data.length > 1
             ? (kinds.find((one) => one[1] === field.columns[k])?.[2] ?? paletteColor(k))

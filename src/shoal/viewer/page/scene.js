@@ -1,11 +1,11 @@
-// What of a frame is drawn, and where: pictures and grids as the ground, entities on top of it.
+// Draws a frame: pictures and grids as the ground, entities on top.
 import { painter } from "./colors.js";
 import { number, theme } from "./dom.js";
 import { entitiesOf, ofAgent, pictureShape } from "./fields.js";
 import { drawEntities } from "./marks.js";
 import { drawBars } from "./charts.js";
 
-/** The layers of a frame, lowest first. Without a world: the environment's own picture, or its observation. */
+/** Returns a frame's layers, lowest first. Without a world: the environment's picture, or its observation. */
 export function layersOf(frame, agent = 0, agents = 1) {
   const layers = [];
   const add = (kind, field, w, h) => layers.push({ kind, field, w, h, key: `${field.part}/${field.name}` });
@@ -38,7 +38,7 @@ export function layersOf(frame, agent = 0, agents = 1) {
   return layers;
 }
 
-/** The part of the plane that the layers take. */
+/** Returns the extent of all layers. */
 export function extentOf(layers) {
   const ground = layers.filter((layer) => layer.w);
   if (ground.length) {
@@ -56,7 +56,7 @@ export function extentOf(layers) {
     }
   }
   if (!(x0 <= x1)) return { x0: 0, y0: 0, x1: 1, y1: 1 };
-  // Rounded outwards, so that the view does not tremble with what moves at the edge.
+  // Rounded outwards, so that the view does not shake when an entity moves at the edge.
   const step = 2 ** Math.ceil(Math.log2(Math.max(x1 - x0, y1 - y0, 1e-6) / 6));
   const out = (v, round) => round(v / step) * step;
   return {
@@ -67,7 +67,7 @@ export function extentOf(layers) {
   };
 }
 
-/** Writes a grid or a picture into a canvas, one pixel for each of its own. */
+/** Writes a grid or a picture into a canvas, one pixel for each tile or pixel. */
 export function paint(canvas, layer) {
   const { field, w, h } = layer;
   if (canvas.width !== w || canvas.height !== h) Object.assign(canvas, { width: w, height: h });
@@ -92,7 +92,7 @@ export function paint(canvas, layer) {
   ctx.putImageData(image, 0, 0);
 }
 
-/** Draws frames. It keeps one painted canvas for each layer, and paints it again when the field is another. */
+/** Draws frames. It keeps a painted canvas for each layer and repaints it when the field changes. */
 export class Scene {
   constructor() {
     this.painted = new Map();
@@ -116,7 +116,7 @@ export class Scene {
     const shown = layers.filter((layer) => layer.w && !hidden.has(layer.key));
     const all = extentOf(layers);
     for (const layer of shown) {
-      // A picture over a grid covers the same ground as the grid does.
+      // A picture above a grid covers the same area as the grid.
       const over = layer.kind === "image" && layers.some((one) => one.kind === "grid");
       const [x, y] = camera.toScreen(0, 0);
       const w = (over ? all.x1 : layer.w) * camera.scale,
@@ -166,7 +166,7 @@ export class Scene {
     }
   }
 
-  /** All of it at once, onto any context: for pictures of it, small or to keep. */
+  /** Draws the whole frame onto any context, for thumbnails and exports. */
   drawAll(ctx, camera, ratio, frame, layers, look, background) {
     const under = document.createElement("canvas");
     Object.assign(under, { width: ctx.canvas.width, height: ctx.canvas.height });
@@ -183,7 +183,7 @@ export class Scene {
   }
 }
 
-/** An environment with nothing to look at: its observation as bars, or a number, in the middle of the stage. */
+/** Draws the observation as bars or a number, for an environment without a world or a picture. */
 export function drawPlain(ctx, width, height, frame, agent, agents) {
   const found = [...frame.step.values()].find((field) => field.name.startsWith("observation"));
   if (!found) return;

@@ -1,4 +1,4 @@
-// The connection: opened again whenever it breaks, and frames made whole by what came before them.
+// The connection: reconnects whenever it breaks, and completes frames with fields of earlier frames.
 import { openMessage, readFrame } from "./fields.js";
 
 const KEPT = 64;
@@ -34,7 +34,7 @@ export class Connection {
   take(buffer) {
     const { head, start } = openMessage(buffer);
     if (head.type === "hello") {
-      // Of this connection, or of another run: nothing was sent of it, and nothing asked of it.
+      // A new connection or another run: no frames were received and no environments requested yet.
       this.latest.clear();
       this.wanted = null;
       this.on.hello(head);
@@ -42,8 +42,8 @@ export class Connection {
     else if (head.type === "error") this.on.failure(head.message);
     else if (head.type === "frame") {
       const frame = readFrame(head, buffer, start, this.latest.get(head.env));
-      if (!frame) return this.socket.close(); // it refers to what is no longer known: start anew
-      this.latest.delete(head.env); // so that the map is in the order of use
+      if (!frame) return this.socket.close(); // it refers to a schema or data the page does not have: reconnect
+      this.latest.delete(head.env); // keeps the map in the order of use
       this.latest.set(head.env, frame);
       if (this.latest.size > KEPT) this.latest.delete(this.latest.keys().next().value);
       this.on.frame(frame);

@@ -1,4 +1,4 @@
-// The large view: draws what the state says when something of it changed, and tells what is under the pointer.
+// The main view: draws the state when it has changed, and describes what is under the pointer.
 import { agentOf, viewSide } from "./agent.js";
 import { Camera, steer } from "./camera.js";
 import { $, fitCanvas, say } from "./dom.js";
@@ -8,7 +8,7 @@ import { Scene, drawPlain, extentOf } from "./scene.js";
 import { describePlace } from "./tell.js";
 
 export class Stage {
-  /** `agents()` is how many there are in each environment; `select` is called with what is clicked on. */
+  /** `agents()` returns the number of agents per environment; `select` is called with the clicked entity. */
   constructor(state, { agents, select, drawn }) {
     Object.assign(this, { state, agents, drawn, scene: new Scene(), wanted: 0, groundKey: "", shape: "" });
     this.camera = new Camera(() => this.redraw());
@@ -18,7 +18,7 @@ export class Stage {
     new ResizeObserver(() => this.redraw()).observe($("stage"));
   }
 
-  /** The layers are those of another frame: fits them again where they are of other sizes. */
+  /** Takes the layers of another frame; fits the view again if their sizes changed. */
   changed() {
     const { layers } = this.state;
     const shape = layers.map((layer) => `${layer.key} ${layer.w} ${layer.h}`).join();
@@ -58,7 +58,7 @@ export class Stage {
     this.drawn();
   }
 
-  /** The ground is drawn again only when something of it, or the place looked at, is another. */
+  /** Draws the ground if a ground layer or the camera has changed. */
   drawGround({ ctx, ratio, changed }, width, height) {
     const { camera, scene, state } = this,
       { layers, hidden, lines } = state;
@@ -71,7 +71,7 @@ export class Stage {
     this.groundKey = key;
   }
 
-  /** The agent that is looked at: the selected one; the first, where there is nothing to select; else -1. */
+  /** Returns the selected agent; the first agent if nothing can be selected; else -1. */
   get agent() {
     const { layers, selection } = this.state,
       found = agentOf(layers, selection, this.agents());
@@ -91,7 +91,7 @@ export class Stage {
     };
   }
 
-  /** All that a picture of the view is made from. */
+  /** Returns everything needed to draw a picture of the view. */
   get view() {
     return { camera: this.camera, look: this.look(), agent: this.agent };
   }
@@ -101,7 +101,7 @@ export class Stage {
     this.redraw();
   }
 
-  /** Another environment is to be shown: a place that was looked at closely stays, one beside it all does not. */
+  /** Prepares for another environment: the camera stays if it is zoomed in, else it will fit the world. */
   leave() {
     const { camera } = this;
     if (camera.scale > 1.01 * camera.scaleFor(extentOf(this.state.layers))) return;
@@ -109,7 +109,7 @@ export class Stage {
     this.shape = "";
   }
 
-  /** Where the selected entity is, or null. */
+  /** Returns the position of the selected entity, or null. */
   selected() {
     const { layers, selection } = this.state;
     const layer = selection && layers.find((one) => one.key === selection.key),
@@ -126,7 +126,7 @@ export class Stage {
     return sx >= 0 && sy >= 0 && sx <= camera.width && sy <= camera.height;
   }
 
-  /** Brings the selected entity to the middle. */
+  /** Moves the selected entity to the middle. */
   centre() {
     const at = this.selected();
     if (at) this.camera.moveTo(...at);

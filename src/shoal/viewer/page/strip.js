@@ -1,4 +1,4 @@
-// Small live pictures of some environments, and the way to any other.
+// The strip: live thumbnails of some environments, and the controls to choose any environment.
 import { Camera } from "./camera.js";
 import { $, el, fitCanvas, number, say, theme } from "./dom.js";
 import { Scene, extentOf, layersOf } from "./scene.js";
@@ -14,14 +14,14 @@ export class Strip {
     const field = $("env-number");
     const take = () => {
       pick(Number(field.value) || 0);
-      field.value = this.env; // whatever was typed, this is what is shown
+      field.value = this.env; // shows the number of the current environment, whatever was typed
     };
     field.addEventListener("change", take);
     $("env-form").addEventListener("submit", (event) => {
       event.preventDefault();
       take();
     });
-    // Those scrolled out of sight are not watched.
+    // Thumbnails that are scrolled out of view are not watched.
     this.seen = new IntersectionObserver(
       (entries) => {
         for (const entry of entries) {
@@ -33,7 +33,7 @@ export class Strip {
     );
   }
 
-  /** Shows the page of environments that the chosen one is on. */
+  /** Shows the page of thumbnails that contains the chosen environment. */
   show(env, total) {
     this.env = env;
     const first = Math.floor(env / PAGE) * PAGE;
@@ -63,7 +63,7 @@ export class Strip {
     return { element, canvas, scene: new Scene(), visible: false, drawn: 0, asked: 0 };
   }
 
-  /** Those in sight but for `env`, with when each was asked for (0: never); the longest not asked for first. */
+  /** Returns the visible environments except `env` with the time of their last request (0: never), oldest first. */
   turns(env) {
     const others = [...this.thumbs].filter(([one, thumb]) => thumb.visible && one !== env);
     return others.map(([one, { asked }]) => ({ env: one, asked })).sort((a, b) => a.asked - b.asked);
@@ -73,12 +73,12 @@ export class Strip {
     for (const env of envs) this.thumbs.get(env).asked = performance.now();
   }
 
-  /** It is another run: nothing was asked of it. */
+  /** Resets the request times, for another run. */
   forget() {
     for (const thumb of this.thumbs.values()) thumb.asked = 0;
   }
 
-  /** Draws an environment small, twice a second at most. */
+  /** Draws an environment's thumbnail, at most twice a second. */
   draw(frame, agents) {
     const thumb = this.thumbs.get(frame.env),
       now = performance.now();

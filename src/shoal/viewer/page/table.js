@@ -1,4 +1,4 @@
-// The entities as a table. Only the rows in sight are in the document, however many there are.
+// The table of entities. Only the visible rows are in the document.
 import { kindColor } from "./colors.js";
 import { $, el, number, say } from "./dom.js";
 import { categoryOf } from "./fields.js";

@@ -1,4 +1,4 @@
-// What is told in words: the run's state, what is under the pointer, what the last step was.
+// Texts of the page: the run's state, the thing under the pointer, the last step.
 import { $, number, say } from "./dom.js";
 import { categoryOf, entitiesOf, ofAgent } from "./fields.js";
 
@@ -16,7 +16,7 @@ export function showStatus({ run, link, paused }) {
   $("status").dataset.state = key;
   say($("status").lastElementChild, text);
   $("badge").hidden = !paused && !ended;
-  say($("badge"), ended ? "The run has ended." : "View paused. The run goes on.");
+  say($("badge"), ended ? "The run has ended." : "View paused. The run continues.");
   $("pause-icon").setAttribute("href", paused ? "#i-play" : "#i-pause");
   $("pause").setAttribute("aria-label", paused ? "Go live" : "Pause the view");
   $("live").dataset.on = String(!paused);
@@ -24,7 +24,7 @@ export function showStatus({ run, link, paused }) {
 
 let heldUntil = 0;
 
-/** Says something on the stage. What is to be read for some seconds is not wiped off by the frames meanwhile. */
+/** Shows a notice on the stage. If it is shown for some seconds, new frames do not remove it before. */
 export function notice(text, bad = false, seconds = 0) {
   if (!text && performance.now() < heldUntil) return;
   heldUntil = seconds ? performance.now() + seconds * 1000 : 0;
@@ -35,17 +35,17 @@ export function notice(text, bad = false, seconds = 0) {
 }
 
 const NOTHING = {
-  idle: "Nothing to show yet: the run has made no step since this page opened",
-  ended: "The run has ended, and nobody had looked at this environment",
+  idle: "Nothing to show yet: the run has not stepped since this page was opened",
+  ended: "The run has ended, and this environment was not watched before",
 };
 
-/** Says why there is no frame, unless there is something else to read. */
+/** Shows why there is no frame, unless another notice is shown. */
 export function tellWhyNothing(run) {
   if ($("notice").dataset.bad === "true" && !$("notice").hidden) return;
   if (performance.now() >= heldUntil) notice(NOTHING[run] ?? "Waiting for the first frame");
 }
 
-/** Tile, category and entity at a place of the world. */
+/** Describes tile, category and entity at a position of the world. */
 export function describePlace(layers, hidden, x, y, found) {
   const r = Math.floor(y),
     c = Math.floor(x),
@@ -69,7 +69,7 @@ export function describePlace(layers, hidden, x, y, found) {
   return parts.join("  ·  ");
 }
 
-/** Everything of a step but what was seen, one pair for each: action, reward, the ends. */
+/** Returns the fields of a step except observations as pairs: action, reward, terminated, truncated. */
 export function describeStep(frame, agent, agents) {
   const rows = [];
   for (const [name, field] of frame.step) {

@@ -1,30 +1,30 @@
-// Which environments are watched: the chosen one always, those in the strip at a glance now and then. A run gives
-// only so much of its time to being watched, so each glance at another costs the chosen one about a frame: there
-// are no more glances than leave it four fifths of its frames.
+// Chooses which environments are watched: always the chosen one, and from time to time those in the strip, for one
+// frame each. A run limits the time it spends on being watched, so each frame of another environment costs the chosen
+// one about a frame. The chosen environment keeps four fifths of its frames.
 
 const RATE = 20,
   HIDDEN_RATE = 1,
   MOST = 8,
-  FRAMES_EACH = 4; // of the chosen environment, for each glance at another
-const EVERY_MS = 3000, // how often the others are looked at
-  LIMIT_MS = 1200; // how long at most, if frames come quickly
+  FRAMES_EACH = 4; // frames of the chosen environment for each frame of another
+const EVERY_MS = 3000, // the interval between two rounds of the strip
+  LIMIT_MS = 1200; // the maximum duration of a round, if frames come quickly
 
 export class Watcher {
-  /** `state` has the environment that is chosen, and what the run does. */
+  /** `state` has the chosen environment and the state of the run. */
   constructor(connection, strip, state) {
     Object.assign(this, { connection, strip, state, missing: new Set(), timer: 0, frames: 0, last: 0, gap: 0 });
     setInterval(() => this.lookAround(), EVERY_MS);
     document.addEventListener("visibilitychange", () => this.ask());
   }
 
-  /** Another environment is chosen: first it alone, and the others once it is there. */
+  /** Watches only the newly chosen environment first, and the others after its first frame. */
   begin() {
     Object.assign(this, { frames: 0, last: 0 });
     this.stop();
-    setTimeout(() => this.lookAround(), 150); // once the strip knows which of it are in sight
+    setTimeout(() => this.lookAround(), 150); // after the strip knows which thumbnails are visible
   }
 
-  /** A frame has come. */
+  /** Handles the arrival of a frame. */
   arrived(env) {
     if (this.missing.delete(env) && !this.missing.size) this.stop();
     if (env !== this.state.env) return;
@@ -33,7 +33,7 @@ export class Watcher {
     this.last = now;
     this.frames++;
     const [first] = this.strip.turns(env);
-    if (first?.asked === 0 && !this.missing.size) this.lookAround(); // those never seen need not wait
+    if (first?.asked === 0 && !this.missing.size) this.lookAround(); // new environments do not wait
   }
 
   ask() {
@@ -44,7 +44,7 @@ export class Watcher {
   lookAround() {
     if (document.hidden || this.missing.size) return;
     const turns = this.strip.turns(this.state.env).map(({ env }) => env);
-    // Where nothing moves nothing is lost, and what was shown last is there at once.
+    // If the run does not step, watching the others costs nothing, and their last frames come at once.
     const most = this.state.run === "stepping" ? Math.floor(this.frames / FRAMES_EACH) : MOST - 1;
     const envs = turns.slice(0, Math.min(most, MOST - 1));
     if (!envs.length) return;

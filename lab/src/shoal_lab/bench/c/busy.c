@@ -1,4 +1,4 @@
-/* Busy-v0: an environment that costs about a microsecond a step, and a bare pthread loop over the same work.
+/* Busy-v0: an environment whose step takes about a microsecond, and a bare pthread loop over the same work.
  */
 // SPDX-License-Identifier: MIT
 #include <pthread.h>
@@ -6,7 +6,7 @@
 
 typedef struct Busy {
     uint64_t state;
-    uint8_t apart[56]; /* a line each: two threads never share one */
+    uint8_t apart[56]; /* fills a cache line, so two threads never share one */
 } Busy;
 
 static const shoal_option OPTIONS[] = {
@@ -58,7 +58,7 @@ const shoal_entry_v1 shoal_entry = {
     .step = Busy_step,
 };
 
-/* The bound: threads that share nothing and never wait for each other. */
+/* The limit: threads that share nothing and never wait for each other. */
 typedef struct share {
     pthread_t thread;
     Busy *envs;

@@ -1,4 +1,4 @@
-/* The least that a draw of rows can cost: random records of one array, copied column by column. */
+/* The lower bound of a sample of rows: random records of one array, copied column by column. */
 // SPDX-License-Identifier: MIT
 #include <stdint.h>
 #include <string.h>
@@ -30,7 +30,7 @@ void gather(const char *records, uint64_t rows, uint64_t stride, uint64_t num_co
                 __builtin_prefetch(records + drawn[i] * stride + at);
         }
         for (uint64_t c = 0; c < num_columns; c++)
-            switch (bytes[c]) { /* sizes that the compiler knows are moves, not calls */
+            switch (bytes[c]) { /* for constant sizes the compiler emits moves, not calls */
             case 1:
                 copy(records + offsets[c], stride, drawn, n, out[c], 1);
                 break;

@@ -1,6 +1,5 @@
-/* The smallest host of a plug-in: its step called from a loop in C, and nothing but finished episodes
- * restarted. What a step costs here is the environment's own work; what it costs more in Python is the way
- * there.
+/* A minimal host of a plug-in: a loop in C calls its step and restarts finished episodes, nothing else. A
+ * step costs the environment's own work here; the difference to Python is the cost of the call.
  *
  * For plug-ins with one field each way, one agent and their default options. */
 // SPDX-License-Identifier: MIT
@@ -15,7 +14,7 @@ static void *zeroed(uint64_t bytes) {
     bytes = (bytes + 63) / 64 * 64;
     void *memory = aligned_alloc(64, bytes);
     if (memory == NULL)
-        abort(); /* a benchmark has nothing better to do */
+        abort(); /* enough for a benchmark */
     return memset(memory, 0, bytes);
 }
 

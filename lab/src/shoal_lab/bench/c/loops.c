@@ -1,4 +1,4 @@
-/* Plain C to measure against: CartPole in loops of its own, and memcpy.
+/* Plain C as a limit: CartPole in its own loops, and memcpy.
  *
  *   loop_scalar   one environment after the other, double, the sine of libm
  *   loop_double   an array per quantity, so that the compiler makes vector code; double
@@ -25,7 +25,7 @@ static void *zeroed(uint64_t bytes) {
     bytes = (bytes + 63) / 64 * 64;
     void *memory = aligned_alloc(64, bytes);
     if (memory == NULL)
-        abort(); /* a benchmark has nothing better to do */
+        abort(); /* enough for a benchmark */
     return memset(memory, 0, bytes);
 }
 
@@ -36,7 +36,7 @@ typedef struct loop {
     uint64_t num_envs, rows; /* rows: num_envs in whole blocks */
     uint64_t num_actions, turn;
     int64_t *actions; /* [num_actions][rows], used in turn */
-    double *state;    /* four numbers per environment, as the loop likes them */
+    double *state;    /* four numbers per environment, in the order of the loop */
     uint32_t *length;
     uint8_t *reset; /* the next step resets it */
     float *observations;
@@ -120,7 +120,7 @@ EXPORT void loop_scalar(loop *self, uint64_t steps) {
         step_scalar(self, next_actions(self));
 }
 
-/* Polynomials for |x| < 0.78: a pole that has fallen is reset before it leans as far. */
+/* Polynomials for |x| < 0.78: a pole is reset before it leans further. */
 static inline double sine_double(double x) {
     double z = x * x;
     double p = 1.5896067520000301e-10;
@@ -248,7 +248,7 @@ EXPORT void NAME(loop)(loop *self, uint64_t steps) {
             NAME(step_block)((REAL *)self->state + at, self->rows, actions + at, self->length + at,
                              self->observations + 4 * at, self->rewards + at, self->terminated + at,
                              self->truncated + at);
-            for (uint64_t row = at; row < at + BLOCK; row += 8) { /* few are set: eight flags at a look */
+            for (uint64_t row = at; row < at + BLOCK; row += 8) { /* few are set, so check eight at once */
                 uint64_t flags, terminated, truncated;
                 memcpy(&flags, self->reset + row, sizeof flags);
                 for (; flags != 0; flags &= ~((uint64_t)0xff << (__builtin_ctzll(flags) & ~7)))

@@ -1,5 +1,5 @@
-/* Round trips between two processes over one mapping: bare spin-then-sleep, sleeping alone, and, with
- * SHOAL_GATE and the core's sources at hand, the gate. Linux: the limit is a futex. */
+/* Round trips between two processes over one mapping: bare spin-then-sleep, sleeping alone, and, if
+ * SHOAL_GATE is defined and the core is compiled in, the gate. Linux only: the limit is a futex. */
 // SPDX-License-Identifier: MIT
 #define _GNU_SOURCE
 #ifdef SHOAL_GATE
@@ -45,10 +45,10 @@ typedef struct pingpong {
 #endif
 } pingpong;
 
-/* -- bare: look `spins` times, then sleep ----------------------------------------------------------- */
+/* -- bare: spin `spins` times, then sleep ----------------------------------------------------------- */
 
 static void futex(_Atomic uint32_t *word, int operation, uint32_t value) {
-    const struct timespec slice = {0, 50000000}; /* the belt: a partner that died rings no more */
+    const struct timespec slice = {0, 50000000}; /* wakes up regularly, because a dead partner does not */
     syscall(SYS_futex, word, operation, value, operation == FUTEX_WAIT ? &slice : NULL, NULL, 0);
 }
 
@@ -66,7 +66,7 @@ static void put(line *to, uint32_t number) {
         futex(&to->number, FUTEX_WAKE, 1);
 }
 
-/* May come back with what was seen already. */
+/* May return without a change (spurious wake-up). */
 static uint32_t get(line *from, uint32_t seen, int spins) {
     uint32_t now;
     for (int i = 0; i < spins; i++) {

@@ -1,4 +1,4 @@
-/* Sized-v0: observations of as many bytes as asked for, copied from a pattern, so that a step costs a memcpy.
+/* Sized-v0: observations of a given number of bytes, copied from a pattern, so that a step costs a memcpy.
  */
 // SPDX-License-Identifier: MIT
 #include <shoal/env.h>
@@ -6,11 +6,11 @@
 
 enum { MOST = 1 << 20, SHIFTS = 256 };
 
-static uint8_t pattern[MOST + SHIFTS]; /* filled by describe, read by everybody */
+static uint8_t pattern[MOST + SHIFTS]; /* written by describe, read by all threads */
 
 typedef struct Sized {
     uint64_t turn;
-    uint8_t apart[56]; /* a line each: two threads never share one */
+    uint8_t apart[56]; /* fills a cache line, so two threads never share one */
 } Sized;
 
 static const shoal_option OPTIONS[] = {

@@ -16,16 +16,16 @@ __all__ = ["MAKERS", "TURNS", "drop", "random_actions", "stepping"]
 
 opened = ExitStack()
 TURNS = 16
-"""Different action arrays, used again and again."""
+"""The number of action arrays, which are used in turn."""
 
 
 def random_actions(num_envs: int, choices: int = 2) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Precomputed actions, one array per turn."""
+    """Returns precomputed actions, one array per turn."""
     return np.random.default_rng(0).integers(0, choices, (TURNS, num_envs))
 
 
 def stepping(step: Callable[[Any], tuple[Any, ...]], actions: Iterable[Any]) -> Burst:
-    """Steps with these actions in turn and holds each result until the next one is there, as a user would."""
+    """Makes a burst that steps with these actions in turn and keeps each result until the next one."""
     actions = list(actions)
 
     def burst(calls: int) -> float:
@@ -78,7 +78,7 @@ def envpool_sync_two(num_envs: int) -> tuple[int, Burst]:
 
 
 def envpool_async(num_envs: int, batches: int = 8) -> tuple[int, Burst]:
-    """Half of the environments at a time, on two threads; a call is eight batches."""
+    """Steps half of the environments at a time, on two threads; a call is eight batches."""
     import envpool
 
     batch = max(1, num_envs // 2)
@@ -90,7 +90,7 @@ def envpool_async(num_envs: int, batches: int = 8) -> tuple[int, Burst]:
     idle = [envs.recv()[-1]["env_id"] for _ in range(num_envs // batch)]
 
     def burst(calls: int) -> float:
-        """Nothing is under way before or after, so that no step is done in a time that does not count."""
+        """Waits for all steps at the end, so that no step runs outside the measured time."""
         turns = islice(cycle(actions), calls * batches)
         start = time.perf_counter()
         for env_ids, action in zip(idle, turns, strict=False):
@@ -105,7 +105,7 @@ def envpool_async(num_envs: int, batches: int = 8) -> tuple[int, Burst]:
 
 
 def pufferlib_c(num_envs: int, report_interval: int = 1) -> tuple[int, Burst]:
-    """Float32, 200 steps an episode, reset within the step; given actions in the type it works with."""
+    """Float32, 200 steps per episode, reset within the step; its actions have the type it works with."""
     from pufferlib.ocean.cartpole.cartpole import Cartpole
 
     envs = Cartpole(num_envs=num_envs, report_interval=report_interval)
@@ -114,14 +114,14 @@ def pufferlib_c(num_envs: int, report_interval: int = 1) -> tuple[int, Burst]:
 
 
 def pufferlib_c_seldom(num_envs: int) -> tuple[int, Burst]:
-    """The same, its log gathered every 128th step, as is usual in its other environments."""
+    """The same, with its log collected every 128th step, as in its other environments."""
     return pufferlib_c(num_envs, report_interval=128)
 
 
 # ---- From nothing to the first observations
 
 
-def _starting(opener: Callable[[], Callable[[int], Any]]) -> Callable[[int], tuple[int, Burst]]:
+def _make_start(opener: Callable[[], Callable[[int], Any]]) -> Callable[[int], tuple[int, Burst]]:
     def make(num_envs: int) -> tuple[int, Burst]:
         start_envs = opener()
 
@@ -178,29 +178,29 @@ def _quiet(make: Callable[..., tuple[int, Burst]]) -> Callable[..., tuple[int, B
 
 
 MAKERS: dict[str, dict[str, Callable[..., tuple[int, Burst]]]] = {
-    "shoal": {"Shoal": _quiet(shoal_native), "Shoal start": _starting(_shoal_start)},
+    "shoal": {"Shoal": _quiet(shoal_native), "Shoal start": _make_start(_shoal_start)},
     "gymnasium": {
         "Gymnasium sync": _quiet(gymnasium_sync),
         "Gymnasium NumPy": _quiet(gymnasium_numpy),
-        "Gymnasium start": _starting(_gymnasium_start),
+        "Gymnasium start": _make_start(_gymnasium_start),
     },
     "envpool": {
         "EnvPool sync": _quiet(envpool_sync),
         "EnvPool sync, 2 threads": _quiet(envpool_sync_two),
         "EnvPool async, 2 threads": _quiet(envpool_async),
-        "EnvPool start": _starting(_envpool_start),
+        "EnvPool start": _make_start(_envpool_start),
     },
     "pufferlib": {
         "PufferLib C": _quiet(pufferlib_c),
         "PufferLib C, log seldom": _quiet(pufferlib_c_seldom),
-        "PufferLib start": _starting(_pufferlib_start),
+        "PufferLib start": _make_start(_pufferlib_start),
     },
 }
-"""Library to what it offers, by name."""
+"""The rivals of each library, by name."""
 
 
 def drop() -> None:
-    """Ends what was made."""
+    """Ends all rivals that were made."""
     global opened
     closing, opened = opened, ExitStack()
     closing.close()

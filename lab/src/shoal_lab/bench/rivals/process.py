@@ -1,8 +1,8 @@
-"""Who steps Python environments in processes: Shoal, the bare loop and the peers.
+"""Rivals that step Python environments in processes: Shoal, the bare loop and the peers.
 
 A rival is made from a workload, [class of toys.py, arguments], a number of environments and options. Its
-burst steps them with results held until the next step. The first third does not count: processes that slept
-are woken and find a core each.
+burst steps them and keeps each result until the next step. The first third of a burst does not count, because
+sleeping processes must wake up and get a core first.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ def stepping(step: Callable[[Any], Any], actions: Iterable[Any]) -> Burst:
         for action in islice(cycle(actions), calls):
             held = step(action)  # noqa: F841
 
-    return warmed(steps)
+    return add_warm_up(steps)
 
 
-def warmed(steps: Callable[[int], None]) -> Burst:
+def add_warm_up(steps: Callable[[int], None]) -> Burst:
     def burst(calls: int) -> float:
         steps(-(-calls // 2))
         start = time.perf_counter()
@@ -48,21 +48,21 @@ def warmed(steps: Callable[[int], None]) -> Burst:
     return burst
 
 
-def stopped_between(burst: Burst, pids: list[int]) -> Burst:
-    """For rivals whose workers never quite sleep: they would be a load on those timed after them."""
+def stop_between(burst: Burst, pids: list[int]) -> Burst:
+    """Stops workers that never sleep between their bursts, because they would slow down the other rivals."""
 
-    def tell(number: int) -> None:
+    def send_signal(number: int) -> None:
         for pid in pids:
             os.kill(pid, number)
 
     def resumed(calls: int) -> float:
-        tell(signal.SIGCONT)
+        send_signal(signal.SIGCONT)
         try:
             return burst(calls)
         finally:
-            tell(signal.SIGSTOP)
+            send_signal(signal.SIGSTOP)
 
-    tell(signal.SIGSTOP)
+    send_signal(signal.SIGSTOP)
     return resumed
 
 
@@ -82,7 +82,7 @@ def shoal_process(workload: Workload, num_envs: int, options: dict[str, Any]) ->
 
 
 def shoal_send_recv(workload: Workload, num_envs: int, options: dict[str, Any]) -> tuple[int, Burst]:
-    """As many environment steps per call as there are environments; none under way between bursts."""
+    """Makes as many environment steps per call as there are environments; none runs between bursts."""
     from shoal.vector import ProcessVectorEnv
 
     envs = opened.enter_context(ProcessVectorEnv(workload_makers(workload, num_envs), **options))
@@ -100,13 +100,13 @@ def shoal_send_recv(workload: Workload, num_envs: int, options: dict[str, Any]) 
             envs.send(action, info["env_id"])
         idle[:] = [envs.recv()[-1]["env_id"] for _ in idle]
 
-    return num_envs, warmed(steps)
+    return num_envs, add_warm_up(steps)
 
 
 def bare(workload: Workload, num_envs: int, num_workers: int, caller_steps: bool) -> tuple[int, Burst]:
     envs = BareProcesses(workload_makers(workload, num_envs), num_workers, caller_steps)
     opened.callback(envs.close)
-    return num_envs, stopped_between(stepping(envs.step, random_actions(num_envs)), envs.pids)
+    return num_envs, stop_between(stepping(envs.step, random_actions(num_envs)), envs.pids)
 
 
 # ---- Peers
@@ -183,7 +183,7 @@ def _pufferlib(num_workers: int) -> Callable[[Workload, int], tuple[int, Burst]]
             opened.callback(process.kill)
         envs.reset()
         step = stepping(envs.step, random_actions(num_envs).astype("int32"))
-        return num_envs, stopped_between(step, [process.pid for process in envs.processes])
+        return num_envs, stop_between(step, [process.pid for process in envs.processes])
 
     return make
 
@@ -193,8 +193,8 @@ def _pufferlib(num_workers: int) -> Callable[[Workload, int], tuple[int, Burst]]
 Start = Callable[[list[Callable[[], Any]], "str | None"], Any]
 
 
-def _starting(opener: Callable[[], Start]) -> Callable[[int, str | None], tuple[int, Burst]]:
-    """From nothing to the first observations; a context of None is the library's default."""
+def _make_start(opener: Callable[[], Start]) -> Callable[[int, str | None], tuple[int, Burst]]:
+    """Times the start up to the first observations; a context of None is the library's default."""
 
     def make(num_envs: int, context: str | None) -> tuple[int, Burst]:
         start_envs = opener()
@@ -216,29 +216,29 @@ def _starting(opener: Callable[[], Start]) -> Callable[[int, str | None], tuple[
 def _shoal_start() -> Start:
     from shoal.vector import ProcessVectorEnv
 
-    return lambda makers, context: _reset(ProcessVectorEnv(makers, context=context), seed=0)
+    return lambda makers, context: _reset_envs(ProcessVectorEnv(makers, context=context), seed=0)
 
 
 def _gymnasium_start() -> Start:
     from gymnasium.vector import AsyncVectorEnv
 
-    return lambda makers, context: _reset(AsyncVectorEnv(makers, context=context), seed=0)
+    return lambda makers, context: _reset_envs(AsyncVectorEnv(makers, context=context), seed=0)
 
 
 def _sb3_start() -> Start:
     from stable_baselines3.common.vec_env import SubprocVecEnv
 
-    return lambda makers, context: _reset(SubprocVecEnv(makers, start_method=context))
+    return lambda makers, context: _reset_envs(SubprocVecEnv(makers, start_method=context))
 
 
 def _tianshou_start() -> Start:
     from tianshou.env import ShmemVectorEnv
 
-    return lambda makers, context: _reset(ShmemVectorEnv(makers))
+    return lambda makers, context: _reset_envs(ShmemVectorEnv(makers))
 
 
 def _bare_start() -> Start:
-    """Forks one worker per core, which step their part once."""
+    """Forks one worker per core; each steps its part once."""
 
     def start(makers: list[Callable[[], Any]], context: str | None) -> Any:
         envs = BareProcesses(makers, min(len(makers), len(cores())), caller_steps=False)
@@ -248,7 +248,7 @@ def _bare_start() -> Start:
     return start
 
 
-def _reset(envs: Any, **seed: int) -> Any:
+def _reset_envs(envs: Any, **seed: int) -> Any:
     envs.reset(**seed)
     return envs
 
@@ -257,29 +257,29 @@ MAKERS: dict[str, dict[str, Callable[..., tuple[int, Burst]]]] = {
     "shoal": {
         "Shoal": shoal_process,
         "Shoal send/recv": shoal_send_recv,
-        "Shoal start": _starting(_shoal_start),
+        "Shoal start": _make_start(_shoal_start),
         "bare loop": bare,
-        "bare start": _starting(_bare_start),
+        "bare start": _make_start(_bare_start),
     },
     "gymnasium": {
         "Gymnasium async": gymnasium_async,
         "Gymnasium sync": gymnasium_sync,
-        "Gymnasium start": _starting(_gymnasium_start),
+        "Gymnasium start": _make_start(_gymnasium_start),
     },
-    "stable_baselines3": {"SB3 subproc": sb3_subproc, "SB3 start": _starting(_sb3_start)},
+    "stable_baselines3": {"SB3 subproc": sb3_subproc, "SB3 start": _make_start(_sb3_start)},
     "tianshou": {
         "Tianshou shmem": _tianshou("ShmemVectorEnv"),
         "Tianshou subproc": _tianshou("SubprocVectorEnv"),
-        "Tianshou start": _starting(_tianshou_start),
+        "Tianshou start": _make_start(_tianshou_start),
     },
     "torchrl": {"TorchRL parallel": torchrl_parallel},
     "pufferlib": {"PufferLib, 1 worker": _pufferlib(1), "PufferLib, 2 workers": _pufferlib(2)},
 }
-"""Library to what it offers, by name."""
+"""The rivals of each library, by name."""
 
 
 def drop() -> None:
-    """Ends what was made, whatever state it is in."""
+    """Ends all rivals that were made, in any state."""
     global opened
     closing, opened = opened, ExitStack()
     closing.close()

@@ -1,4 +1,4 @@
-"""Memory that environments and buffers take, all processes together, against their bytes alone."""
+"""The memory of environments and buffers in all processes, against the size of their data."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _BUFFERS = {"cpprb": "cpprb", "stable_baselines3": "SB3", "torchrl": "TorchRL"}
 
 
 def plan(bench: Bench) -> list[Planned]:
-    """A process's memory is read from /proc, so there is nothing to measure elsewhere."""
+    """Plans the cases; none without /proc, from which a process's memory is read."""
     if not os.path.exists("/proc/self/smaps_rollup"):
-        bench.note("without memory: it is read from /proc/PID/smaps_rollup, which is not here")
+        bench.note("without memory: it is read from /proc/PID/smaps_rollup, which does not exist here")
         return []
     turns = bench.pace(Pace(3, None), Pace(5, None)).bursts
     return [
@@ -35,10 +35,10 @@ def plan(bench: Bench) -> list[Planned]:
     ]
 
 
-def _added(
+def _measure_added(
     bench: Bench, library: str, group: str, turns: int, maker: str, *arguments: Any
 ) -> tuple[float, ...]:
-    """MB that making it adds, in each turn; none if it cannot be made."""
+    """Returns the MB that making a rival adds, in each turn; () if it cannot be made."""
     found = []
     try:
         interpreter = bench.interpreter(library, group)
@@ -51,7 +51,7 @@ def _added(
             interpreter.drop()
     except PeerError as error:
         bench.leave_out(maker, library == "shoal", error)
-    return tuple(max(1e-3, megabytes) for megabytes in found[1:])  # the first loads modules, too
+    return tuple(max(1e-3, megabytes) for megabytes in found[1:])  # the first turn loads modules, too
 
 
 def _case(title: str, rows: list[tuple[str, Role, tuple[float, ...], str]], turns: int, what: str) -> Case:
@@ -63,14 +63,16 @@ def _case(title: str, rows: list[tuple[str, Role, tuple[float, ...], str]], turn
 def _processes(bench: Bench, turns: int) -> Case:
     workload = ["Pixels"]
     options: dict[str, Any] = {}
-    ours = _added(bench, "shoal", "process", turns, "Shoal", workload, _ENVS, options)
+    ours = _measure_added(bench, "shoal", "process", turns, "Shoal", workload, _ENVS, options)
     rows: list[tuple[str, Role, tuple[float, ...], str]] = [
         ("Shoal", "shoal", ours, "ProcessVectorEnv, a worker per core, all of its slots")
     ]
     for library, maker in _PROCESSES.items():
-        rows.append((maker, "peer", _added(bench, library, "process", turns, maker, workload, _ENVS), ""))
+        rows.append(
+            (maker, "peer", _measure_added(bench, library, "process", turns, maker, workload, _ENVS), "")
+        )
     workers = len(cores())
-    bare = _added(bench, "shoal", "process", turns, "bare loop", workload, _ENVS, workers, False)
+    bare = _measure_added(bench, "shoal", "process", turns, "bare loop", workload, _ENVS, workers, False)
     rows.append(("bare loop", "limit", bare, "forked workers over one mapping"))
     title = f"{_ENVS} Python environments in processes, 84x84x4 bytes of observation"
     return _case(title, rows, turns, "one step made")
@@ -79,10 +81,10 @@ def _processes(bench: Bench, turns: int) -> Case:
 def _rows(bench: Bench, turns: int) -> Case:
     what = "sample", _ROWS, [4], "float32"
     rows: list[tuple[str, Role, tuple[float, ...], str]] = [
-        ("Shoal", "shoal", _added(bench, "shoal", "replay", turns, "Shoal", *what), "ReplayBuffer")
+        ("Shoal", "shoal", _measure_added(bench, "shoal", "replay", turns, "Shoal", *what), "ReplayBuffer")
     ]
     for library, maker in _BUFFERS.items():
-        rows.append((maker, "peer", _added(bench, library, "replay", turns, maker, *what), ""))
+        rows.append((maker, "peer", _measure_added(bench, library, "replay", turns, maker, *what), ""))
     payload = sum(array.nbytes for array in rows_of(1, (4,), "float32").values()) * _ROWS / 1e6
     rows.append(("bytes of the rows", "limit", (payload,), "arithmetic"))
     return _case(f"{_ROWS:,} rows of 4 floats in a replay buffer", rows, turns, "filled")

@@ -1,4 +1,4 @@
-"""Environments in C: steps a second against plain loops; bytes of observation against memcpy."""
+"""Environments in C: steps per second against plain loops, bytes of observations against memcpy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PIXELS, _PIXEL_ENVS = "Pixels-v0", 256
 
 
 def plan(bench: Bench, envs: Sequence[int] | None = None) -> list[Planned]:
-    """CartPole with each number of environments, then pictures."""
+    """Plans CartPole with each number of environments, then pictures."""
     pace = bench.pace(Pace(9, 0.004), Pace(31, 0.006))
     sizes = envs or (ENVS_FULL if bench.full else ENVS)
     seconds = pace.seconds(10) + 2

@@ -29,7 +29,7 @@ _SIDES = {BOUND: "both sides in Python", BARE: "both sides in C", SLEEP: "both s
 
 
 def plan(bench: Bench, envs: Sequence[int] | None = None) -> list[Planned]:
-    """Environments that do nothing, those that show pictures, and the hand-over itself."""
+    """Plans environments that do nothing, environments with pictures, and round trips."""
     pace = bench.pace(Pace(5, 0.012), Pace(15, 0.02))
     sizes = tuple(envs or (ENVS[:1] if bench.smoke else ENVS))
     cases = [("Still", n) for n in sizes] + [("Pixels", n) for n in (sizes if bench.full else sizes[:1])]
@@ -52,7 +52,7 @@ def _title(workload: str, num_envs: int) -> str:
 
 
 def configurations() -> dict[str, dict[str, Any]]:
-    """Ways to run Shoal, the default first."""
+    """Returns configurations of Shoal, the default first."""
     count = len(cores())
     found: dict[str, dict[str, Any]] = {f"Shoal, {count} workers" if count > 1 else "Shoal, 1 worker": {}}
     caller = max(1, count - 1)
@@ -75,8 +75,8 @@ def _steps(bench: Bench, workload: str, num_envs: int, pace: Pace) -> Case:
                 )
         for library in PEERS:
             for maker in MAKERS[library]:
-                tells = workload != "Telling" or library != "torchrl"  # it leaves infos in the workers
-                if not maker.endswith("start") and tells:
+                has_infos = workload != "Telling" or library != "torchrl"  # it leaves infos in the workers
+                if not maker.endswith("start") and has_infos:
                     roster.add(library, maker, [workload], num_envs)
         if workload != "Still" and bench.loops is not None:
             num_bytes = num_envs * (84 * 84 * 4 if workload == "Pixels" else 16)

@@ -1,4 +1,4 @@
-"""From nothing to the first observations: importing, environments in C, environments in processes."""
+"""The time up to the first observations: importing, environments in C, environments in processes."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import time
 
 from shoal_lab.bench.interleave import Burst
 from shoal_lab.bench.interpreter import PeerError
-from shoal_lab.bench.measure import Bench, Gone, Pace, Planned, Rival, naming
-from shoal_lab.bench.peers import PEERS, imported
+from shoal_lab.bench.measure import Bench, Pace, Planned, Rival, RivalFailed, name_errors
+from shoal_lab.bench.peers import PEERS, check_import
 from shoal_lab.bench.results import Case
 from shoal_lab.bench.rivals.native import random_actions
 
 __all__ = ["plan"]
 
 _STARTED, _NATIVE = 32, 1024
-_STARTS = {  # with SB3's default every worker would import torch: a minute of one thing
+_STARTS = {  # with SB3's default, every worker would import torch, which takes a minute
     "gymnasium": ("Gymnasium start", "Gymnasium async", None, "AsyncVectorEnv as it comes"),
     "stable_baselines3": ("SB3 start", "SB3 subproc", "fork", 'start_method="fork", its quickest'),
     "tianshou": ("Tianshou start", "Tianshou shmem", None, "ShmemVectorEnv as it comes"),
@@ -29,7 +29,7 @@ _NATIVE_STARTS = {
 
 
 def plan(bench: Bench) -> list[Planned]:
-    """Each start alone takes up to seconds, so that a turn is one of them."""
+    """Plans the cases. A start can take seconds, so a burst is one start."""
     turns = bench.pace(Pace(3, None), Pace(9, None))
     libraries = len(bench.pythons)
     return [
@@ -41,12 +41,12 @@ def plan(bench: Bench) -> list[Planned]:
     ]
 
 
-def _importing(python: str, names: str) -> Burst:
+def _make_import_burst(python: str, names: str) -> Burst:
     def burst(calls: int) -> float:
         start = time.perf_counter()
         for _ in range(calls):
-            wrong = imported(python, names)
-            if wrong is not None:  # else it would be quick
+            wrong = check_import(python, names)
+            if wrong is not None:  # a failed import would be fast
                 raise PeerError(wrong)
         return time.perf_counter() - start
 
@@ -55,17 +55,17 @@ def _importing(python: str, names: str) -> Burst:
 
 def _imports(bench: Bench, pace: Pace) -> Case:
     below, bare = "numpy, gymnasium.vector", "NumPy and Gymnasium"
-    ours = naming("Shoal", _importing(sys.executable, "shoal"))
+    ours = name_errors("Shoal", _make_import_burst(sys.executable, "shoal"))
     rivals = [Rival("Shoal", "shoal", 1, ours, "python -c 'import shoal'")]
-    burst = naming(bare, _importing(sys.executable, below))
+    burst = name_errors(bare, _make_import_burst(sys.executable, below))
     rivals.append(Rival(bare, "limit", 1, burst, f"python -c 'import {below}'"))
     for name, peer in PEERS.items():
         if peer.module in bench.pythons and name != "gymnasium":
-            burst = naming(name, _importing(bench.pythons[peer.module], peer.module))
+            burst = name_errors(name, _make_import_burst(bench.pythons[peer.module], peer.module))
             rivals.append(Rival(name, "peer", 1, burst, f"python -c 'import {peer.module}'"))
-    _warm_up(rivals)  # compiles, and reads the files
+    _warm_up(rivals)  # compiles the sources and reads the files into the page cache
     how = "compiled before, the files in the page cache"
-    return _timed(bench, "Importing, in a new Python", rivals, pace, how)
+    return _time_rivals(bench, "Importing, in a new Python", rivals, pace, how)
 
 
 def _native(bench: Bench, pace: Pace) -> Case:
@@ -77,7 +77,7 @@ def _native(bench: Bench, pace: Pace) -> Case:
             start = bench.loops.start(random_actions(_NATIVE))
             roster.add_bare("C: memory and one step", _NATIVE, start)
         title = f"Making {_NATIVE:,} CartPoles in C, to the first observations"
-        return _timed(bench, title, roster.rivals, pace, "libraries imported before")
+        return _time_rivals(bench, title, roster.rivals, pace, "libraries imported before")
 
 
 def _process(bench: Bench, pace: Pace) -> Case:
@@ -96,18 +96,20 @@ def _process(bench: Bench, pace: Pace) -> Case:
             how="a worker per core",
         )
         title = f"Starting {_STARTED} environments in processes, to the first observations"
-        _warm_up(roster.rivals)  # launchers that stay, modules that load late
-        return _timed(bench, title, roster.rivals, pace, "do nothing; not the first start of this Python")
+        _warm_up(roster.rivals)  # starts launchers and loads modules
+        return _time_rivals(
+            bench, title, roster.rivals, pace, "do nothing; not the first start of this Python"
+        )
 
 
 def _warm_up(rivals: list[Rival]) -> None:
-    """Calls each once. A rival that fails is left out when it is timed, and named then."""
+    """Calls each rival once. A rival that fails here is left out and reported when it is timed."""
     for rival in rivals:
-        with contextlib.suppress(Gone):
+        with contextlib.suppress(RivalFailed):
             rival.burst(1)
 
 
-def _timed(bench: Bench, title: str, rivals: list[Rival], pace: Pace, parameters: str) -> Case:
+def _time_rivals(bench: Bench, title: str, rivals: list[Rival], pace: Pace, parameters: str) -> Case:
     return bench.timed(
         "startup", title, "ms", rivals, pace, lambda n, s: s * 1e3, parameters, more_is_better=False
     )

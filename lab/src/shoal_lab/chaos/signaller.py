@@ -1,7 +1,7 @@
-"""The hand: a process that sends signals to others at the moments it is told, and says when it did.
+"""The signaller: a process that sends signals to other processes at given times and reports when it did.
 
-A process of its own, since a thread's moments are those at which the interpreter lets it run. Victims are
-named by descriptor (pidfd), so that no number that was used again is ever hit.
+It is a process, because the interpreter decides when a thread runs. Victims are given as descriptors (pidfd),
+so that a reused process id is never hit.
 """
 
 from __future__ import annotations
@@ -16,36 +16,36 @@ import time
 from dataclasses import dataclass
 from typing import NoReturn
 
-from shoal_lab.chaos.held import children
+from shoal_lab.chaos.resources import list_children
 
-__all__ = ["Hand", "Struck"]
+__all__ = ["SignalResult", "Signaller"]
 
 _ORDER = struct.Struct("=iidd")  # signal, launcher (0: the victim is the descriptor), delay, pause
-_DONE = struct.Struct("=id")  # whether it struck, when
-_NEWBORN_S = 0.2
+_DONE = struct.Struct("=id")  # whether the signal was sent, when
+_CHILD_S = 0.2
 
 
 @dataclass(frozen=True)
-class Struck:
-    """What became of an order: whether anybody was hit, and when (time.monotonic)."""
+class SignalResult:
+    """The result of an order: whether a process was hit, and when (time.monotonic)."""
 
     hit: bool
     moment: float
 
 
-class Hand:
-    """Fork it before anything is started: it holds nothing of what comes later."""
+class Signaller:
+    """Sends signals from a forked process. Make it first, so that it inherits no later descriptors."""
 
     def __init__(self) -> None:
         self._channel, theirs = socket.socketpair()
         self._pid = os.fork()
         if self._pid == 0:
             self._channel.close()
-            _obey(theirs)
+            _execute_orders(theirs)
         theirs.close()
 
-    def strike(self, pid: int, number: int, delay_s: float, *, pause_s: float = 0.0) -> bool:
-        """Orders a signal; with `pause_s` it is followed by SIGCONT. False: there is no such process."""
+    def send_signal(self, pid: int, number: int, delay_s: float, *, pause_s: float = 0.0) -> bool:
+        """Orders a signal; with `pause_s`, SIGCONT follows. Returns False if there is no such process."""
         try:
             fd = os.pidfd_open(pid)
         except OSError:
@@ -54,16 +54,16 @@ class Hand:
         os.close(fd)
         return True
 
-    def strike_newborn(self, parent: int, delay_s: float) -> None:
-        """Kills the next child of `parent`, so long after it was born."""
+    def kill_next_child(self, parent: int, delay_s: float) -> None:
+        """Orders SIGKILL for the next child of `parent`, `delay_s` after it was forked."""
         self._channel.sendall(_ORDER.pack(signal.SIGKILL, parent, delay_s, 0.0))
 
-    def struck(self, timeout_s: float = 0.0) -> Struck | None:
-        """What became of the oldest order that was carried out; None if none was yet."""
+    def take_result(self, timeout_s: float = 0.0) -> SignalResult | None:
+        """Returns the result of the oldest executed order; None if there is none yet."""
         if not select.select([self._channel], [], [], timeout_s)[0]:
             return None
         hit, moment = _DONE.unpack(self._channel.recv(_DONE.size))
-        return Struck(bool(hit), moment)
+        return SignalResult(bool(hit), moment)
 
     def close(self) -> None:
         self._channel.close()
@@ -71,7 +71,7 @@ class Hand:
             os.waitpid(self._pid, 0)
 
 
-def _obey(channel: socket.socket) -> NoReturn:
+def _execute_orders(channel: socket.socket) -> NoReturn:
     try:
         while True:
             data, fds, _, _ = socket.recv_fds(channel, _ORDER.size, 1)
@@ -79,7 +79,7 @@ def _obey(channel: socket.socket) -> NoReturn:
                 break
             number, parent, delay_s, pause_s = _ORDER.unpack(data)
             if parent:
-                fds = _await_newborn(parent)
+                fds = _wait_for_child(parent)
             time.sleep(delay_s)
             moment, hit = time.monotonic(), 0
             for fd in fds:
@@ -96,13 +96,13 @@ def _obey(channel: socket.socket) -> NoReturn:
     os._exit(0)
 
 
-def _await_newborn(parent: int) -> list[int]:
-    known, deadline = set(children(parent)), time.monotonic() + _NEWBORN_S
+def _wait_for_child(parent: int) -> list[int]:
+    known, deadline = set(list_children(parent)), time.monotonic() + _CHILD_S
     while time.monotonic() < deadline:
-        for pid in set(children(parent)) - known:
+        for pid in set(list_children(parent)) - known:
             with contextlib.suppress(OSError):
                 fd = os.pidfd_open(pid)
-                if pid in children(parent):  # still the one that was seen
+                if pid in list_children(parent):  # the process id was not reused
                     return [fd]
                 os.close(fd)
     return []

@@ -1,4 +1,4 @@
-"""What a process holds, and who belongs to it: compared before and after, nothing may be left."""
+"""The resources and child processes of a process, compared before and after to find leaks."""
 
 from __future__ import annotations
 
@@ -16,28 +16,36 @@ from shoal.state import names
 from shoal_lab.chaos.faults import LENIENCE
 from shoal_lab.chaos.marked import Violation
 
-__all__ = ["Held", "children", "is_spare", "kill_session", "launcher_pid", "members", "require_gone"]
+__all__ = [
+    "Resources",
+    "is_spare",
+    "kill_session",
+    "launcher_pid",
+    "list_children",
+    "list_members",
+    "require_gone",
+]
 
 
 def _stat(pid: int | str) -> list[str]:
-    """The fields of /proc/PID/stat from the state on; [] if there is no such process."""
+    """Returns the fields of /proc/PID/stat from the state on; [] if there is no such process."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return []
 
 
-def children(pid: int) -> list[int]:
-    """Of all its threads."""
+def list_children(pid: int) -> list[int]:
+    """Returns the child processes of all threads of a process."""
     found: list[int] = []
     with contextlib.suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
             with contextlib.suppress(OSError):
-                found += map(int, (task / "children").read_text().split())
+                found += map(int, (task / "list_children").read_text().split())
     return found
 
 
-def members(session: int) -> list[int]:
-    """The living processes of a session (setsid): a trainer, its launcher, their workers."""
+def list_members(session: int) -> list[int]:
+    """Returns the running processes of a session (setsid): a trainer, its launcher, their workers."""
     found = []
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -48,8 +56,8 @@ def members(session: int) -> list[int]:
 
 
 def kill_session(session: int) -> None:
-    """Ends everybody in it, whoever is forked meanwhile too."""
-    while found := members(session):
+    """Kills all processes of a session, including those forked in the meantime."""
+    while found := list_members(session):
         for pid in found:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, 9)
@@ -57,43 +65,46 @@ def kill_session(session: int) -> None:
 
 
 def require_gone(session: int, within_s: float) -> float:
-    """How long until nobody of a session lives; a Violation if that takes too long."""
+    """Waits until all processes of a session have ended; returns the seconds.
+
+    A Violation if it takes longer.
+    """
     begin = time.monotonic()
-    while left := members(session):
+    while left := list_members(session):
         waited = time.monotonic() - begin
         if waited > within_s * LENIENCE:
-            told = ", ".join(f"{pid} ({' '.join(_stat(pid)[:1])})" for pid in left)
+            running = ", ".join(f"{pid} ({' '.join(_stat(pid)[:1])})" for pid in left)
             kill_session(session)
-            raise Violation(5, f"processes {told} are there {waited:.1f} s after their parent's end")
+            raise Violation(5, f"processes {running} still run {waited:.1f} s after their parent's end")
         time.sleep(0.002)
     return time.monotonic() - begin
 
 
 def launcher_pid() -> int:
-    """The process that this one's workers are forked from; 0 if there is none."""
+    """Returns the process that this process's workers are forked from; 0 if there is none."""
     current: Any = launcher._current
     return 0 if current is None else int(current._process.pid)
 
 
 def is_spare(pid: int) -> bool:
-    """Whether that is the worker which a launcher has in reserve, and which comes and goes."""
+    """Whether the process is a launcher's spare worker, which may appear and disappear at any time."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/comm").read_text() == launcher.SPARE + "\n"
     return False
 
 
-class Held:
-    """Descriptors, mappings of segments, threads, children, names, of this process and its launcher."""
+class Resources:
+    """The descriptors, segment mappings, threads, children and names of this process and its launcher."""
 
     def __init__(self) -> None:
-        self._before = self._now()
+        self._before = self._read()
 
     @staticmethod
-    def _now() -> Counter[str]:
+    def _read() -> Counter[str]:
         gc.collect()
         found: Counter[str] = Counter()
         for fd in os.listdir("/proc/self/fd"):
-            with contextlib.suppress(OSError):  # the one that lists
+            with contextlib.suppress(OSError):  # the descriptor of the listing itself
                 kind = os.readlink(f"/proc/self/fd/{fd}").split(":")[0].removesuffix(" (deleted)")
                 if "/proc/" not in kind:
                     found[f"descriptor {kind}"] += 1
@@ -102,26 +113,26 @@ class Held:
         found["thread"] = len(os.listdir("/proc/self/task"))
         first = launcher_pid()
         for parent in {os.getpid(), first} - {0}:
-            for pid in children(parent):
+            for pid in list_children(parent):
                 if pid != first and not is_spare(pid):
                     found["child"] += 1
         found["child"] += 0
         for entry in list_names():
-            if entry.owner_pid == os.getpid():  # others of this user have theirs
+            if entry.owner_pid == os.getpid():  # other processes of this user have names too
                 found[f"name {entry.name}"] += 1
         for path in names.listed():
             found[f"session {path.name}"] += 1
         return found
 
-    def require_same(self, what: str, patience_s: float = 5.0) -> None:
-        """A Violation if anything is there now that was not there at first, or the other way round."""
-        deadline = time.monotonic() + patience_s
-        while (now := self._now()) != self._before and time.monotonic() < deadline:
-            time.sleep(0.02)  # the launcher reaps when it is told
+    def require_same(self, what: str, timeout_s: float = 5.0) -> None:
+        """Raises a Violation if the resources differ from those at construction."""
+        deadline = time.monotonic() + timeout_s
+        while (now := self._read()) != self._before and time.monotonic() < deadline:
+            time.sleep(0.02)  # the launcher may still have to reap
         if now != self._before:
             changed = [
                 f"{key}: {self._before[key]} before, {now[key]} after"
                 for key in sorted(now.keys() | self._before.keys())
                 if now[key] != self._before[key]
             ]
-            raise Violation(5, f"{what} left something: {'; '.join(changed)}")
+            raise Violation(5, f"{what} leaked: {'; '.join(changed)}")
