@@ -17,7 +17,7 @@ import pytest
 
 from shoal import dashboard, demo
 from shoal.cli import main
-from shoal.dashboard import Progress, curve, percent, write_curve
+from shoal.dashboard import Progress, format_curve, format_percent, write_curve
 from shoal.errors import ShoalError
 
 LINE = r" *\d+\.\d s "
@@ -44,11 +44,11 @@ def test_the_demo_solves_cartpole_and_says_so(capsys):
 @pytest.mark.parametrize(
     ("given", "verdict"),
     [
-        ({"steps": 5000}, r"Goal not reached, all steps made: .* \(goal 475\) after [5-7],\d\d\d steps"),
-        ({"seconds": 0.01}, r"Goal not reached, time is up: "),
+        ({"steps": 5000}, r"Goal not reached, step limit reached: .* \(goal 475\) after [5-7],\d\d\d steps"),
+        ({"seconds": 0.01}, r"Goal not reached, time limit reached: "),
         (
             {"env": "Pendulum-v1", "steps": 5000},
-            r"All steps made: mean return of the last 100 episodes \S+ after",
+            r"Step limit reached: mean return of the last 100 episodes \S+ after",
         ),
     ],
 )
@@ -153,7 +153,7 @@ def test_in_a_terminal_there_is_a_panel_with_all_there_is_to_know(in_terminal):
         assert label in frame, label
     for part in ("env", "copy", "policy", "update"):
         assert re.search(rf"│ {part} +[━╸╺].* [\d.]+%", frame), part
-    assert re.search(r"copy .*results land in place", frame)
+    assert re.search(r"copy .*results are written in place", frame)
     assert re.search(r"viewer +shoal watch CartPole-v1-\d+", frame)
     assert "┄┄┄" in frame and re.search(r"[▁▂▃▄▅▆▇█]{10}", frame)
     assert all(len(line.rstrip("\r")) <= 100 for line in frame.splitlines()[:20])
@@ -211,7 +211,7 @@ def _group_alive(group):
 
 def test_watch_shows_the_link_plays_on_and_takes_the_viewer_with_it(in_terminal):
     terminal = in_terminal("--watch", "--steps", "3000", size=(40, 70))
-    text = terminal.read("It plays on")
+    text = terminal.read("keeps playing in the viewer")
     link = re.match(r"viewer: (http://127\.0\.0\.1:\d+/\?token=[\w-]+)\r\n", text).group(1)
     assert re.search(r"│ viewer +http://127\.0\.0\.1:\d+/\?token=[\w-]+… │", text)
     visitor = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
@@ -253,8 +253,8 @@ def test_who_ends_the_demo_ends_the_viewer(how):
 
 
 def test_a_viewer_that_does_not_start_is_an_error_with_its_words(monkeypatch):
-    with pytest.raises(ShoalError, match="gave no link, but said: .*no-such-session"):
-        with demo._viewer("no-such-session"):
+    with pytest.raises(ShoalError, match="printed no link but: .*no-such-session"):
+        with demo._run_viewer("no-such-session"):
             pass
     monkeypatch.setenv("SHOAL_SESSIONS", "off")
     with pytest.raises(ShoalError, match="needs a session, but SHOAL_SESSIONS is off"):
@@ -265,7 +265,7 @@ def test_a_viewer_that_does_not_start_is_an_error_with_its_words(monkeypatch):
 
 
 def test_the_curve_in_letters_is_as_high_as_the_values():
-    lines = curve([(0, 0.0), (100, 100.0), (200, 200.0)], 200.0, width=84, height=4)
+    lines = format_curve([(0, 0.0), (100, 100.0), (200, 200.0)], 200.0, width=84, height=4)
     heights = [sum(line[4 + at] == "█" for line in lines[:4]) for at in (0, 25, 45, 79)]
     assert heights == [0, 1, 2, 4]
     assert lines[0].startswith("200 ┄┄┄┄") and lines[3].startswith("  0 ")
@@ -273,8 +273,8 @@ def test_the_curve_in_letters_is_as_high_as_the_values():
 
 
 def test_the_curve_of_nothing_and_of_one_value_is_drawn_too():
-    assert len(curve([], None)) == len(curve([(5, -3.0)], None)) == 9
-    assert len(curve([(5, 3.0)], 3.0)) == 9
+    assert len(format_curve([], None)) == len(format_curve([(5, -3.0)], None)) == 9
+    assert len(format_curve([(5, 3.0)], 3.0)) == 9
 
 
 def test_letters_are_plain_where_no_others_can_be_printed(monkeypatch):
@@ -282,7 +282,7 @@ def test_letters_are_plain_where_no_others_can_be_printed(monkeypatch):
         encoding = "ascii"
 
     monkeypatch.setattr(dashboard.sys, "stdout", Ascii())
-    assert "\n".join(curve([(0, 0.0), (9, 5.0)], 5.0)).isascii()
+    assert "\n".join(format_curve([(0, 0.0), (9, 5.0)], 5.0)).isascii()
 
 
 def test_the_picture_of_the_curve_has_line_and_goal(tmp_path, capsys):
@@ -295,7 +295,7 @@ def test_the_picture_of_the_curve_has_line_and_goal(tmp_path, capsys):
         patch.setattr(dashboard, "write_png", lambda path, picture: kept.append(picture))
         write_curve("x", progress)
     (picture,) = kept
-    rows, columns = np.nonzero((picture == dashboard._LEARNT).all(2))
+    rows, columns = np.nonzero((picture == dashboard._CURVE).all(2))
     middle = rows[columns == (110 + 930) // 2].mean()
     assert columns.min() == 110 and columns.max() == 929
     assert abs(middle - (80 + 430) / 2) < 3  # half way along it is half way up
@@ -312,4 +312,4 @@ def test_a_picture_that_cannot_be_written_is_one_line(tmp_path, capsys):
 def test_the_time_that_nobody_counted_is_told_too():
     progress = Progress("t", None, 100, "v", elapsed_s=10.0, times={"env": 1.0, "update": 7.0})
     assert progress.shares == pytest.approx({"env": 0.1, "update": 0.7, "other": 0.2})
-    assert [percent(share) for share in (0.0, 0.0021, 0.0996, 0.87)] == ["0.0%", "0.2%", "10%", "87%"]
+    assert [format_percent(share) for share in (0.0, 0.0021, 0.0996, 0.87)] == ["0.0%", "0.2%", "10%", "87%"]

@@ -27,7 +27,7 @@ linux_only = pytest.mark.skipif(sys.platform != "linux", reason="a Linux facilit
 
 def finding(name: str, root: Path = Path("/")) -> Finding:
     """What one probe says, through the same door as `examine`."""
-    return doctor._examined(name, doctor._PROBES[name], root)
+    return doctor._run_probe(name, doctor._PROBES[name], root)
 
 
 def is_warning(found: Finding, *words: str) -> bool:
@@ -485,7 +485,7 @@ def test_a_gpu_is_optional_but_a_broken_driver_is_a_warning(
     tool.chmod(0o755)
     assert finding("cuda") == Finding("ok", "NVIDIA H100, 550.54", name="cuda")
     tool.write_text(f"#!{shutil.which('sh', path='/bin:/usr/bin')}\nexit 9\n")
-    assert is_warning(finding("cuda"), "nvidia-smi is there but fails", "driver")
+    assert is_warning(finding("cuda"), "nvidia-smi exists but fails", "driver")
 
 
 @pytest.mark.parametrize(

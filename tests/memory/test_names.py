@@ -262,7 +262,7 @@ def test_what_is_not_a_file_at_a_name_is_in_use_and_stays(name, make):
     path = names.name_path(name)
     make(path)
     try:
-        with pytest.raises(NameInUse, match="in use by process unknown"):
+        with pytest.raises(NameInUse, match="in use by an unknown process"):
             Segment.named(LAYOUT, name)
         with pytest.raises(SegmentError):
             Segment.attach(name)

@@ -177,7 +177,7 @@ def test_a_bad_number_of_environments_is_an_error(n):
 
 def test_reading_another_number_of_environments_is_an_error():
     memory = ours.create_shared_memory(Discrete(2), 3)
-    with pytest.raises(ValueError, match="holds 3 environments, asked to read 1"):
+    with pytest.raises(ValueError, match="holds 3 environments, but n is 1"):
         ours.read_from_shared_memory(Discrete(2), memory)
 
 

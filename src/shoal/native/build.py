@@ -28,7 +28,7 @@ from functools import cache
 from pathlib import Path
 
 from shoal import _core
-from shoal.errors import BuildError, telling
+from shoal.errors import BuildError, explain_os_errors
 
 __all__ = ["build", "cache_directory", "find_compiler", "include_directory"]
 
@@ -66,24 +66,27 @@ def build(
     Shoal's own and before its include directories, `libraries` after the source. A BuildError has the
     compiler's whole message in its text, and as `compiler_output` beside `command`.
     """
-    path, language = _checked(source)
-    program = _compiler(language, compiler)
+    path, language = _check_source(source)
+    program = _find_compiler(language, compiler)
     own = (*language.flags, *_FLAGS, *flags)
     command = [*program, *own, f"-I{path.parent}", f"-I{include_directory()}"]
     if output is not None:
         target = Path(output).absolute()
         if target.is_dir():
             raise BuildError(f"the output {target} is a directory; give the path of a file in it")
-        with _compiled(command, path, target, libraries) as built, telling(f"write {target}", BuildError):
+        with (
+            _compile(command, path, target, libraries) as built,
+            explain_os_errors(f"write {target}", BuildError),
+        ):
             os.replace(built, target)
         return target
 
-    tools = _tools(tuple(program), os.stat(program[0]).st_mtime_ns)
+    tools = _hash_tools(tuple(program), os.stat(program[0]).st_mtime_ns)
     directory = cache_directory()
-    inputs = _inputs(tools, [*command, *libraries], path, directory)
+    inputs = _hash_inputs(tools, [*command, *libraries], path, directory)
     while not _is_own_file(library := directory / f"{path.stem}-{inputs}.so"):
-        with _compiled(command, path, library, libraries) as built:
-            compiled, inputs = inputs, _inputs(tools, [*command, *libraries], path, directory)
+        with _compile(command, path, library, libraries) as built:
+            compiled, inputs = inputs, _hash_inputs(tools, [*command, *libraries], path, directory)
             if compiled == inputs:  # else someone saved a file in between: it may hold either text
                 os.replace(built, library)
                 _prune(directory)
@@ -102,7 +105,7 @@ def include_directory() -> Path:
     raise BuildError(f"shoal/env.h is neither in {installed} nor in {checkout}; install shoal again")
 
 
-def _checked(source: str | Path) -> tuple[Path, _Language]:
+def _check_source(source: str | Path) -> tuple[Path, _Language]:
     path = Path(source).absolute()
     if path.is_dir():
         example = path / f"{path.name}.c"
@@ -118,10 +121,10 @@ def _checked(source: str | Path) -> tuple[Path, _Language]:
 
 def find_compiler(source: str | Path) -> list[str]:
     """The command that compiles a file (C, unless its name says C++): its program and flags of its own."""
-    return _compiler(_LANGUAGES.get(Path(source).suffix, _C), None)
+    return _find_compiler(_LANGUAGES.get(Path(source).suffix, _C), None)
 
 
-def _compiler(language: _Language, given: str | None) -> list[str]:
+def _find_compiler(language: _Language, given: str | None) -> list[str]:
     """The command that compiles, its program as an absolute path."""
     chosen = (given or os.environ.get(language.variable, "")).strip()
     for candidate in [chosen] if chosen else language.compilers:
@@ -158,7 +161,7 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
 
 
 @contextmanager
-def _compiled(command: list[str], source: Path, library: Path, libraries: Sequence[str]) -> Iterator[Path]:
+def _compile(command: list[str], source: Path, library: Path, libraries: Sequence[str]) -> Iterator[Path]:
     """The new library, complete, under a name of its own beside where it belongs."""
     try:
         # A directory of our own: nobody can put another file where the compiler writes.
@@ -170,7 +173,7 @@ def _compiled(command: list[str], source: Path, library: Path, libraries: Sequen
         done = _run([*command, str(source), "-o", str(built), *libraries, "-lm"])
         if done.stderr:
             print(done.stderr, end="", file=sys.stderr)
-        with telling(f"write {library} to disk", BuildError), built.open("rb") as file:
+        with explain_os_errors(f"write {library} to disk", BuildError), built.open("rb") as file:
             os.fsync(file.fileno())
         yield built
     finally:
@@ -181,13 +184,13 @@ def _compiled(command: list[str], source: Path, library: Path, libraries: Sequen
 
 
 @cache
-def _tools(program: tuple[str, ...], mtime_ns: int) -> str:
+def _hash_tools(program: tuple[str, ...], mtime_ns: int) -> str:
     """The compiler, and the machine: a home directory may be shared between several."""
     del mtime_ns  # a new file is a new compiler
     return _digest([_run([*program, "--version"]).stdout, platform.machine(), *platform.libc_ver()])
 
 
-def _inputs(tools: str, command: list[str], source: Path, directory: Path) -> str:
+def _hash_inputs(tools: str, command: list[str], source: Path, directory: Path) -> str:
     """A hash of everything that goes into the library.
 
     Which headers that includes is the compiler's answer (-MM), kept in the cache for as long as neither those
@@ -195,21 +198,21 @@ def _inputs(tools: str, command: list[str], source: Path, directory: Path) -> st
     """
     record = directory / f"{source.stem}-{_digest([tools, *command, str(source)])}.json"
     names = sorted(os.listdir(source.parent))
-    files = _recorded(record, names)
+    files = _read_record(record, names)
     _touch(record)
     if files is None:
-        files = _dependencies(command, source)
-        _write_record(record, {"names": names, "files": files, "contents": _contents(files)})
-    return _digest([tools, *command, _contents(files)])
+        files = _list_dependencies(command, source)
+        _write_record(record, {"names": names, "files": files, "contents": _hash_contents(files)})
+    return _digest([tools, *command, _hash_contents(files)])
 
 
-def _recorded(record: Path, names: list[str]) -> list[str] | None:
+def _read_record(record: Path, names: list[str]) -> list[str] | None:
     if not _is_own_file(record):
         return None
     try:
         known = json.loads(record.read_text())
         files = [str(file) for file in known["files"]]
-        return files if known["names"] == names and known["contents"] == _contents(files) else None
+        return files if known["names"] == names and known["contents"] == _hash_contents(files) else None
     except (OSError, BuildError, ValueError, KeyError, TypeError):
         return None  # asked again, written again
 
@@ -222,14 +225,14 @@ def _write_record(record: Path, known: dict[str, object]) -> None:
         os.replace(temporary, record)
 
 
-def _dependencies(command: list[str], source: Path) -> list[str]:
+def _list_dependencies(command: list[str], source: Path) -> list[str]:
     """The source and the headers it includes, less those of the system."""
     rule = _run([*command, "-MM", "-MT", "it", str(source)]).stdout
     words = re.findall(r"(?:\\.|[^\s\\])+", rule.removeprefix("it:").replace("\\\n", " "))
     return [re.sub(r"\\(.)", r"\1", word).replace("$$", "$") for word in words]
 
 
-def _contents(files: list[str]) -> str:
+def _hash_contents(files: list[str]) -> str:
     try:
         return _digest(hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in files)
     except OSError as error:
@@ -245,10 +248,10 @@ def _digest(parts: Iterable[str]) -> str:
 
 def cache_directory() -> Path:
     """The user's cache, or where that is not safe a directory for this process alone."""
-    return _cache() or _private_directory(os.getpid())
+    return _find_user_cache() or _private_directory(os.getpid())
 
 
-def _cache() -> Path | None:
+def _find_user_cache() -> Path | None:
     """The user's cache, or None if it cannot be written or another user could put a library there."""
     base = Path(os.environ.get("XDG_CACHE_HOME", ""))
     try:

@@ -50,11 +50,11 @@ class PluginInfo:
 
     @property
     def observation_space(self) -> Space[Any]:
-        return _joined(self.observations)
+        return _join_fields(self.observations)
 
     @property
     def action_space(self) -> Space[Any]:
-        return _joined(self.actions)
+        return _join_fields(self.actions)
 
 
 def load(path: str | Path, options: Mapping[str, Any], hints: Mapping[str, str] | None = None) -> PluginInfo:
@@ -63,7 +63,7 @@ def load(path: str | Path, options: Mapping[str, Any], hints: Mapping[str, str] 
     `hints` says, for the error message, what to use in place of an unknown option.
     """
     plugin = _core.Plugin(str(Path(path).absolute()))
-    values = _resolved(plugin, options, hints or {})
+    values = _resolve_options(plugin, options, hints or {})
     facts = plugin.describe(list(values.values()))
     return PluginInfo(
         plugin,
@@ -115,7 +115,7 @@ def seed_generators(
             words[places[env]] = rng_words(seed)
 
 
-def _resolved(
+def _resolve_options(
     plugin: _core.Plugin, given: Mapping[str, Any], hints: Mapping[str, str]
 ) -> dict[str, int | float | str]:
     """Every option's value, the given ones checked against the type of their default."""
@@ -167,7 +167,7 @@ def _bounds(values: list[float], dtype: np.dtype[Any], shape: tuple[int, ...]) -
     return np.full(shape, array[0]) if len(values) == 1 else array.reshape(shape)
 
 
-def _joined(fields: list[FieldInfo]) -> Space[Any]:
+def _join_fields(fields: list[FieldInfo]) -> Space[Any]:
     if fields[0].name is None:
         return fields[0].space
     return Dict({str(field.name): field.space for field in fields}, sort_keys=False)

@@ -20,7 +20,7 @@ from typing import Any
 
 from shoal.errors import BuildError
 from shoal.native.build import build, cache_directory, include_directory
-from shoal.native.puffer_options import configured, settings
+from shoal.native.puffer_options import format_settings, read_config
 
 __all__ = ["Prepared", "Source", "build_puffer", "find_source", "prepare", "writable_globals"]
 
@@ -62,7 +62,7 @@ def prepare(
     """Builds the environment in a folder and resolves its options."""
     source = find_source(path)
     library = build_puffer(source, compiler=compiler, flags=flags)
-    return Prepared(library, settings(source, options, log), writable_globals(library))
+    return Prepared(library, format_settings(source, options, log), writable_globals(library))
 
 
 def find_source(path: str | Path) -> Source:
@@ -73,7 +73,7 @@ def find_source(path: str | Path) -> Source:
     if not folder.is_dir():
         raise BuildError(f"there is no folder {folder}; give one such as PufferLib/ocean/squared")
     name = folder.name
-    contract, file = _contract(folder, name)
+    contract, file = _find_contract(folder, name)
     python = folder / f"{name}.py"
     above = [folder, *list(folder.parents)[:4]]
     places = [one / "config" / where / f"{name}.ini" for one in above for where in ("", "ocean")]
@@ -82,7 +82,7 @@ def find_source(path: str | Path) -> Source:
     return Source(folder, name, contract, file, python if python.is_file() else None, config, root)
 
 
-def _contract(folder: Path, name: str) -> tuple[str, Path]:
+def _find_contract(folder: Path, name: str) -> tuple[str, Path]:
     binding = folder / "binding.c"
     headers = [one for one in (folder / f"{name}.h", folder / "binding.h") if one.is_file()]
     for file in [binding, *headers]:
@@ -123,10 +123,10 @@ def build_puffer(
     """Compiles an environment; its default options are in the library."""
     compat = include_directory() / "shoal" / "compat" / "puffer"
     try:
-        defaults = settings(source, {}, False)
+        defaults = format_settings(source, {}, False)
     except BuildError:
         defaults = ""  # they must be given, then
-    raylib, libraries = _raylib(source, compat)
+    raylib, libraries = _find_raylib(source, compat)
     own = [
         "-std=gnu11",
         "-w",  # not ours to change; some compilers make errors of these two
@@ -144,9 +144,9 @@ def build_puffer(
         *flags,
     ]
     file = source.file
-    own += _facts(source)
+    own += _find_flags(source)
     if source.contract == "3.0":
-        file = _overlay(source, compat / "env_binding.h")
+        file = _make_overlay(source, compat / "env_binding.h")
     if source.contract == "5.0":
         own += [f'-DSHOAL_PUFFER_SOURCE="{source.file.name}"', f"-I{source.folder}"]
         file = compat / "pufferenv.c"
@@ -157,7 +157,7 @@ def build_puffer(
         raise
 
 
-def _facts(source: Source) -> list[str]:
+def _find_flags(source: Source) -> list[str]:
     """What C cannot ask of C: whether a struct has a member, in which order two things are said."""
     files = {source.file, *source.folder.glob("*.h")}
     texts = [one.read_text(errors="replace") for one in sorted(files)]
@@ -165,7 +165,7 @@ def _facts(source: Source) -> list[str]:
     flags = []
     if any(re.search(r"\b(unsigned|int|long|u?int\d+_t)(\s+(int|long))*\s+rng\s*;", text) for text in texts):
         flags.append("-DPUFFER_HAS_RNG")
-    if all(_looks_at_files(text) for text in texts):
+    if all(_checks_fopen(text) for text in texts):
         flags.append("-DPUFFER_LOOKS_AT_FILES")
     if source.contract == "5.0":
         late = re.search(r"\bobs_t\s*;", own)
@@ -173,14 +173,14 @@ def _facts(source: Source) -> list[str]:
         if late is None or (include is not None and late.start() > include.start()):
             flags.append("-DPUFFER_OBS_LATE")
         if source.config is not None:  # which is where the trainer learns of a mask
-            size = int(configured(source.config, "vec").get("action_mask_size", 0))
+            size = int(read_config(source.config, "vec").get("action_mask_size", 0))
             flags += [f"-DPUFFER_SHOWS_MASK={size}"] if size > 0 else []
         elif any(re.search(r"\baction_mask\b(?!\s*=\s*(NULL|0)\b)", text) for text in texts):
             flags.append("-DPUFFER_SHOWS_MASK=0")
     return flags
 
 
-def _looks_at_files(text: str) -> bool:
+def _checks_fopen(text: str) -> bool:
     """Whether it asks after every fopen if there is a file, and so can be told that there is none."""
     for call in re.finditer(r"\bfopen\s*\(", text):
         name = re.search(r"(\w+)\s*=\s*$", text[: call.start()])
@@ -190,7 +190,7 @@ def _looks_at_files(text: str) -> bool:
     return True
 
 
-def _overlay(source: Source, header: Path) -> Path:
+def _make_overlay(source: Source, header: Path) -> Path:
     """A folder of links to the environment's, where ../env_binding.h is ours; its binding.c."""
     digest = hashlib.sha256(os.fsencode(source.folder)).hexdigest()[:16]
     top = cache_directory() / f"puffer-{digest}"
@@ -214,7 +214,7 @@ def _overlay(source: Source, header: Path) -> Path:
     return folder / source.file.name
 
 
-def _raylib(source: Source, compat: Path) -> tuple[Path, list[str]]:
+def _find_raylib(source: Source, compat: Path) -> tuple[Path, list[str]]:
     """Where raylib.h lies and what to link: $RAYLIB, a folder with include/ and lib/, or else our own."""
     chosen = os.environ.get("RAYLIB", "").strip()
     if not chosen:

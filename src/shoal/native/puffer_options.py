@@ -14,32 +14,32 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
 
 from shoal.errors import BuildError
-from shoal.native.puffer_python import declared, own_options
+from shoal.native.puffer_python import read_options, run_constructor
 
 if TYPE_CHECKING:
     from shoal.native.puffer import Source
 
-__all__ = ["configured", "settings"]
+__all__ = ["format_settings", "read_config"]
 
 _Value = int | float | str
 
 
-def settings(source: Source, options: Mapping[str, Any], log: bool) -> str:
+def format_settings(source: Source, options: Mapping[str, Any], log: bool) -> str:
     """Everything that C is told, as one line (settings.h says how it is read)."""
     given = dict(options)
     observations = given.pop("observation_space", None)
     actions = given.pop("action_space", None)
     agents = given.pop("agents", None)
-    from_ini = configured(source.config)
+    from_ini = read_config(source.config)
     words = [f"root={quote(str(source.root))}"]
     if log:
         words.append("log=1")
     if source.contract == "3.0":
         if source.python is not None and observations is None:
-            known = own_options(source.python)
+            known = read_options(source.python)
             _refuse_unknown(source, given, known)
             fallback = {name: value for name, value in from_ini.items() if name in known}
-            said = declared(source.python, {**fallback, **given})
+            said = run_constructor(source.python, {**fallback, **given})
             observations, actions = said.observation_space, actions or said.action_space
             agents = said.agents if agents is None else agents
             arguments, shared = said.arguments, said.shared
@@ -73,7 +73,7 @@ def settings(source: Source, options: Mapping[str, Any], log: bool) -> str:
     return " ".join(words)
 
 
-def configured(config: Path | None, name: str = "env") -> dict[str, Any]:
+def read_config(config: Path | None, name: str = "env") -> dict[str, Any]:
     """A section of its .ini."""
     if config is None:
         return {}

@@ -22,14 +22,14 @@ from gymnasium.spaces import Space
 
 from shoal.errors import BuildError
 
-__all__ = ["Declared", "declared", "own_options"]
+__all__ = ["Declaration", "run_constructor", "read_options"]
 
 # Of the vector, not of an environment.
 _OF_THE_VECTOR = ("num_envs", "buf", "seed", "render_mode", "log_interval", "report_interval", "self")
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
+class Declaration:
     """What a constructor said."""
 
     observation_space: Space[Any]
@@ -43,10 +43,10 @@ class Declared:
     """The argument under which my_init is handed what my_shared returned."""
 
 
-def declared(file: Path, options: Mapping[str, Any]) -> Declared:
+def run_constructor(file: Path, options: Mapping[str, Any]) -> Declaration:
     """Runs the constructor of the environment in `file` with these options."""
     binding = _Binding()
-    made_by = _constructor(file, binding)
+    made_by = _load_class(file, binding)
     known = inspect.signature(made_by).parameters
     given = {name: value for name, value in options.items() if name in known}
     if "num_envs" in known:
@@ -72,12 +72,12 @@ def declared(file: Path, options: Mapping[str, Any]) -> Declared:
     plain, state = _plain(arguments, binding, file)
     shared, _ = _plain(binding.shared_with or {}, binding, file)
     agents = int(getattr(made, "num_agents", rows))
-    return Declared(made.single_observation_space, made.single_action_space, agents, plain, shared, state)
+    return Declaration(made.single_observation_space, made.single_action_space, agents, plain, shared, state)
 
 
-def own_options(file: Path) -> dict[str, Any]:
+def read_options(file: Path) -> dict[str, Any]:
     """The options of the environment in `file` and their defaults (inspect.Parameter.empty: none)."""
-    parameters = inspect.signature(_constructor(file, _Binding())).parameters
+    parameters = inspect.signature(_load_class(file, _Binding())).parameters
     return {name: one.default for name, one in parameters.items() if name not in _OF_THE_VECTOR}
 
 
@@ -136,7 +136,7 @@ class _StandIn(SimpleNamespace):
         return _StandIn()
 
 
-def _constructor(file: Path, binding: _Binding) -> Any:
+def _load_class(file: Path, binding: _Binding) -> Any:
     """The class in `file` whose constructor speaks of the binding."""
     try:
         tree = ast.parse(file.read_text(errors="replace"), str(file))
@@ -146,13 +146,13 @@ def _constructor(file: Path, binding: _Binding) -> Any:
     names: dict[str, Any] = {"__name__": f"shoal_puffer_{file.stem}", "__file__": str(file)}
     body: list[ast.stmt] = []
     for node in tree.body:
-        if isinstance(node, (ast.Import, ast.ImportFrom)) and not _is_at_hand(node):
+        if isinstance(node, (ast.Import, ast.ImportFrom)) and not _is_importable(node):
             for alias in node.names:
-                meant = binding if alias.name == "binding" else _found(pufferlib, node, alias.name)
+                meant = binding if alias.name == "binding" else _resolve_import(pufferlib, node, alias.name)
                 names[alias.asname or alias.name.split(".")[0]] = meant
         else:
             body.append(node)
-    speaking = [node.name for node in body if isinstance(node, ast.ClassDef) and _speaks_of_binding(node)]
+    speaking = [node.name for node in body if isinstance(node, ast.ClassDef) and _uses_binding(node)]
     if not speaking:
         raise BuildError(
             f"no class in {file} has a constructor that calls the binding; give observation_space= and "
@@ -165,7 +165,7 @@ def _constructor(file: Path, binding: _Binding) -> Any:
     return names[speaking[0]]
 
 
-def _is_at_hand(node: ast.Import | ast.ImportFrom) -> bool:
+def _is_importable(node: ast.Import | ast.ImportFrom) -> bool:
     if isinstance(node, ast.ImportFrom) and node.level:
         return False
     modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else [one.name for one in node.names]
@@ -175,13 +175,13 @@ def _is_at_hand(node: ast.Import | ast.ImportFrom) -> bool:
     )
 
 
-def _found(pufferlib: _StandIn, node: ast.Import | ast.ImportFrom, name: str) -> Any:
+def _resolve_import(pufferlib: _StandIn, node: ast.Import | ast.ImportFrom, name: str) -> Any:
     if isinstance(node, ast.Import):
         return pufferlib if name.split(".")[0] == "pufferlib" else _StandIn()
     return getattr(pufferlib, name) if (node.module or "").startswith("pufferlib") else _StandIn()
 
 
-def _speaks_of_binding(node: ast.ClassDef) -> bool:
+def _uses_binding(node: ast.ClassDef) -> bool:
     inits = [one for one in node.body if isinstance(one, ast.FunctionDef) and one.name == "__init__"]
     return any(isinstance(part, ast.Name) and part.id == "binding" for one in inits for part in ast.walk(one))
 

@@ -27,11 +27,11 @@ def new(name: str, directory: Path) -> list[Path]:
         raise FileExistsError(f"{target} exists already; choose another name, or remove it") from None
     written = [target / f"{name}.c", target / "README.md"]
     for template, path in zip(("template.c", "template.md"), written, strict=True):
-        path.write_text(_named(Path(__file__).with_name(template).read_text(), name))
+        path.write_text(_fill_template(Path(__file__).with_name(template).read_text(), name))
     return written
 
 
-def _named(text: str, name: str) -> str:
+def _fill_template(text: str, name: str) -> str:
     """The text of a template, with `name` as a word, as a macro and as a type."""
     text = text.replace(_PLACEHOLDER.upper(), name.upper())
     text = text.replace(_camel(_PLACEHOLDER), _camel(name))

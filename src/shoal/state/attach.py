@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import UNREADABLE, ClosedError, SegmentError, SessionError
 from shoal.state import names, notes
-from shoal.state.exports import described
+from shoal.state.exports import describe_fields
 from shoal.state.notes import COUNTERS, FACTS, MAX_WATCHED, WATCH, WINDOW, Note
 from shoal.state.snapshot import Snapshot
 from shoal.state.windows import ReadWindow
@@ -46,13 +46,13 @@ def attach(name: str | None = None) -> Session:
         name: As `shoal ps` lists it; None: the only one there is.
     """
     if name is None:
-        live = names.listed()
+        live = names.list_paths()
         if len(live) != 1:
             if not live:
                 raise SessionError(f"no live sessions in {names.directory()}; is a run going on?")
             raise SessionError(f"name the session to look at: {', '.join(path.name for path in live)}")
         return Session(live[0])
-    return Session(names.directory() / names.usable_name(name))
+    return Session(names.directory() / names.check_name(name))
 
 
 def sessions() -> list[dict[str, Any]]:
@@ -64,7 +64,7 @@ def sessions() -> list[dict[str, Any]]:
     >>> envs.close()
     """
     found = []
-    for path in names.listed():
+    for path in names.list_paths():
         with contextlib.suppress(SessionError), Session(path) as session:  # it may end meanwhile
             found.append(session.facts)
     return found
@@ -93,7 +93,7 @@ class Session:
         try:
             self._channel = names.connect(path)
         except (ConnectionRefusedError, FileNotFoundError):
-            live = ", ".join(found.name for found in names.listed()) or "none"
+            live = ", ".join(found.name for found in names.list_paths()) or "none"
             raise SessionError(
                 f"no session in {path.parent} is called {path.name!r}; live are: {live}"
             ) from None
@@ -110,7 +110,7 @@ class Session:
     @property
     def alive(self) -> bool:
         """False once the run has ended, or this was closed."""
-        self._hear(0.0)
+        self._receive_notes(0.0)
         return not (self._ended or self._closed)
 
     # -- what is asked of the host --------------------------------------------------------------------
@@ -153,7 +153,7 @@ class Session:
     def latest(self, env_id: int, after: int = 0) -> tuple[int, Snapshot] | None:
         """The newest snapshot of a watched environment and its number, if above `after`. Never waits."""
         with self._lock:
-            self._hear(0.0)
+            self._receive_notes(0.0)
             window = self._windows.get(env_id)
             if window is None:
                 return None
@@ -173,7 +173,7 @@ class Session:
         (`latest` still gives what was seen last).
         """
         env_id = self._env_id(env_id)
-        self._hear(0.0)
+        self._receive_notes(0.0)
         self._require_alive()
         with self._lock:
             if env_id not in self._watching:
@@ -189,11 +189,11 @@ class Session:
                     f"environment {env_id} of {self._name!r} was not stepped within {timeout_s:g} s; is the "
                     "run busy with something else?"
                 )
-            self._hear(0.005)
+            self._receive_notes(0.005)
 
     def state(self, env_id: int = 0) -> dict[str, dict[str, Any]]:
         """What the environment exports, as `envs.state` gives it; a copy of one step boundary."""
-        return described(self.snapshot(env_id).world)
+        return describe_fields(self.snapshot(env_id).world)
 
     def state_arrays(self, env_id: int = 0) -> dict[str, NDArray[Any]]:
         """The same as read-only arrays."""
@@ -282,13 +282,13 @@ class Session:
                 self._ended = True
             while True:
                 self._require_alive()
-                answer = self._hear(max(0.0, deadline - time.monotonic()), note.kind)
+                answer = self._receive_notes(max(0.0, deadline - time.monotonic()), note.kind)
                 if answer is not None:
                     return answer
                 if time.monotonic() >= deadline:
                     raise SessionError(f"session {self._name!r} did not answer within {_ANSWER_S:g} s")
 
-    def _hear(self, timeout_s: float, kind: int = 0) -> Note | None:
+    def _receive_notes(self, timeout_s: float, kind: int = 0) -> Note | None:
         """Takes in what has come; waits for something first. The first note of that kind, if there is one."""
         with self._lock:
             while not (self._closed or self._ended) and self._poll.poll(timeout_s * 1000):

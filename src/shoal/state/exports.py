@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from shoal.state.snapshot import ROLES, Category, Field
 
-__all__ = ["described", "from_native", "from_python", "has_export", "named_arrays"]
+__all__ = ["describe_fields", "from_native", "from_python", "has_export", "named_arrays"]
 
 _KNOWN = ("role", "columns", "categories", "stable")
 
@@ -43,12 +43,12 @@ def _native_category(value: int, label: str, rgb: int) -> Category:
 
 def has_export(env: Any) -> bool:
     """Whether a Python environment, or one it wraps, has the hook."""
-    return _found(env, "export_state") is not None
+    return _find_attribute(env, "export_state") is not None
 
 
 def from_python(env: Any) -> dict[str, Field]:
     """The fields of a Python environment, copied; TypeError or ValueError where they are none."""
-    export = _found(env, "export_state")
+    export = _find_attribute(env, "export_state")
     if export is None:
         return {}
     exported = export()
@@ -56,7 +56,7 @@ def from_python(env: Any) -> dict[str, Field]:
         raise TypeError(
             f"export_state() must return a dict of names and arrays, it returned {type(exported).__name__}"
         )
-    schema_of = _found(env, "state_schema")
+    schema_of = _find_attribute(env, "state_schema")
     schema = {} if schema_of is None else schema_of()
     if not isinstance(schema, Mapping):
         raise TypeError(
@@ -71,7 +71,7 @@ def from_python(env: Any) -> dict[str, Field]:
     return {name: _field(name, value, schema.get(name, {})) for name, value in exported.items()}
 
 
-def _found(env: Any, name: str) -> Any:
+def _find_attribute(env: Any, name: str) -> Any:
     try:
         return env.get_wrapper_attr(name)
     except AttributeError:
@@ -138,7 +138,7 @@ def _category(name: str, item: Any) -> Category:
     return Category(number, str(label), f"#{digits.lower()}")
 
 
-def described(fields: Mapping[str, Field]) -> dict[str, dict[str, Any]]:
+def describe_fields(fields: Mapping[str, Field]) -> dict[str, dict[str, Any]]:
     """As `envs.state` gives them: bytes, or a view of the environment's own memory for stable ones."""
     return {
         name: {

@@ -17,9 +17,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from shoal import _core
-from shoal.errors import NameInUse, SessionError, telling
+from shoal.errors import NameInUse, SessionError, explain_os_errors
 
-__all__ = ["bind", "connect", "directory", "listed", "release", "usable_name"]
+__all__ = ["bind", "connect", "directory", "list_paths", "release", "check_name"]
 
 _VALID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _BACKLOG = 64
@@ -53,7 +53,7 @@ def directory(create: bool = False) -> Path:
     return path
 
 
-def usable_name(name: object) -> str:
+def check_name(name: object) -> str:
     """`name` if a session can have it, else TypeError or ValueError."""
     if not isinstance(name, str):
         raise TypeError(f"a session's name must be a str, got {type(name).__name__}: {name!r}")
@@ -68,20 +68,20 @@ def usable_name(name: object) -> str:
 def bind(name: str) -> socket.socket:
     """A listening socket of that name; NameInUse if a live session has it."""
     place = directory()
-    path = place / usable_name(name)
+    path = place / check_name(name)
     temporary = place / f".{os.getpid()}-{secrets.token_hex(4)}"
     if max(len(os.fsencode(one)) for one in (path, temporary)) > _LONGEST:
         raise SessionError(f"{path} is too long for a socket; name a shorter directory in SHOAL_SESSION_DIR")
     directory(create=True)
     advice = "name another directory in SHOAL_SESSION_DIR, or do without: session=None"
-    with telling(f"make a session in {place}", SessionError, advice):
+    with explain_os_errors(f"make a session in {place}", SessionError, advice):
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             listening.bind(str(temporary))
             temporary.chmod(0o600)
             listening.listen(_BACKLOG)
             listening.setblocking(False)
-            with _locked(place):
+            with _lock_directory(place):
                 if path.exists() and not _is_dead(path):
                     raise NameInUse(
                         f"a live session is called {name!r} (`shoal ps` says whose); use another name, or "
@@ -102,7 +102,7 @@ def release(name: str) -> None:
     """Removes the name of a session that has closed, if it is its own still."""
     with contextlib.suppress(OSError, SessionError):
         place = directory()
-        with _locked(place):
+        with _lock_directory(place):
             if _is_dead(place / name):
                 (place / name).unlink(missing_ok=True)
 
@@ -121,20 +121,20 @@ def connect(path: Path) -> socket.socket:
     return channel
 
 
-def listed() -> list[Path]:
+def list_paths() -> list[Path]:
     """The sockets of sessions, dead ones removed on the way."""
     place = directory()
     if not place.is_dir():
         return []
     found = []
-    with telling(f"look for sessions in {place}", SessionError):
+    with explain_os_errors(f"look for sessions in {place}", SessionError):
         for path in sorted(place.iterdir()):
             if path.name.startswith(".") or not _is_socket(path):
                 continue
             if not _is_dead(path):
                 found.append(path)
                 continue
-            with _locked(place):
+            with _lock_directory(place):
                 if _is_dead(path):
                     path.unlink(missing_ok=True)
     return found
@@ -161,7 +161,7 @@ def _is_dead(path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _locked(place: Path) -> Iterator[None]:
+def _lock_directory(place: Path) -> Iterator[None]:
     fd = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)

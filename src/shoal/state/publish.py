@@ -35,8 +35,8 @@ class Publisher:
         self._session, self._watched = memory["session"], memory["watched"]
         self._mine = range(first, first + count)
         self._windows: dict[int, tuple[int, WriteWindow]] = {}
-        self._begun: dict[int, int] = {}
-        self._rest_until = 0
+        self._published: dict[int, int] = {}
+        self._pause_until_ns = 0
 
     def __call__(self, look: Callable[[int], Snapshot | None]) -> None:
         """Publishes each watched environment of this process, as `look` sees it."""
@@ -44,7 +44,7 @@ class Publisher:
         asked = {env: generation for env, generation in self._watched.tolist() if env in self._mine}
         for env in [env for env in self._windows if env not in asked]:
             self._windows.pop(env)[1].close()
-        if begin < self._rest_until:  # but who has just begun to watch is shown something
+        if begin < self._pause_until_ns:  # but who has just begun to watch is shown something
             asked = {env: new for env, new in asked.items() if self._generation(env) != new}
         spent = 0
         for env, generation in asked.items():
@@ -56,11 +56,13 @@ class Publisher:
                 snapshot = Snapshot(env, 0, 0, time.monotonic_ns(), error=what)
             if snapshot is not None:
                 self._publish(snapshot, generation)
-            if self._begun.get(env) == generation:
+            if self._published.get(env) == generation:
                 spent += time.monotonic_ns() - start
-            self._begun[env] = generation  # the first time is not counted: what draws it may be loaded then
+            self._published[env] = (
+                generation  # the first time is not counted: what draws it may be loaded then
+            )
         if spent:
-            self._rest_until = time.monotonic_ns() + _SHARE * spent
+            self._pause_until_ns = time.monotonic_ns() + _SHARE * spent
 
     def _generation(self, env: int) -> int:
         return self._windows[env][0] if env in self._windows else -1
@@ -75,12 +77,12 @@ class Publisher:
         # No memory, no session any more: not the run's concern.
         with contextlib.suppress(ShoalError, OSError):
             window = WriteWindow(snapshot)
-            if self._hand_over(snapshot.env_id, window):
+            if self._send_window(snapshot.env_id, window):
                 self._windows[snapshot.env_id] = generation, window
             else:  # no place just now
                 window.close()
 
-    def _hand_over(self, env: int, window: WriteWindow) -> bool:
+    def _send_window(self, env: int, window: WriteWindow) -> bool:
         address = os.fsdecode(self._session.tobytes().rstrip(b"\0"))
         with names.connect(Path(address)) as channel, window.reader() as reader:
             notes.send(channel, Note(PUBLISH, number=env, fd=reader.fileno()))

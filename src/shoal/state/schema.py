@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from shoal.memory.layout import stored_dtype
+from shoal.memory.layout import parse_dtype
 from shoal.state.snapshot import Category, Field, Snapshot
 
 __all__ = ["Description", "Schema", "describe", "to_json"]
@@ -56,11 +56,11 @@ class Schema:
     def __init__(self, generation: int, description: Description, json_bytes: int) -> None:
         self.generation, self.description = generation, description
         self.offsets: list[int] = []
-        self.end = aligned(8 + json_bytes)
+        self.end = align(8 + json_bytes)
         """The offset of the error text."""
         for _, _, dtype, shape, *_ in description:
             self.offsets.append(self.end)
-            self.end += aligned(dtype.itemsize * math.prod(shape))
+            self.end += align(dtype.itemsize * math.prod(shape))
 
     @classmethod
     def parse(cls, generation: int, content: bytearray) -> Schema:
@@ -82,7 +82,7 @@ class Schema:
 
 
 def _read_field(entry: dict[str, Any]) -> tuple[Any, ...]:
-    dtype, shape = stored_dtype(entry["dtype"]), tuple(int(size) for size in entry["shape"])
+    dtype, shape = parse_dtype(entry["dtype"]), tuple(int(size) for size in entry["shape"])
     if dtype.kind not in "biuf" or any(size < 0 for size in shape):
         raise ValueError(f"dtype {dtype} of shape {shape}")
     columns = tuple(map(str, entry["columns"]))
@@ -93,5 +93,5 @@ def _read_field(entry: dict[str, Any]) -> tuple[Any, ...]:
     return "world" if entry["part"] == "world" else "step", str(entry["name"]), dtype, shape, *look
 
 
-def aligned(count: int) -> int:
+def align(count: int) -> int:
     return -(-count // _ALIGNMENT) * _ALIGNMENT

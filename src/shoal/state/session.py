@@ -18,12 +18,12 @@ from gymnasium import logger
 from numpy.typing import NDArray
 
 from shoal import _core
-from shoal.errors import NameInUse, SessionError, ShoalError, telling
+from shoal.errors import NameInUse, SessionError, ShoalError, explain_os_errors
 from shoal.memory.layout import FieldSpec
 from shoal.state import names
 from shoal.state.notes import MAX_WATCHED
 
-__all__ = ["AUTO", "Hosted", "checked_session", "open_session", "watch_fields"]
+__all__ = ["AUTO", "Hosted", "check_session", "open_session", "watch_fields"]
 
 AUTO = "auto"
 """The session's name is made from the environment's and the process's."""
@@ -40,7 +40,7 @@ def watch_fields(publishers: int) -> dict[str, FieldSpec]:
     }
 
 
-def checked_session(session: Any) -> str | None:
+def check_session(session: Any) -> str | None:
     """What was given as `session=`; None: there is to be none."""
     said = os.environ.get("SHOAL_SESSIONS", "").lower()
     if said not in ("", "on", "1", "true", "yes", "off", "0", "false", "no"):
@@ -49,7 +49,7 @@ def checked_session(session: Any) -> str | None:
         return None
     if session is False:
         raise TypeError("session must be a name, or None for no session; got False")
-    return names.usable_name(session)
+    return names.check_name(session)
 
 
 def address_of(name: str) -> str:
@@ -68,7 +68,7 @@ class Hosted:
         counted: Any,
     ) -> None:
         """`memory` has `watch_fields`; `counted` has the counters: a stepper, a flow, or workers' sums."""
-        self.name, listening = _bound(asked, str(facts["env"]))
+        self.name, listening = _bind_name(asked, str(facts["env"]))
         self.address = address_of(self.name)
         address = os.fsencode(self.address)
         memory["session"][: len(address)] = np.frombuffer(address, np.uint8)  # before anything can be due
@@ -78,8 +78,8 @@ class Hosted:
         facts_fd = -1
         try:
             advice = "session=None makes the environments without one"
-            with telling("start a session", SessionError, advice):
-                facts_fd = _sealed(json.dumps({**own, **facts}).encode())
+            with explain_os_errors("start a session", SessionError, advice):
+                facts_fd = _create_sealed_memory(json.dumps({**own, **facts}).encode())
                 shared = memory["watched"], memory["due"], counted
                 self._host = _core.Host(listening.fileno(), facts_fd, num_worlds, *shared)
             listening.detach()  # both are the host's from here on
@@ -115,7 +115,7 @@ def open_session(asked: str, *arguments: Any) -> Hosted | None:
         return None
 
 
-def _sealed(data: bytes) -> int:
+def _create_sealed_memory(data: bytes) -> int:
     """A read-only descriptor of memory that has these bytes for ever."""
     fd = _core.memory_create()
     try:
@@ -127,7 +127,7 @@ def _sealed(data: bytes) -> int:
         os.close(fd)
 
 
-def _bound(asked: str, env: str) -> tuple[str, Any]:
+def _bind_name(asked: str, env: str) -> tuple[str, Any]:
     if asked != AUTO:
         return asked, names.bind(asked)
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", env).strip("-._")[:40] or "envs"

@@ -15,14 +15,14 @@ import numpy as np
 from shoal import _core
 from shoal.errors import UNREADABLE, SessionError
 from shoal.memory import Layout, Segment
-from shoal.state.schema import Description, Schema, aligned, describe, to_json
+from shoal.state.schema import Description, Schema, align, describe, to_json
 from shoal.state.snapshot import Snapshot
 
 __all__ = ["ReadWindow", "WriteWindow", "decode"]
 
 _HEAD_BYTES = 64
 _SMALLEST = 16 << 10
-_PATIENCE_NS = 200_000_000
+_READ_TIMEOUT_NS = 200_000_000
 
 
 def decode(stamps: Sequence[int], content: bytearray, held: Schema | None = None) -> tuple[Snapshot, Schema]:
@@ -47,7 +47,7 @@ class WriteWindow:
         """A window that holds this snapshot."""
         first, text = _serialise(1, describe(snapshot))
         # Twice what is needed now: worlds grow.
-        size = _HEAD_BYTES + aligned(max(_SMALLEST, 2 * (first.end + len(_error(snapshot)))))
+        size = _HEAD_BYTES + align(max(_SMALLEST, 2 * (first.end + len(_error(snapshot)))))
         self._segment = Segment.published(Layout({"window": (np.uint8, (size,))}))
         self._window = _core.Window(self._segment["window"])
         self._schema = first
@@ -100,7 +100,7 @@ class ReadWindow:
 
     def read(self) -> tuple[int, Snapshot] | None:
         """The newest snapshot; None if there is none, or its writer died within."""
-        found = self._window.read(_PATIENCE_NS)
+        found = self._window.read(_READ_TIMEOUT_NS)
         if found is None:
             return None
         number, stamps, content = found

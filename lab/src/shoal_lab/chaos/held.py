@@ -109,7 +109,7 @@ class Held:
         for entry in list_names():
             if entry.owner_pid == os.getpid():  # others of this user have theirs
                 found[f"name {entry.name}"] += 1
-        for path in names.listed():
+        for path in names.list_paths():
             found[f"session {path.name}"] += 1
         return found
 
