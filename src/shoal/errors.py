@@ -193,7 +193,7 @@ class SessionError(ShoalError):
 
     >>> shoal.attach("nobody-has-this-name")
     Traceback (most recent call last):
-    shoal.errors.SessionError: no session in ... is called 'nobody-has-this-name'; live are: ...
+    shoal.errors.SessionError: no session in ... is called 'nobody-has-this-name'; live sessions: ...
     """
 
 

@@ -52,11 +52,11 @@ WRONG = {
     "raises": (ZeroDivisionError, "the pond is dry"),
     "not a dict": (TypeError, "must return a dict of names and arrays, it returned list"),
     "objects": (TypeError, r"export_state\(\)\['grid'\] must be an array of numbers or bools, got object"),
-    "schema": (ValueError, "speaks of \\['whale'\\], which export_state\\(\\) does not return"),
+    "schema": (ValueError, "describes \\['whale'\\], which export_state\\(\\) does not return"),
     "role": (ValueError, "role must be one of .*'grid'.*, got 'painting'"),
     "columns": (ValueError, "1 columns must name the last dimension of \\(1, 2\\)"),
     "drawn": (ValueError, "role 'grid' is for .height, width. of integers, found int64 of shape"),
-    "ragged": (ValueError, r"export_state\(\)\['grid'\] cannot be made an array"),
+    "ragged": (ValueError, r"export_state\(\)\['grid'\] cannot be converted to an array"),
     "category": (ValueError, "a category is \\(value, name, '#rrggbb'\\)"),
 }
 

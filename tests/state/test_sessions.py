@@ -163,9 +163,9 @@ def test_none_and_the_environment_variable_turn_it_off(monkeypatch):
 
 
 def test_attaching_to_nothing_says_what_there_is():
-    with pytest.raises(SessionError, match="is called 'nobody'; live are: none"):
+    with pytest.raises(SessionError, match="is called 'nobody'; live sessions: none"):
         shoal.attach("nobody")
-    with pytest.raises(SessionError, match="no live sessions in .*; is a run going on"):
+    with pytest.raises(SessionError, match="no live sessions in .*; start a run first"):
         shoal.attach()
     with pytest.raises(ValueError, match="a session's name must have"):
         shoal.attach("../../etc/passwd")
@@ -473,7 +473,7 @@ def test_a_script_that_never_closes_leaves_no_name(own_sessions):
     ("directory", "message"),
     [
         ("/tmp/" + "d" * 99, "too long for a socket"),
-        ("/nonexistent/dir", "cannot make /nonexistent/dir for sessions: No such file or directory"),
+        ("/nonexistent/dir", "cannot create /nonexistent/dir for sessions: No such file or directory"),
         ("/etc/passwd", "must be a directory of user"),
     ],
 )

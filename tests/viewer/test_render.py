@@ -271,14 +271,14 @@ def test_a_png_holds_the_same_pixels(tmp_path):
     "bad", [np.zeros((4, 4), np.uint8), np.zeros((4, 4, 3)), np.zeros((0, 4, 3), np.uint8)]
 )
 def test_what_is_no_picture_is_refused(bad):
-    with pytest.raises(ValueError, match=r"a picture is uint8 \[height, width, 3\], not"):
+    with pytest.raises(ValueError, match=r"a picture must be uint8 \[height, width, 3\], got"):
         to_png(bad)
 
 
 def test_other_things_are_refused_by_type():
     with pytest.raises(TypeError, match=r"render draws a Snapshot, .* got int"):
         render(3)
-    with pytest.raises(TypeError, match=r"a picture is an array, .* got str"):
+    with pytest.raises(TypeError, match=r"a picture must be an array, .* got str"):
         write_png("never.png", "x")
 
 

@@ -1,4 +1,4 @@
-"""The schema of a snapshot: its fields without their data, and where a window has the data.
+"""The schema of a snapshot: its fields without their data, and the offsets of the data in a window.
 
 | length | JSON: list of fields | array | array | ... | error text |
 """
@@ -18,13 +18,13 @@ from shoal.state.snapshot import Category, Field, Snapshot
 __all__ = ["Description", "Schema", "describe", "to_json"]
 
 Description: TypeAlias = tuple[tuple[Any, ...], ...]
-"""Of each field: part, name, dtype, shape, role, columns, categories, stable."""
+"""(part, name, dtype, shape, role, columns, categories, stable) of each field."""
 
 _ALIGNMENT = 64
 
 
 def describe(snapshot: Snapshot) -> Description:
-    """The fields without their data; equal for snapshots that can share a schema."""
+    """Returns the fields without their data; equal for snapshots that can share a schema."""
     return tuple(
         (part, one.name, one.data.dtype, one.data.shape, one.role, one.columns, one.categories, one.stable)
         for part, fields in (("world", snapshot.world), ("step", snapshot.step))
@@ -33,7 +33,7 @@ def describe(snapshot: Snapshot) -> Description:
 
 
 def to_json(description: Description) -> str:
-    """A list with one object per field."""
+    """Returns a JSON list with one object per field."""
     fields = [
         {
             "name": name,
@@ -51,7 +51,7 @@ def to_json(description: Description) -> str:
 
 
 class Schema:
-    """One generation of a window's schema: which arrays its content has, and at which offsets."""
+    """One generation of a window's schema: the arrays of its content and their offsets."""
 
     def __init__(self, generation: int, description: Description, json_bytes: int) -> None:
         self.generation, self.description = generation, description
@@ -64,13 +64,13 @@ class Schema:
 
     @classmethod
     def parse(cls, generation: int, content: bytearray) -> Schema:
-        """The schema in a window's content; one of UNREADABLE if there is none."""
+        """Returns the schema in a window's content; raises one of UNREADABLE if there is none."""
         length = int.from_bytes(content[:8], "little")
         fields = json.loads(content[8 : 8 + length])
         return cls(generation, tuple(_read_field(one) for one in fields), length)
 
     def read(self, stamps: Sequence[int], content: bytearray) -> Snapshot:
-        """The snapshot in a content of this generation; one of UNREADABLE if it is too short."""
+        """Returns the snapshot in a content of this generation; raises one of UNREADABLE if it is short."""
         world: dict[str, Field] = {}
         step: dict[str, Field] = {}
         view = memoryview(content).toreadonly()
