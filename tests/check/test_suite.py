@@ -67,7 +67,7 @@ BROKEN = {
     "a look that changes something": (
         {"EXPORT": "self->place++;"},
         "state",
-        "after 0 steps, the state field 'place' of environment 1 differs when asked twice",
+        "after 0 steps, the state field 'place' of environment 1 differs when it is exported twice",
     ),
     "a look that draws a number": (
         {"EXPORT": "shoal_random64(&envs->rng[env]);"},
