@@ -278,7 +278,7 @@ def guard_trace(
 ) -> tuple[Trace, list[NDArray[np.bool_]]]:
     """Steps guarded environments into results that hold `fill` beforehand.
 
-    Returns what they wrote, and for each step which environments it reset. Raises CheckFailed if something was
+    Returns what they wrote, and which environments each step reset. Raises CheckFailed if something was
     written outside its own memory.
     """
     envs = GuardedEnvs(subject, num_envs)
