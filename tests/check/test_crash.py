@@ -126,7 +126,7 @@ def test_frames_of_other_libraries_are_not_taken_for_the_environments():
     assert text == "the C function is unknown: the stack has no call in the environment's library"
 
 
-def test_a_report_is_read_and_text_that_is_none_is_not():
+def test_read_report_ignores_other_text():
     found = read_report("signal 11\ncall step\nframe 1a2b /a b/walk.so\nframe 0 /usr/lib/libc.so.6\n")
     assert found is not None
     assert (found.signal, found.call) == (11, "step")

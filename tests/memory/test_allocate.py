@@ -248,7 +248,7 @@ def test_limits_are_asked_again_before_every_step(monkeypatch):
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EFBIG])
-def test_every_way_the_system_says_full_is_no_room(monkeypatch, code):
+def test_every_errno_for_a_full_system_is_no_room(monkeypatch, code):
     def fail(*args):
         raise OSError(code, os.strerror(code))
 

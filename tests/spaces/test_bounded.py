@@ -66,7 +66,7 @@ def graph(nodes=3, edges=2, links=None):
     return GraphInstance(np.ones((nodes, 2), np.float32), np.arange(edges), links)
 
 
-def test_a_graph_without_edges_stays_one():
+def test_graph_without_edges_reads_back_without_edges():
     memory = ours.create_shared_memory(GRAPH, 2, max_nodes=3, max_edges=2)
     ours.write_to_shared_memory(GRAPH, 0, graph(), memory)
     ours.write_to_shared_memory(GRAPH, 0, GraphInstance(np.ones((1, 2)), None, None), memory)

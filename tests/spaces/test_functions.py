@@ -143,7 +143,7 @@ class Unknown(Space):
 
 @pytest.mark.parametrize("space", [Unknown(), "space", None, 3, Box], ids=str)
 @pytest.mark.parametrize("name", ["create", "read_from", "write_to"])
-def test_what_is_no_known_space_raises_gymnasiums_error(space, name):
+def test_unknown_space_raises_gymnasiums_error(space, name):
     arguments = {"create": (), "read_from": (None, 1), "write_to": (0, None, None)}[name]
     with pytest.raises((CustomSpaceError, TypeError)) as expected:
         getattr(theirs, f"{name}_shared_memory")(space, *arguments)

@@ -80,7 +80,7 @@ def test_damaged_bytes_are_a_snapshot_or_an_error(snapshot, data):
         pass
 
 
-def test_what_does_not_fit_is_not_written():
+def test_snapshot_that_does_not_fit_is_not_written():
     small = Snapshot(0, 0, 0, 1, {"a": Field("a", np.zeros(4))})
     large = Snapshot(0, 0, 0, 2, {"a": Field("a", np.zeros(100_000))})
     window = WriteWindow(small)
