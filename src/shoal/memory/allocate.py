@@ -21,7 +21,7 @@ from shoal.memory.limits import (
     space_limits,
 )
 
-__all__ = ["Handles", "link_file", "map_segment", "fill_holes", "reopen", "reserve_anonymous", "reserve_file"]
+__all__ = ["Handles", "fill_holes", "link_file", "map_segment", "reopen", "reserve_anonymous", "reserve_file"]
 
 _RESERVE_STEP = 64 << 20
 _SMALL = 1 << 20  # up to this size the limits are checked once

@@ -19,7 +19,7 @@ from pathlib import Path
 from shoal import _core
 from shoal.errors import NameInUse, SessionError, explain_os_errors
 
-__all__ = ["bind", "connect", "directory", "list_paths", "release", "check_name"]
+__all__ = ["bind", "check_name", "connect", "directory", "list_paths", "release"]
 
 _VALID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _BACKLOG = 64
