@@ -1,6 +1,6 @@
-/* For plug-ins that step LANES environments at once: how a block is laid out and walked, sines and cosines
- * that a compiler turns into vector code, checkpoints and observations. envs/cartpole/cartpole.c shows the
- * use.
+/* For plug-ins that step LANES environments at once: the layout of a block and the loops over blocks, sines
+ * and cosines that a compiler can vectorise, checkpoints and observations. envs/cartpole/cartpole.c is an
+ * example.
  *
  *   block: REAL x[LANES], v[LANES], ...     one block per LANES environments, an array per quantity
  *   reset_lane(block, lane, envs, env)      starts an episode in one environment, writes its observation
@@ -43,14 +43,14 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "lanes_mask reads flag
      .type = SHOAL_OPTION_STRING,                                                                            \
      .value = {.s = "double"}}
 
-/* Bytes of a REAL under these options; 0 if the precision is neither. */
+/* Bytes of a REAL under these options; 0 if the precision is unknown. */
 static inline uint64_t lanes_real_bytes(const shoal_value *options) {
     if (!strcmp(options[0].s, "double"))
         return sizeof(double);
     return strcmp(options[0].s, "float") ? 0 : sizeof(float);
 }
 
-/* Sets lanes and instance_bytes, or returns a message. A block is all REALs: no other member. */
+/* Sets lanes and instance_bytes, or returns an error message. All members of a block must be REALs. */
 static inline const char *lanes_describe(const shoal_value *options, shoal_spec *spec,
                                          uint64_t float_block_bytes) {
     uint64_t real = lanes_real_bytes(options);
@@ -87,7 +87,8 @@ LANES_INLINE float lanes_from_bits_float(uint32_t bits) {
     return x;
 }
 
-/* 1 if a < b, else 0; of finite numbers. (A comparison may become a branch, or no vector code at all.) */
+/* 1 if a < b, else 0, for finite numbers. (A plain comparison may become a branch, or prevent vector code.)
+ */
 LANES_INLINE uint64_t lanes_less_double(double a, double b) { return lanes_bits_double(a - b) >> 63; }
 LANES_INLINE uint32_t lanes_less_float(float a, float b) { return lanes_bits_float(a - b) >> 31; }
 
@@ -119,8 +120,8 @@ LANES_INLINE float lanes_clip_float(float x, float low, float high) {
 
 /* ---- Sines and cosines ----
  *
- * Within 1.6 ulp for |x| < 1e6 (float: within 7e-8 for |x| < 1e4), less exact beyond. The _near ones are for
- * |x| <= 0.785 only, where they give the same bits as the others. */
+ * The error is below 1.6 ulp for |x| < 1e6 (float: below 7e-8 for |x| < 1e4), and larger beyond. The _near
+ * functions are for |x| <= 0.785 only, where they give the same bits as the others. */
 
 LANES_INLINE double lanes_sin_near_double(double x) {
     double z = x * x;
@@ -140,7 +141,7 @@ LANES_INLINE double lanes_cos_near_double(double x) {
     p = p * z + 2.480158728880005e-05;
     p = p * z - 0.0013888888888872975;
     p = p * z + 0.041666666666666595;
-    double half = 0.5 * z, rough = 1 - half; /* what this subtraction lost is added below */
+    double half = 0.5 * z, rough = 1 - half; /* the rounding error is added below */
     return rough + (((1 - rough) - half) + z * z * p);
 }
 LANES_INLINE float lanes_sin_near_float(float x) {
@@ -165,8 +166,8 @@ LANES_INLINE float lanes_cos_near_float(float x) {
 LANES_INLINE double lanes_round_double(double x) { return (x + LANES_ROUND_double) - LANES_ROUND_double; }
 LANES_INLINE float lanes_round_float(float x) { return (x + LANES_ROUND_float) - LANES_ROUND_float; }
 
-/* x less the nearest multiple of pi/2, and in the low two bits of `quarter` which one.
- * pi/2 is in three parts, so that the first products are exact. */
+/* Returns x minus the nearest multiple of pi/2; the low two bits of `quarter` say which multiple.
+ * pi/2 is split into three parts, so that the first products are exact. */
 LANES_INLINE double lanes_reduce_double(double x, uint64_t *quarter) {
     double sum = x * 0.6366197723675814 + LANES_ROUND_double;
     *quarter = lanes_bits_double(sum);
@@ -218,7 +219,7 @@ LANES_INLINE float lanes_cos_float(float x) {
     return lanes_turn_float(rest, quarter + 1);
 }
 
-/* The names without their precision, for use where REAL is defined. */
+/* The names without their precision, for code in which REAL is defined. */
 #define lanes_word LANES_NAME(lanes_word)
 #define lanes_bits LANES_NAME(lanes_bits)
 #define lanes_from_bits LANES_NAME(lanes_from_bits)
@@ -239,7 +240,7 @@ LANES_INLINE void *lanes_block(const shoal_envs *envs, uint64_t env) {
     return (char *)envs->instances + env / LANES * LANES * envs->instance_bytes;
 }
 
-/* Environments that are listed, stepped and reset together: their memory is near for all three. */
+/* Environments that are listed, stepped and reset together, so that their memory stays in the cache. */
 enum { LANES_STRETCH = 512, LANES_SLACK = 4 };
 
 /* Up to 64 reset flags from environment `env` on, a bit each. */
@@ -262,9 +263,9 @@ LANES_INLINE uint64_t lanes_mask(const shoal_envs *envs, uint64_t env, uint64_t 
     return mask;
 }
 
-/* Lists the environments of a stretch to reset, as distances from `begin`, and has the memory of their
- * generators brought near: with many environments it is far away. Nobody can predict how many there are:
- * four are written at a time, whether there are as many or not. */
+/* Lists the environments of a range to reset, as distances from `begin`, and prefetches their generators,
+ * which are not in the cache if there are many environments. The number of resets is unpredictable, so the
+ * loop always writes four entries at a time, to avoid a mispredicted branch. */
 LANES_INLINE uint64_t lanes_list(const shoal_envs *envs, uint64_t begin, uint64_t end,
                                  uint16_t list[LANES_STRETCH + LANES_SLACK]) {
     uint64_t listed = 0;
@@ -287,7 +288,8 @@ LANES_INLINE uint64_t lanes_list(const shoal_envs *envs, uint64_t begin, uint64_
     return listed;
 }
 
-/* Writes the batch functions reset_REAL and step_REAL. Environments to reset are stepped too, and then reset.
+/* Defines the batch functions reset_REAL and step_REAL. Environments to reset are stepped too, and then
+ * reset.
  */
 #define LANES_BATCH(Block, Action, reset_lane, step_block)                                                   \
     static void LANES_NAME(reset)(shoal_envs * envs, uint64_t begin, uint64_t end) {                         \
@@ -315,8 +317,8 @@ LANES_INLINE uint64_t lanes_list(const shoal_envs *envs, uint64_t begin, uint64_
     step((Block *)lanes_block(envs, row), envs->options, SHOAL_ACTION(Action, envs, 0, row),                 \
          SHOAL_OBSERVATION(float, envs, 0, row), envs->rewards + row, envs->terminated + row, lanes)
 
-/* Writes observe_REAL. Ranges may begin and end inside a block. Step and reset do not use observe_lane: they
- * write what they have just computed. */
+/* Defines observe_REAL. Ranges may begin and end inside a block. Step and reset do not use observe_lane,
+ * because they write the values that they have just computed. */
 #define LANES_OBSERVE(Block, observe_lane)                                                                   \
     static void LANES_NAME(observe)(shoal_envs * envs, uint64_t begin, uint64_t end) {                       \
         for (uint64_t env = begin; env < end; env++)                                                         \

@@ -1,4 +1,4 @@
-"""The aliasing hazard of zero-copy environments, shown: a stored view changes under you, a copy does not.
+"""Shows the aliasing hazard of zero-copy environments: the next step changes a stored view, but not a copy.
 
 python examples/aliasing.py
 """
@@ -27,8 +27,8 @@ def main() -> None:
         ],
     )
     view, copy = result["reads"]
-    print(f"stored after step 1 as a view, read after step 2: {view}   <- it is step 2's observation now")
-    print(f"stored after step 1 as a copy, read after step 2: {copy}   <- still step 1's")
+    print(f"stored after step 1 as a view, read after step 2: {view}   <- overwritten by step 2")
+    print(f"stored after step 1 as a copy, read after step 2: {copy}   <- still step 1")
     shares = result["alias_checks"]
     print(f"shares memory with the buffer: view {shares[0]}, copy {shares[1]}")
     print(f"the view saved copying {result['total_bytes_saved']} bytes")

@@ -1,10 +1,10 @@
-/* Tide: a crab gathers shells on a beach while the tide comes and goes. examples/my_env.py builds and plays
+/* Tide: a crab gathers shells on a beach while the tide rises and falls. examples/my_env.py builds and plays
  * it.
  *
- * The beach is HEIGHT x WIDTH cells, dunes at the top. The sea covers its lowest rows, one more or one fewer
- * every `pace` steps, and leaves shells behind where it goes back. A shell is worth 1. A crab that the sea
- * reaches is carried away: -1, and the episode ends. So the shells that are worth most are the ones near the
- * water, and the art is to know when to run. */
+ * The beach is HEIGHT x WIDTH cells, with dunes at the top. The sea covers the lowest rows: one row more or
+ * one row fewer every `pace` steps, and it leaves shells behind when it falls. A shell gives a reward of 1.
+ * If the sea reaches the crab, the reward is -1 and the episode ends. New shells lie next to the water, so a
+ * good policy gathers them there and moves up in time. */
 // SPDX-License-Identifier: MIT
 #include <shoal/env.h>
 #include <shoal/ext/checkpoint.h>
@@ -16,9 +16,10 @@ enum { HEIGHT = 12, WIDTH = 20, HIGH_TIDE = 9 };
 enum { SAND = 0, SEA = 1, SHELL = 2, CRAB = 3 };
 enum { STAY = 0, UP = 1, RIGHT = 2, DOWN = 3, LEFT = 4, NUM_ACTIONS = 5 };
 
-/* All that one environment knows: zeroed before its first reset, without pointers, kept by the host. */
+/* The state of one environment. The host owns it and zeroes it before the first reset. It has no pointers, so
+ * the host can save it by copying. */
 typedef struct Tide {
-    uint8_t beach[HEIGHT][WIDTH]; /* the crab is not in it */
+    uint8_t beach[HEIGHT][WIDTH]; /* without the crab */
     int32_t row, column, facing;
     int32_t level;  /* rows under water */
     int32_t rising; /* 1 or -1 */
@@ -27,11 +28,14 @@ typedef struct Tide {
 } Tide;
 
 static const shoal_option OPTIONS[] = {
-    {.name = "pace", .help = "steps between two rows", .type = SHOAL_OPTION_INT, .value = {.i = 4}},
-    {.name = "shells", .help = "chance of one in a cell", .type = SHOAL_OPTION_FLOAT, .value = {.f = 0.15}},
+    {.name = "pace", .help = "steps until the tide moves a row", .type = SHOAL_OPTION_INT, .value = {.i = 4}},
+    {.name = "shells",
+     .help = "probability of a shell in each cell",
+     .type = SHOAL_OPTION_FLOAT,
+     .value = {.f = 0.15}},
 };
 
-/* Declares what an agent sees and does, or refuses the options with a message. */
+/* Declares the observations and actions, or returns an error message about the options. */
 static const char *describe(const shoal_value *options, shoal_spec *spec) {
     if (options[0].i < 1 || options[0].i > 1000)
         return "pace must be from 1 to 1000";
@@ -51,7 +55,7 @@ static const char *describe(const shoal_value *options, shoal_spec *spec) {
     return 0;
 }
 
-/* Writes every byte of the rows, each time: the host may give other arrays at every call. */
+/* Writes every byte of the rows, because the host can pass different arrays in every call. */
 static void observe(const Tide *self, shoal_envs *envs, uint64_t env) {
     uint8_t *beach = SHOAL_OBSERVATION(uint8_t, envs, 0, env);
     memcpy(beach, self->beach, sizeof self->beach);
@@ -59,8 +63,8 @@ static void observe(const Tide *self, shoal_envs *envs, uint64_t env) {
     *SHOAL_OBSERVATION(float, envs, 1, env) = (float)(self->rising * self->level) / HIGH_TIDE;
 }
 
-/* One row of sand, with new shells on it. */
-static void strew(Tide *self, shoal_envs *envs, uint64_t env, int32_t row) {
+/* Fills one row with sand and new shells. */
+static void scatter_shells(Tide *self, shoal_envs *envs, uint64_t env, int32_t row) {
     for (int32_t column = 0; column < WIDTH; column++)
         self->beach[row][column] = shoal_random(&envs->rng[env]) < envs->options[1].f ? SHELL : SAND;
 }
@@ -71,7 +75,7 @@ static void reset_one(Tide *self, shoal_envs *envs, uint64_t env) {
     self->rising = shoal_integers(&envs->rng[env], 0, 2) ? 1 : -1;
     self->wait = (int32_t)envs->options[0].i;
     for (int32_t row = 1; row < HEIGHT - self->level; row++)
-        strew(self, envs, env, row);
+        scatter_shells(self, envs, env, row);
     memset(self->beach[HEIGHT - self->level], SEA, (size_t)(self->level * WIDTH));
     self->row = 1;
     self->column = (int32_t)shoal_integers(&envs->rng[env], 0, WIDTH);
@@ -80,7 +84,7 @@ static void reset_one(Tide *self, shoal_envs *envs, uint64_t env) {
     observe(self, envs, env);
 }
 
-static void turn_tide(Tide *self, shoal_envs *envs, uint64_t env) {
+static void move_tide(Tide *self, shoal_envs *envs, uint64_t env) {
     if (--self->wait > 0)
         return;
     self->wait = (int32_t)envs->options[0].i;
@@ -89,7 +93,7 @@ static void turn_tide(Tide *self, shoal_envs *envs, uint64_t env) {
     if (self->rising > 0)
         memset(self->beach[HEIGHT - self->level - 1], SEA, WIDTH);
     else
-        strew(self, envs, env, HEIGHT - self->level);
+        scatter_shells(self, envs, env, HEIGHT - self->level);
     self->level += self->rising;
 }
 
@@ -97,7 +101,7 @@ static void step_one(Tide *self, shoal_envs *envs, uint64_t env) {
     int64_t action = *SHOAL_ACTION(int64_t, envs, 0, env);
     int32_t row = self->row + (action == DOWN) - (action == UP);
     int32_t column = self->column + (action == RIGHT) - (action == LEFT);
-    if (row >= 0 && row < HEIGHT && column >= 0 && column < WIDTH) { /* the edges hold it back */
+    if (row >= 0 && row < HEIGHT && column >= 0 && column < WIDTH) {
         self->row = row;
         self->column = column;
     }
@@ -108,7 +112,7 @@ static void step_one(Tide *self, shoal_envs *envs, uint64_t env) {
     if (found)
         *here = SAND;
     self->shells += found;
-    turn_tide(self, envs, env);
+    move_tide(self, envs, env);
     int drowned = *here == SEA;
     envs->rewards[env] = found - drowned;
     envs->terminated[env] = (uint8_t)drowned;
@@ -118,8 +122,8 @@ static void step_one(Tide *self, shoal_envs *envs, uint64_t env) {
 SHOAL_BATCH(Tide, reset_one, step_one)
 SHOAL_OBSERVE(Tide, observe)
 
-/* What others see of it. The beach lies in the instance and stays there, so it is seen without a copy; the
- * rest is copied while add runs. */
+/* Exports the state to watchers. The beach stays at the same address in the instance, so watchers read it
+ * without a copy (SHOAL_STATE_STABLE); add copies the other fields before it returns. */
 static void state_fields(shoal_envs *envs, uint64_t env, void *host,
                          void (*add)(void *host, const shoal_state_field *field)) {
     static const shoal_category tiles[] = {
@@ -152,7 +156,7 @@ static void state_fields(shoal_envs *envs, uint64_t env, void *host,
 }
 
 static const void *get_extension(const char *id) {
-    static const shoal_checkpoint_v1 plain = {0, 0, 0}; /* the struct is all there is: the host copies it */
+    static const shoal_checkpoint_v1 plain = {0, 0, 0}; /* the host copies the struct */
     static const shoal_observe_v1 observer = {Tide_observe};
     static const shoal_state_v1 state = {state_fields};
     if (strcmp(id, SHOAL_EXT_STATE) == 0)

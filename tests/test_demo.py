@@ -17,14 +17,14 @@ import pytest
 
 from shoal import dashboard, demo
 from shoal.cli import main
-from shoal.dashboard import Progress, curve, percent, write_curve
+from shoal.dashboard import Progress, format_curve, format_percent, write_curve
 from shoal.errors import ShoalError
 
 LINE = r" *\d+\.\d s "
 
 
 @pytest.mark.timeout(100)
-def test_the_demo_solves_cartpole_and_says_so(capsys):
+def test_demo_solves_cartpole_and_reports_it(capsys):
     assert demo.run() == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("PPO on 64 x CartPole-v1, native engine") and lines[0].endswith("seed 0")
@@ -44,27 +44,27 @@ def test_the_demo_solves_cartpole_and_says_so(capsys):
 @pytest.mark.parametrize(
     ("given", "verdict"),
     [
-        ({"steps": 5000}, r"Goal not reached, all steps made: .* \(goal 475\) after [5-7],\d\d\d steps"),
-        ({"seconds": 0.01}, r"Goal not reached, time is up: "),
+        ({"steps": 5000}, r"Goal not reached, step limit reached: .* \(goal 475\) after [5-7],\d\d\d steps"),
+        ({"seconds": 0.01}, r"Goal not reached, time limit reached: "),
         (
             {"env": "Pendulum-v1", "steps": 5000},
-            r"All steps made: mean return of the last 100 episodes \S+ after",
+            r"Step limit reached: mean return of the last 100 episodes \S+ after",
         ),
     ],
 )
-def test_what_was_not_reached_is_said_plainly(given, verdict, capsys):
+def test_demo_reports_a_missed_goal(given, verdict, capsys):
     assert demo.run(**given) == 0
     assert re.search(f"^{verdict}", capsys.readouterr().out, re.MULTILINE)
 
 
 @pytest.mark.filterwarnings("ignore:.*CartPole-v0 is out of date")
 @pytest.mark.parametrize(("env", "num_workers"), [("CartPole-v1", 2), ("CartPole-v0", None)])
-def test_environments_in_worker_processes_work_too(env, num_workers, capsys):
+def test_demo_uses_worker_processes(env, num_workers, capsys):
     assert demo.run(env, 8, num_workers, steps=3000) == 0
     assert re.search(rf"PPO on 8 x {env}, \d worker processes", capsys.readouterr().out)
 
 
-def test_an_environment_that_does_not_exist_is_a_clear_error():
+def test_unknown_environment_is_an_error():
     with pytest.raises(ShoalError, match="no environment 'Nope-v0'"):
         demo.run("Nope-v0", 2)
 
@@ -73,7 +73,7 @@ def test_an_environment_that_does_not_exist_is_a_clear_error():
     ("env", "found"),
     [("Pixels-v0", r"Box\(0, 255, \(84, 84, 4\)"), ("FrozenLake-v1", "Discrete"), ("Snake-v0", "4 agents")],
 )
-def test_an_environment_it_cannot_learn_is_refused_by_what_was_expected_and_found(env, found, capsys):
+def test_unsupported_spaces_are_rejected_with_a_message(env, found, capsys):
     assert main(["demo", "--env", env, "--num-envs", "2"]) == 1
     error = capsys.readouterr().err
     assert re.match(rf"shoal demo: this learner .*found {found}", error) and error.count("\n") == 1
@@ -143,7 +143,7 @@ def in_terminal():
         terminal.clear()
 
 
-def test_in_a_terminal_there_is_a_panel_with_all_there_is_to_know(in_terminal):
+def test_terminal_shows_a_panel(in_terminal):
     terminal = in_terminal("--steps", "12000")
     text = terminal.read("Next: ")
     assert terminal.end() == 0
@@ -153,14 +153,14 @@ def test_in_a_terminal_there_is_a_panel_with_all_there_is_to_know(in_terminal):
         assert label in frame, label
     for part in ("env", "copy", "policy", "update"):
         assert re.search(rf"│ {part} +[━╸╺].* [\d.]+%", frame), part
-    assert re.search(r"copy .*results land in place", frame)
+    assert re.search(r"copy .*results are written in place", frame)
     assert re.search(r"viewer +shoal watch CartPole-v1-\d+", frame)
     assert "┄┄┄" in frame and re.search(r"[▁▂▃▄▅▆▇█]{10}", frame)
     assert all(len(line.rstrip("\r")) <= 100 for line in frame.splitlines()[:20])
     assert "Goal not reached" in frame and "Traceback" not in text
 
 
-def test_ctrl_c_in_a_terminal_leaves_it_as_it_was(in_terminal):
+def test_ctrl_c_restores_the_terminal(in_terminal):
     terminal = in_terminal("--env", "Pendulum-v1", "--steps", "100000000")
     terminal.read("mean return")
     terminal.interrupt()
@@ -171,7 +171,7 @@ def test_ctrl_c_in_a_terminal_leaves_it_as_it_was(in_terminal):
 
 
 @pytest.mark.parametrize("env", ["Pendulum-v1", "CartPole-v0"])
-def test_ctrl_c_ends_the_demo_quietly_and_its_workers_with_it(env):
+def test_ctrl_c_ends_the_demo_and_its_workers(env):
     steps = ["--steps", "100000000", "--num-workers", "2"]
     process = subprocess.Popen(
         [sys.executable, "-u", "-m", "shoal", "demo", "--num-envs", "2", "--env", env, *steps],
@@ -209,9 +209,9 @@ def _group_alive(group):
 # -- the viewer --------------------------------------------------------------------------------------
 
 
-def test_watch_shows_the_link_plays_on_and_takes_the_viewer_with_it(in_terminal):
+def test_watch_prints_the_link_keeps_playing_and_ends_the_viewer(in_terminal):
     terminal = in_terminal("--watch", "--steps", "3000", size=(40, 70))
-    text = terminal.read("It plays on")
+    text = terminal.read("keeps playing in the viewer")
     link = re.match(r"viewer: (http://127\.0\.0\.1:\d+/\?token=[\w-]+)\r\n", text).group(1)
     assert re.search(r"│ viewer +http://127\.0\.0\.1:\d+/\?token=[\w-]+… │", text)
     visitor = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
@@ -224,7 +224,7 @@ def test_watch_shows_the_link_plays_on_and_takes_the_viewer_with_it(in_terminal)
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_who_ends_the_demo_ends_the_viewer(how):
+def test_ending_the_demo_ends_the_viewer(how):
     process = subprocess.Popen(
         [
             sys.executable,
@@ -252,9 +252,9 @@ def test_who_ends_the_demo_ends_the_viewer(how):
     _wait_for_the_end(process.pid)
 
 
-def test_a_viewer_that_does_not_start_is_an_error_with_its_words(monkeypatch):
-    with pytest.raises(ShoalError, match="gave no link, but said: .*no-such-session"):
-        with demo._viewer("no-such-session"):
+def test_viewer_that_does_not_start_is_an_error_with_its_output(monkeypatch):
+    with pytest.raises(ShoalError, match="printed no link but: .*no-such-session"):
+        with demo._run_viewer("no-such-session"):
             pass
     monkeypatch.setenv("SHOAL_SESSIONS", "off")
     with pytest.raises(ShoalError, match="needs a session, but SHOAL_SESSIONS is off"):
@@ -264,28 +264,28 @@ def test_a_viewer_that_does_not_start_is_an_error_with_its_words(monkeypatch):
 # -- the curve ---------------------------------------------------------------------------------------
 
 
-def test_the_curve_in_letters_is_as_high_as_the_values():
-    lines = curve([(0, 0.0), (100, 100.0), (200, 200.0)], 200.0, width=84, height=4)
+def test_text_curve_has_the_height_of_the_values():
+    lines = format_curve([(0, 0.0), (100, 100.0), (200, 200.0)], 200.0, width=84, height=4)
     heights = [sum(line[4 + at] == "█" for line in lines[:4]) for at in (0, 25, 45, 79)]
     assert heights == [0, 1, 2, 4]
     assert lines[0].startswith("200 ┄┄┄┄") and lines[3].startswith("  0 ")
     assert lines[4].rstrip().endswith("200 steps") and {len(line) for line in lines} == {84}
 
 
-def test_the_curve_of_nothing_and_of_one_value_is_drawn_too():
-    assert len(curve([], None)) == len(curve([(5, -3.0)], None)) == 9
-    assert len(curve([(5, 3.0)], 3.0)) == 9
+def test_curve_of_no_value_and_of_one_value():
+    assert len(format_curve([], None)) == len(format_curve([(5, -3.0)], None)) == 9
+    assert len(format_curve([(5, 3.0)], 3.0)) == 9
 
 
-def test_letters_are_plain_where_no_others_can_be_printed(monkeypatch):
+def test_curve_is_ascii_if_the_terminal_prints_only_ascii(monkeypatch):
     class Ascii:
         encoding = "ascii"
 
     monkeypatch.setattr(dashboard.sys, "stdout", Ascii())
-    assert "\n".join(curve([(0, 0.0), (9, 5.0)], 5.0)).isascii()
+    assert "\n".join(format_curve([(0, 0.0), (9, 5.0)], 5.0)).isascii()
 
 
-def test_the_picture_of_the_curve_has_line_and_goal(tmp_path, capsys):
+def test_curve_picture_has_the_line_and_the_goal(tmp_path, capsys):
     path = tmp_path / "curve.png"
     assert main(["demo", "--steps", "5000", "--png", str(path)]) == 0
     assert path.read_bytes().startswith(b"\x89PNG")
@@ -295,7 +295,7 @@ def test_the_picture_of_the_curve_has_line_and_goal(tmp_path, capsys):
         patch.setattr(dashboard, "write_png", lambda path, picture: kept.append(picture))
         write_curve("x", progress)
     (picture,) = kept
-    rows, columns = np.nonzero((picture == dashboard._LEARNT).all(2))
+    rows, columns = np.nonzero((picture == dashboard._CURVE).all(2))
     middle = rows[columns == (110 + 930) // 2].mean()
     assert columns.min() == 110 and columns.max() == 929
     assert abs(middle - (80 + 430) / 2) < 3  # half way along it is half way up
@@ -303,13 +303,13 @@ def test_the_picture_of_the_curve_has_line_and_goal(tmp_path, capsys):
     assert len(goal_rows) == 2 and abs(goal_rows[0] - (430 - 350 * 0.95)) < 3
 
 
-def test_a_picture_that_cannot_be_written_is_one_line(tmp_path, capsys):
+def test_unwritable_picture_is_a_one_line_error(tmp_path, capsys):
     assert main(["demo", "--steps", "3000", "--png", str(tmp_path / "no" / "x.png")]) == 1
     error = capsys.readouterr().err
     assert "cannot write" in error and "No such file" in error and error.count("\n") == 1
 
 
-def test_the_time_that_nobody_counted_is_told_too():
+def test_shares_include_the_remaining_time():
     progress = Progress("t", None, 100, "v", elapsed_s=10.0, times={"env": 1.0, "update": 7.0})
     assert progress.shares == pytest.approx({"env": 0.1, "update": 0.7, "other": 0.2})
-    assert [percent(share) for share in (0.0, 0.0021, 0.0996, 0.87)] == ["0.0%", "0.2%", "10%", "87%"]
+    assert [format_percent(share) for share in (0.0, 0.0021, 0.0996, 0.87)] == ["0.0%", "0.2%", "10%", "87%"]

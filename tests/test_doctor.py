@@ -27,7 +27,7 @@ linux_only = pytest.mark.skipif(sys.platform != "linux", reason="a Linux facilit
 
 def finding(name: str, root: Path = Path("/")) -> Finding:
     """What one probe says, through the same door as `examine`."""
-    return doctor._examined(name, doctor._PROBES[name], root)
+    return doctor._run_probe(name, doctor._PROBES[name], root)
 
 
 def is_warning(found: Finding, *words: str) -> bool:
@@ -53,7 +53,7 @@ def reported(*findings: Finding, strict: bool = False, tty: bool = False) -> tup
     return report(findings, file, strict=strict), file.getvalue()
 
 
-def test_each_finding_is_one_aligned_line_with_what_to_do() -> None:
+def test_each_finding_is_one_aligned_line_with_advice() -> None:
     _, text = reported(OK, WARNING, FAILURE)
     assert text.splitlines() == [
         "ok       cores  4 of 4 usable",
@@ -90,7 +90,7 @@ def test_colours_are_for_terminals_only(monkeypatch: pytest.MonkeyPatch) -> None
     assert "\033[" not in reported(OK, tty=True)[1]
 
 
-def test_the_text_is_ascii_whatever_a_compiler_calls_itself() -> None:
+def test_report_is_ascii() -> None:
     assert "gcc \\xe9" in reported(Finding("ok", "gcc \u00e9", name="compiler"))[1]
 
 
@@ -110,7 +110,7 @@ def test_a_probe_that_raises_becomes_a_failure_that_names_the_exception(
 # -- the real thing --------------------------------------------------------------------------------
 
 
-def test_this_machine_gets_a_line_for_each_subject(capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_has_a_line_for_each_probe(capsys: pytest.CaptureFixture[str]) -> None:
     status = doctor.run()
     lines = capsys.readouterr().out.splitlines()
     assert [line[9:].split("  ")[0] for line in lines[:-1]] == list(doctor._PROBES)
@@ -119,13 +119,13 @@ def test_this_machine_gets_a_line_for_each_subject(capsys: pytest.CaptureFixture
     assert not any("the check itself failed" in line for line in lines)
 
 
-def test_what_this_test_run_needs_is_found() -> None:
+def test_probes_find_what_the_tests_need() -> None:
     # These tests could not have begun without them.
     for name in ("system", "python", "numpy", "gymnasium", "anonymous memory", "named memory"):
         assert finding(name).status != "failure", finding(name)
 
 
-def test_strict_is_handed_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_passes_strict_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(doctor, "_PROBES", {"shm": lambda root: WARNING})
     assert doctor.run() == 0
     assert doctor.run(strict=True) == 1
@@ -139,7 +139,7 @@ def test_examining_leaves_no_descriptor_open() -> None:
     assert len(os.listdir("/dev/fd")) == files
 
 
-def test_it_works_for_an_ordinary_user() -> None:
+def test_examine_works_for_an_ordinary_user() -> None:
     if os.getuid() != 0:
         pytest.skip("these tests already run as one")
     # All is imported before: an ordinary user may not be able to read the installation under test.
@@ -369,7 +369,7 @@ def test_the_segment_of_a_killed_owner_is_a_warning_until_it_is_cleaned(name: st
         entry.path.unlink()
 
 
-def test_living_owners_are_no_leftovers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_segments_of_live_owners_are_not_leftovers(monkeypatch: pytest.MonkeyPatch) -> None:
     entries = [SimpleNamespace(name=f"run-{i}", size_bytes=1 << 20, alive=i > 0) for i in range(3)]
     monkeypatch.setattr(doctor, "list_names", lambda: entries[1:])
     assert finding("leftovers") == Finding("ok", "none; 2 named segments in use", name="leftovers")
@@ -388,7 +388,7 @@ def test_a_futex_that_is_refused_is_a_failure(monkeypatch: pytest.MonkeyPatch) -
 
 
 @linux_only
-def test_a_futex_on_an_unknown_machine_is_said_to_be_untried(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_futex_on_an_unknown_machine_is_not_tested(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "pdp11")
     found = finding("futex")
     assert found.status == "ok" and "not tried" in found.found and "pdp11" in found.found
@@ -402,7 +402,7 @@ def test_a_pidfd_that_is_refused_is_a_failure(monkeypatch: pytest.MonkeyPatch) -
     assert is_warning(finding("pidfd"), "built without it")
 
 
-def test_macos_is_told_what_is_used_instead(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_macos_report_names_the_replacements(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     for missing in ("sched_getaffinity", "pidfd_open"):
         monkeypatch.delattr(os, missing, raising=False)
@@ -443,7 +443,7 @@ def test_a_low_limit_on_open_files_is_a_warning(few_files: None) -> None:
         ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), "ok", "no limit"),
     ],
 )
-def test_a_low_limit_on_processes_is_a_warning_with_the_way_out(
+def test_low_limit_on_processes_is_a_warning_with_advice(
     limits: tuple[int, int], status: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda which: limits)
@@ -456,7 +456,7 @@ def test_no_compiler_on_the_path_is_a_warning(monkeypatch: pytest.MonkeyPatch, t
     assert is_warning(finding("compiler"), "no cc, gcc or clang", "install")
 
 
-def test_a_compiler_that_does_not_run_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_compiler_that_does_not_run_is_skipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     shell = shutil.which("sh")
     for name, body in [
         ("cc", "echo stub; exit 1"),
@@ -485,7 +485,7 @@ def test_a_gpu_is_optional_but_a_broken_driver_is_a_warning(
     tool.chmod(0o755)
     assert finding("cuda") == Finding("ok", "NVIDIA H100, 550.54", name="cuda")
     tool.write_text(f"#!{shutil.which('sh', path='/bin:/usr/bin')}\nexit 9\n")
-    assert is_warning(finding("cuda"), "nvidia-smi is there but fails", "driver")
+    assert is_warning(finding("cuda"), "nvidia-smi exists but fails", "driver")
 
 
 @pytest.mark.parametrize(

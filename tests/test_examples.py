@@ -1,4 +1,4 @@
-"""What the examples claim. That each runs as it stands is in test_readme.py."""
+"""Tests of what the examples claim; test_readme.py runs each of them as it is."""
 
 import importlib.util
 import os
@@ -17,7 +17,7 @@ import shoal
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 ALL = sorted(EXAMPLES.glob("*.py"))
-WITH_ARGUMENTS = [path for path in ALL if path.name != "aliasing.py"]  # it has nothing to choose
+WITH_ARGUMENTS = [path for path in ALL if path.name != "aliasing.py"]  # it has no arguments
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -25,14 +25,14 @@ PNG = b"\x89PNG\r\n\x1a\n"
 def load(monkeypatch):
     """Imports an example by its name, without running it."""
 
-    def found(name):
+    def import_example(name):
         spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
         module = importlib.util.module_from_spec(spec)
         monkeypatch.setitem(sys.modules, name, module)
         spec.loader.exec_module(module)
         return module
 
-    return found
+    return import_example
 
 
 def run(name, *arguments, **more):
@@ -44,7 +44,7 @@ def run(name, *arguments, **more):
 
 
 @pytest.mark.parametrize("path", ALL, ids=lambda path: path.name)
-def test_an_example_begins_with_what_it_shows_and_how_to_run_it(path):
+def test_docstring_says_how_to_run_the_example(path):
     begin = path.read_text().split('"""')
     assert begin[0] == ""
     assert f"\npython examples/{path.name}" in begin[1]
@@ -56,7 +56,7 @@ def test_the_readme_lists_every_example():
         assert f"`examples/{path.name}`" in readme, path.name
 
 
-def test_all_read_their_command_line_in_the_same_way():
+def test_all_examples_parse_their_command_line_in_the_same_way():
     parsers = {
         re.search(r"    @classmethod\n    def parse.*?\n\n", path.read_text(), re.DOTALL).group()
         for path in WITH_ARGUMENTS
@@ -65,7 +65,7 @@ def test_all_read_their_command_line_in_the_same_way():
 
 
 @pytest.mark.parametrize("name", ["gymnasium_envs", "dqn_replay"])
-def test_the_fields_of_args_are_the_command_line(name, load, monkeypatch):
+def test_each_field_of_args_is_an_option(name, load, monkeypatch):
     example = load(name)
     monkeypatch.setattr(sys, "argv", [name, "--num-envs", "3", "--env-id", "Other-v0"])
     assert example.Args.parse() == example.Args(num_envs=3, env_id="Other-v0")
@@ -89,7 +89,7 @@ def test_the_crab_gathers_shells():
         assert [int(envs.state_arrays(i)["shells"]) for i in (0, 1)] == [1, 0]
 
 
-def test_the_sea_takes_a_crab_that_it_reaches():
+def test_episode_ends_when_the_sea_reaches_the_crab():
     with shoal.make_vec(EXAMPLES / "my_env.c", 1, pace=1, shells=0.0, session=None) as envs:
         envs.reset(seed=0)
         for _ in range(12):
@@ -103,7 +103,7 @@ def test_the_sea_takes_a_crab_that_it_reaches():
     pytest.fail("twelve steps down a beach of twelve rows end in the sea")
 
 
-def test_the_tide_goes_up_and_down_between_its_marks():
+def test_tide_rises_and_falls_between_its_limits():
     with shoal.make_vec(EXAMPLES / "my_env.c", 1, pace=1, session=None) as envs:
         envs.reset(seed=0)
         levels = []
@@ -119,7 +119,7 @@ def test_the_tide_goes_up_and_down_between_its_marks():
 
 
 @pytest.mark.parametrize(("option", "value"), [("pace", 0), ("shells", 1.5), ("shells", float("nan"))])
-def test_my_env_refuses_options_that_make_no_sense(option, value):
+def test_my_env_rejects_options_out_of_range(option, value):
     with pytest.raises(shoal.ShoalError, match=f"{option} must be from"):
         shoal.make_vec(EXAMPLES / "my_env.c", 1, **{option: value})
 
@@ -127,7 +127,7 @@ def test_my_env_refuses_options_that_make_no_sense(option, value):
 # -- watch_a_run ----------------------------------------------------------------------------------------
 
 
-def test_a_live_run_is_watched_and_left_alone(tmp_path):
+def test_watching_does_not_disturb_a_running_job(tmp_path):
     going, name = True, f"example-{threading.get_native_id()}"
     with shoal.make_vec("Snake-v0", 4, session=name) as envs:
         envs.reset(seed=0)
@@ -151,24 +151,24 @@ def test_a_live_run_is_watched_and_left_alone(tmp_path):
         envs.step(np.zeros(envs.num_envs, np.int64))
 
 
-def test_a_run_of_its_own_is_seen_to_end(tmp_path):
+def test_watcher_notices_that_its_own_run_was_killed(tmp_path):
     done = run("watch_a_run", "--world", "2", "--seconds", "0.2", "--png", str(tmp_path / "run.png"))
     assert done.returncode == 0, done.stderr
     assert "alive: False" in done.stdout
     assert "has ended" in done.stdout
-    assert "last seen: <Snapshot of environment 2" in done.stdout
+    assert "last snapshot: <Snapshot of environment 2" in done.stdout
 
 
 # -- search_from_state ----------------------------------------------------------------------------------
 
 
-def test_planning_beats_chance_by_far(load):
+def test_planning_is_much_better_than_random_actions(load):
     search = load("search_from_state")
     at_random, planned = search.main(search.Args(copies=64, horizon=30, episodes=2))
     assert planned > 5 * at_random
 
 
-def test_a_planner_tries_discrete_actions_alone(load):
+def test_planner_rejects_actions_that_are_not_discrete(load):
     search = load("search_from_state")
     with pytest.raises(SystemExit, match="Pendulum-v1 has Box"):
         search.Planner(search.Args(env_id="Pendulum-v1"))
@@ -177,7 +177,7 @@ def test_a_planner_tries_discrete_actions_alone(load):
 # -- dqn_replay -----------------------------------------------------------------------------------------
 
 
-def test_the_gradient_of_the_network_is_right(load):
+def test_gradient_of_the_q_network_matches_finite_differences(load):
     dqn = load("dqn_replay")
     rng = np.random.default_rng(0)
     network = dqn.QNetwork([3, 5, 5, 2])
@@ -196,19 +196,19 @@ def test_the_gradient_of_the_network_is_right(load):
         assert gradient[i] == pytest.approx((sides[0] - sides[1]) / 2e-6, abs=1e-5)
 
 
-def test_the_mean_return_is_that_of_the_last_hundred_episodes(load):
+def test_mean_return_is_over_the_last_hundred_episodes(load):
     dqn = load("dqn_replay")
     board = dqn.make_board(dqn.Args(), 1)
-    assert dqn.mean_return(board) < -1e9
+    assert dqn.compute_mean_return(board) < -1e9
     for number in (0, 1):
         for episode in range(130):
-            board["returns"][number, episode % 100] = episode
+            board["episode_returns"][number, episode % 100] = episode
             board["episodes"][number] = episode + 1
-    assert dqn.mean_return(board) == np.mean(range(80, 130))
+    assert dqn.compute_mean_return(board) == np.mean(range(80, 130))
     board.close()
 
 
-def test_dqn_says_that_it_did_not_get_there():
+def test_dqn_reports_that_it_missed_the_goal():
     done = run("dqn_replay", "--steps", "3000", "--goal", "400")
     assert done.returncode == 1
     assert "NOT REACHED" in done.stdout
@@ -231,15 +231,15 @@ def endless_dqn():
             learner.kill()
 
 
-def test_a_dead_actor_ends_the_run_with_a_word(endless_dqn):
+def test_dead_actor_ends_the_run_with_a_message(endless_dqn):
     learner, actors = endless_dqn
     os.kill(actors[0], signal.SIGKILL)
-    _, said = learner.communicate(timeout=60)
+    _, stderr = learner.communicate(timeout=60)
     assert learner.returncode == 1
-    assert "an actor died" in said
+    assert "an actor died" in stderr
 
 
-def test_actors_end_with_a_learner_that_was_killed(endless_dqn):
+def test_actors_end_after_the_learner_was_killed(endless_dqn):
     learner, actors = endless_dqn
     watched = [os.pidfd_open(pid) for pid in actors]
     learner.kill()
@@ -251,7 +251,7 @@ def test_actors_end_with_a_learner_that_was_killed(endless_dqn):
 # -- ppo_torch ------------------------------------------------------------------------------------------
 
 
-def test_ppo_learns_where_torch_is():
+def test_ppo_learns():
     pytest.importorskip("torch")
     done = run("ppo_torch", "--goal", "150", "--steps", "60000")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -259,7 +259,7 @@ def test_ppo_learns_where_torch_is():
     assert "\nreached" in done.stdout
 
 
-def test_ppo_says_that_it_did_not_get_there():
+def test_ppo_reports_that_it_missed_the_goal():
     pytest.importorskip("torch")
     done = run("ppo_torch", "--goal", "400", "--steps", "3000")
     assert done.returncode == 1
@@ -274,7 +274,7 @@ def test_ppo_without_torch_says_what_is_missing(tmp_path, monkeypatch):
     assert done.stdout == "this example needs PyTorch, which is not installed: pip install torch\n"
 
 
-def test_advantages_follow_an_episode_to_its_end_and_no_further(load):
+def test_advantages_stop_at_the_end_of_an_episode(load):
     torch = pytest.importorskip("torch")
     ppo = load("ppo_torch")
     args = ppo.Args(gamma=0.5, gae_lambda=1.0)
@@ -284,10 +284,9 @@ def test_advantages_follow_an_episode_to_its_end_and_no_further(load):
     at_1 = none.clone()
     at_1[1] = True
 
-    def found(terminated, truncated):
-        return ppo.advantages(rewards, values, terminated, truncated, args)[0].item()
+    def first_advantage(terminated, truncated):
+        return ppo.compute_advantages(rewards, values, terminated, truncated, args)[0].item()
 
-    # To the end; to where it was cut off, and what its last observation was worth; to where it terminated.
-    assert found(none, none) == pytest.approx(1 + (1 + (1 + (1 + 2) / 2) / 2) / 2)
-    assert found(none, at_1) == pytest.approx(1 + (1 + 8 / 2) / 2)
-    assert found(at_1, none) == pytest.approx(1.5)
+    assert first_advantage(none, none) == pytest.approx(1 + (1 + (1 + (1 + 2) / 2) / 2) / 2)
+    assert first_advantage(none, at_1) == pytest.approx(1 + (1 + 8 / 2) / 2)  # bootstraps from values[2]
+    assert first_advantage(at_1, none) == pytest.approx(1.5)

@@ -75,7 +75,7 @@ def runtime(monkeypatch):
 # -- tensors and their leases -----------------------------------------------------------------------------
 
 
-def test_tensors_are_the_same_memory_nested_as_the_arrays():
+def test_tensors_share_the_arrays_memory_and_nesting():
     arrays = {"a": np.arange(3), "b": (np.zeros(2, np.float32), np.array([True, False]))}
     found = gpu.tensors(arrays)
     arrays["a"][1], arrays["b"][0][1], arrays["b"][1][1] = 7, 8, True
@@ -85,7 +85,7 @@ def test_tensors_are_the_same_memory_nested_as_the_arrays():
 
 
 @pytest.mark.parametrize("options", [{}, {"backend": "process", "num_workers": 1}])
-def test_who_holds_a_tensor_holds_the_lease(options):
+def test_tensor_holds_the_lease(options):
     with shoal.make_vec("CartPole-v1", 4, **options) as envs:
         part = gpu.tensors(envs.reset(seed=0)[0])[2]  # of the arrays themselves nothing is kept
         before = part.clone()
@@ -97,7 +97,7 @@ def test_who_holds_a_tensor_holds_the_lease(options):
 # -- pin --------------------------------------------------------------------------------------------------
 
 
-def test_without_cuda_all_works_and_says_so_once(monkeypatch):
+def test_without_cuda_everything_works_with_one_warning(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(replay_tensors, "_said", set())
     with shoal.make_vec("CartPole-v1", 4, batch_size=2) as envs:
@@ -118,7 +118,7 @@ def test_without_cuda_all_works_and_says_so_once(monkeypatch):
     "options",
     [{}, {"batch_size": 2}, {"backend": "process", "num_workers": 1}, {"autoreset_mode": "SameStep"}],
 )
-def test_whatever_is_lent_is_registered_first_and_once(runtime, options):
+def test_lent_memory_is_registered_once_before_its_first_use(runtime, options):
     with shoal.make_vec("CartPole-v1", 4, **options) as envs:
         assert gpu.pin(envs) is True
         kept = []
@@ -149,7 +149,7 @@ def test_slots_made_before_pin_are_registered_too(runtime, backend):
 
 
 @pytest.mark.parametrize("backend", ["native", "process"])
-def test_registered_until_the_memory_goes_and_no_longer(runtime, backend):
+def test_memory_is_unregistered_before_it_is_unmapped(runtime, backend):
     envs = shoal.make_vec("CartPole-v1", 4, backend=backend)
     gpu.pin(envs)
     observation = envs.reset(seed=0)[0]
@@ -163,7 +163,7 @@ def test_registered_until_the_memory_goes_and_no_longer(runtime, backend):
     assert runtime.ended and all(runtime.ended), "CUDA must forget memory before it is unmapped"
 
 
-def test_segments_rollouts_and_arrays_of_them(runtime):
+def test_segments_rollouts_and_their_arrays_can_be_pinned(runtime):
     segment = shoal.Segment(shoal.Layout({"a": (np.float32, (5,)), "b": (np.int64, (2, 3))}))
     assert gpu.pin([segment["a"][1:], {"b": segment["b"]}])
     assert list(runtime.registered) == [segment.mapping.address]
@@ -174,17 +174,19 @@ def test_segments_rollouts_and_arrays_of_them(runtime):
         assert runtime.holds(block.observations) and runtime.holds(block.rewards)
 
 
-def test_what_cuda_refuses_is_said_and_its_error_is_taken_back(runtime, monkeypatch):
+def test_failed_registration_raises_and_clears_cudas_error(runtime, monkeypatch):
     asked = []
     monkeypatch.setattr(torch, "zeros", lambda *args, **named: asked.append(named))
     runtime.refuses = True
     segment = shoal.Segment(shoal.Layout({"a": (np.float32, (5,))}))
-    with pytest.raises(RuntimeError, match=r"does not register these \d+ bytes: invalid argument.*files"):
+    with pytest.raises(
+        RuntimeError, match=r"does not register these \d+ bytes: invalid argument.*file segments"
+    ):
         gpu.pin(segment)
     assert asked == [{"device": "cuda"}]
 
 
-def test_a_slot_that_cuda_refuses_later_works_all_the_same(runtime, monkeypatch):
+def test_slot_that_cuda_does_not_register_still_works(runtime, monkeypatch):
     monkeypatch.setattr(torch, "zeros", lambda *args, **named: None)
     monkeypatch.setattr(replay_tensors, "_said", set())
     with shoal.make_vec("CartPole-v1", 4) as envs:
@@ -203,12 +205,12 @@ def test_a_slot_that_cuda_refuses_later_works_all_the_same(runtime, monkeypatch)
     ("what", "found"),
     [(np.zeros(3), "an array that is not in a segment"), ("CartPole-v1", "str"), ([1, 2], "int")],
 )
-def test_what_cannot_be_pinned_is_named(what, found):
+def test_pin_of_another_object_is_an_error_that_names_it(what, found):
     with pytest.raises(TypeError, match=f"vector environment, a Rollout, a Segment or arrays.*{found}"):
         gpu.pin(what)
 
 
-def test_replay_is_sent_to_its_own_way():
+def test_pin_of_a_replay_buffer_points_to_sample():
     buffer = shoal.ReplayBuffer(8, {"a": (np.float32, ())})
     with pytest.raises(TypeError, match=re.escape('sample(n, device="cuda")')):
         gpu.pin(buffer)
@@ -229,7 +231,7 @@ class LateEvent:
         return type(self).passed
 
 
-def test_a_lease_is_held_until_its_copy_is_over(monkeypatch):
+def test_lease_is_held_until_the_copy_has_finished(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "Event", LateEvent)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
@@ -273,7 +275,7 @@ def in_python():
 
 @pytest.mark.parametrize("batch", [4, 2])
 @pytest.mark.parametrize("env", ["CartPole-v1", in_python])
-def test_parts_that_take_turns_live_the_same_lives(batch, env):
+def test_prefetched_parts_give_the_same_episodes_as_steps(batch, env):
     steps, num_envs = 120, 8
     with shoal.make_vec(env, num_envs) as envs:
         observation, _ = envs.reset(seed=3)
@@ -294,7 +296,7 @@ def test_parts_that_take_turns_live_the_same_lives(batch, env):
     assert ours == theirs
 
 
-def test_the_next_part_is_asked_for_before_the_actions_are_waited_for():
+def test_next_part_is_received_before_waiting_for_actions():
     with shoal.make_vec("CartPole-v1", 4, batch_size=2) as envs:
         prefetch = gpu.Prefetcher(envs, "cpu", seed=0)
         done = []
@@ -306,7 +308,7 @@ def test_the_next_part_is_asked_for_before_the_actions_are_waited_for():
         assert done == ["recv", "recv", "send", "recv", "send", "recv", "send"]
 
 
-def test_a_turn_that_was_interrupted_can_be_taken_again():
+def test_interrupted_receive_can_be_repeated():
     with shoal.make_vec("CartPole-v1", 6, batch_size=2) as envs:
         prefetch = gpu.Prefetcher(envs, "cpu", seed=0)
         seen = [next(prefetch)]
@@ -322,22 +324,22 @@ def test_a_turn_that_was_interrupted_can_be_taken_again():
 
 
 @pytest.mark.parametrize("batch", [None, 3, 4])
-def test_parts_must_be_able_to_take_turns(batch):
+def test_prefetcher_needs_at_least_two_parts(batch):
     options = {} if batch is None else {"batch_size": batch}
     with shoal.make_vec("CartPole-v1", 4, **options) as envs:
-        with pytest.raises(ValueError, match=rf"batch_size=2 or less .*found batch_size={batch}"):
+        with pytest.raises(ValueError, match=rf"batch_size=2 or less, found batch_size={batch}"):
             gpu.Prefetcher(envs, "cpu")
 
 
-def test_turns_are_taken_in_order():
+def test_step_and_send_must_alternate():
     with shoal.make_vec("CartPole-v1", 4, batch_size=2) as envs:
         prefetch = gpu.Prefetcher(envs, "cpu")
-        with pytest.raises(shoal.ShoalError, match="nothing to send actions to"):
+        with pytest.raises(shoal.ShoalError, match="no step waits for actions"):
             prefetch.send(np.zeros(2, np.int64))
         next(prefetch)
-        with pytest.raises(shoal.ShoalError, match=r"send\(\) the actions"):
+        with pytest.raises(shoal.ShoalError, match=r"call send\(\) before"):
             next(prefetch)
-    with pytest.raises(TypeError, match="what shoal.make_vec returns, got list"):
+    with pytest.raises(TypeError, match="needs the result of shoal.make_vec, got list"):
         gpu.Prefetcher([])
 
 
@@ -345,22 +347,22 @@ def test_turns_are_taken_in_order():
 
 
 @needs_cuda
-def test_lent_memory_is_pinned_and_given_back():
+def test_lent_memory_is_pinned_and_released():
     with shoal.make_vec("Pixels-v0", 64) as envs:
         gpu.pin(envs)
         assert gpu.tensors(envs.reset(seed=0)[0]).is_pinned()
 
 
 @needs_cuda
-def test_a_file_is_refused_and_cuda_goes_on(tmp_path):
+def test_pin_of_a_file_segment_is_an_error_and_cuda_still_works(tmp_path):
     segment = shoal.Segment.file(shoal.Layout({"a": (np.float32, (5,))}), tmp_path / "a.seg")
-    with pytest.raises(RuntimeError, match="not those in files"):
+    with pytest.raises(RuntimeError, match="file segments cannot be registered"):
         gpu.pin(segment)
     assert float((torch.zeros(3, device="cuda") + 1).sum()) == 3
 
 
 @needs_cuda
-def test_copies_are_right_however_early_the_arrays_are_let_go():
+def test_copies_are_right_if_arrays_are_deleted_early():
     with shoal.make_vec("Pixels-v0", 2048) as envs:
         gpu.pin(envs)
         kept, actions = [envs.reset(seed=0)[0]], np.zeros(2048, np.int64)
@@ -374,7 +376,7 @@ def test_copies_are_right_however_early_the_arrays_are_let_go():
 
 
 @needs_cuda
-def test_parts_on_the_device_are_the_lives_of_the_environments():
+def test_prefetched_parts_on_the_device_match_steps():
     steps, num_envs = 60, 512
     policy = torch.nn.Linear(4, 2).cuda()
 

@@ -87,7 +87,7 @@ typedef struct Arm {
 LANES_INLINE void reset_lane(Acrobot *block, uint64_t lane, shoal_envs *envs, uint64_t env) {
     shoal_rng *rng = &envs->rng[env];
     float *row = SHOAL_OBSERVATION(float, envs, 0, env);
-    volatile float start[4]; /* else GCC 12 forgets to round two at a time to float and back */
+    volatile float start[4]; /* volatile: otherwise GCC 12 does not round pairs to float and back */
     for (int i = 0; i < 4; i++)
         start[i] = (float)shoal_uniform(rng, -0.1, 0.1);
     REAL theta_1 = block->theta_1[lane] = start[0];
@@ -102,8 +102,8 @@ LANES_INLINE void reset_lane(Acrobot *block, uint64_t lane, shoal_envs *envs, ui
     row[5] = start[3];
 }
 
-/* The time derivative of an arm: links of length and mass 1, each with its centre in the middle and
- * inertia 1. */
+/* The time derivative of an arm: links of length, mass and inertia 1, with the centre of mass in the
+ * middle. */
 LANES_INLINE Arm change(Arm arm, REAL torque) {
     const REAL g = (REAL)9.8, half = (REAL)0.5;
     REAL sin_1 = lanes_sin(arm.theta_1), cos_1 = lanes_cos(arm.theta_1);

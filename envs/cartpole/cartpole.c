@@ -59,7 +59,7 @@ static const char *describe(const shoal_value *options, shoal_spec *spec) {
     return lanes_describe(options, spec, sizeof(CartPole_float));
 }
 
-/* One lane of the block, as numbers of one kind whatever the precision. */
+/* One lane of the block, as numbers of the same type for both precisions. */
 static void state_fields(shoal_envs *envs, uint64_t env, void *host,
                          void (*add)(void *host, const shoal_state_field *field)) {
     static const char *const columns[] = {"x", "x_dot", "theta", "theta_dot"};
@@ -78,7 +78,7 @@ static void state_fields(shoal_envs *envs, uint64_t env, void *host,
     add(host, &state);
 }
 
-/* Nothing but a damaged checkpoint has a pole further down than the step in which it fell. */
+/* Only a damaged checkpoint has a pole further down than after the step in which it fell. */
 static const char *restore(shoal_envs *envs, uint64_t env, const void *in, uint64_t bytes) {
     float single;
     double theta = INFINITY;
@@ -132,8 +132,8 @@ LANES_INLINE void reset_lane(CartPole *block, uint64_t lane, shoal_envs *envs, u
     row[3] = (float)(block->theta_dot[lane] = (REAL)shoal_uniform(rng, -0.05, 0.05));
 }
 
-/* A pole that is down is reset before it is stepped again, so no angle is large here: sines for small ones
- * do. */
+/* A pole that has fallen is reset before it is stepped again, so all angles are small here, and the sines for
+ * small angles suffice. */
 LANES_INLINE void step_lanes(CartPole *restrict block, const shoal_value *options,
                              const int64_t *restrict actions, float *restrict rows, double *restrict rewards,
                              uint8_t *restrict terminated, int lanes) {
@@ -169,7 +169,8 @@ LANES_INLINE void step_lanes(CartPole *restrict block, const shoal_value *option
     }
     for (int i = 0; i < lanes; i++)
         terminated[i] = (uint8_t)down[i];
-    /* By itself: what is nearly always the same number is then stored, and not chosen and converted. */
+    /* A separate loop: a reward that is nearly always the same number is then stored, not selected and
+     * converted. */
     if (options[SUTTON_BARTO_REWARD].i)
         for (int i = 0; i < lanes; i++)
             rewards[i] = lanes_select(down[i], (REAL)-1, (REAL)0);

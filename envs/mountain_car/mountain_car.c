@@ -12,7 +12,7 @@ enum { PRECISION, GOAL_VELOCITY };
 static const shoal_option OPTIONS[] = {
     LANES_PRECISION,
     {.name = "goal_velocity",
-     .help = "the least velocity at the goal that ends the episode",
+     .help = "minimum velocity at the goal that ends the episode",
      .type = SHOAL_OPTION_FLOAT,
      .value = {.f = 0}},
 };
@@ -94,7 +94,7 @@ LANES_INLINE void step_block(MountainCar *restrict block, const shoal_value *opt
         velocity += (REAL)((int32_t)actions[i] - 1) * force + lanes_cos(3 * position) * -gravity;
         velocity = lanes_clip(velocity, -max_speed, max_speed);
         position = lanes_clip(position + velocity, min_position, max_position);
-        lanes_word at_wall = 1 ^ lanes_less(min_position, position); /* which stops the car */
+        lanes_word at_wall = 1 ^ lanes_less(min_position, position); /* the wall stops the car */
         velocity = lanes_select(at_wall & lanes_less(velocity, 0), 0, velocity);
         block->position[i] = position;
         block->velocity[i] = velocity;

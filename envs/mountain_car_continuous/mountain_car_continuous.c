@@ -1,8 +1,8 @@
-/* MountainCarContinuous-v0: rock a weak car out of a valley with a force of one's choice, and pay for it.
+/* MountainCarContinuous-v0: rock a weak car out of a valley with any force, which costs reward.
  * Gymnasium's environment: the same dynamics, draws, rewards and spaces.
  *
- * There a reset leaves a float64 state and each step a float32 one, which NumPy computes in float32 but for
- * the cosine. So here in double precision: the casts to float are where NumPy rounds. */
+ * In Gymnasium a reset leaves a float64 state and each step a float32 state, which NumPy computes in float32
+ * except for the cosine. In double precision, this file casts to float wherever NumPy rounds. */
 // SPDX-License-Identifier: MIT
 #ifndef REAL
 #include "../lanes.h"
@@ -15,7 +15,7 @@ enum { PRECISION, GOAL_VELOCITY };
 static const shoal_option OPTIONS[] = {
     LANES_PRECISION,
     {.name = "goal_velocity",
-     .help = "the least velocity at the goal that ends the episode",
+     .help = "minimum velocity at the goal that ends the episode",
      .type = SHOAL_OPTION_FLOAT,
      .value = {.f = 0}},
 };
@@ -95,7 +95,7 @@ LANES_INLINE void step_block(MountainCarContinuous *restrict block, const shoal_
     uint32_t done[LANES];
     for (int i = 0; i < lanes; i++) {
         REAL angle = 3 * block->position[i];
-        /* Only a reset leaves a position that is no float32. */
+        /* Only a reset leaves a position that is not a float32. */
         lanes_word fresh = lanes_less(0, lanes_abs(block->position[i] - (REAL)(float)block->position[i]));
         angle = lanes_select(fresh, angle, (REAL)(float)angle);
         float force = lanes_clip_float(actions[i], -1, 1);
@@ -103,7 +103,7 @@ LANES_INLINE void step_block(MountainCarContinuous *restrict block, const shoal_
         float velocity = lanes_clip_float((float)block->velocity[i] + push, -max_speed, max_speed);
         float position = (float)(block->position[i] + (REAL)velocity);
         position = lanes_clip_float(position, min_position, max_position);
-        uint32_t at_wall = 1 ^ lanes_less_float(min_position, position); /* which stops the car */
+        uint32_t at_wall = 1 ^ lanes_less_float(min_position, position); /* the wall stops the car */
         velocity = lanes_select_float(at_wall & lanes_less_float(velocity, 0), 0, velocity);
         block->position[i] = position;
         block->velocity[i] = velocity;

@@ -87,7 +87,7 @@ LANES_INLINE void reset_lane(Pendulum *block, uint64_t lane, shoal_envs *envs, u
     block->theta_dot[lane] = theta_dot;
 }
 
-/* What comes from the torque is rounded to float32, as NumPy does with a float32 action. */
+/* Terms with the torque are rounded to float32, as NumPy does with a float32 action. */
 LANES_INLINE void step_block(Pendulum *restrict block, const shoal_value *options,
                              const float *restrict actions, float *restrict rows, double *restrict rewards,
                              uint8_t *restrict terminated, int lanes) {

@@ -1,10 +1,10 @@
-/* Pixels: stacked camera frames, every byte new at every step, written about as fast as memory takes them.
- * For measuring bandwidth with an environment that can still be learned.
+/* Pixels: stacked camera frames in which every byte changes at every step, written about as fast as memory
+ * allows. It measures bandwidth with an environment that can still be learned.
  *
- * A diagonal ramp of greys drifts over the picture at a random speed and the agent may brake or push it. The
- * reward is 1 while the first pixel is mid-grey and falls to 0 at black and white, so: linger there, hurry
- * elsewhere. An observation stacks the last `frames` pictures, the newest last; nothing ends the episode but
- * its time limit. */
+ * A diagonal ramp of greys drifts over the picture at a random speed, and the agent can brake or push it. The
+ * reward is 1 while the first pixel is mid-grey and falls to 0 at black and white, so a good policy brakes
+ * near mid-grey and pushes elsewhere. An observation stacks the last `frames` pictures, the newest last; only
+ * the time limit ends an episode. */
 // SPDX-License-Identifier: MIT
 #include <shoal/env.h>
 #include <shoal/ext/checkpoint.h>
@@ -15,7 +15,7 @@
 
 enum { MAX_FRAMES = 16, RUN = 64 }; /* RUN: pixels painted at once, a power of two */
 enum { BRAKE = 0, COAST = 1, PUSH = 2, NUM_ACTIONS = 3 };
-enum { MIN_DRIFT = 4, MAX_DRIFT = 8, THRUST = 3 }; /* THRUST < MIN_DRIFT: the picture never stands still */
+enum { MIN_DRIFT = 4, MAX_DRIFT = 8, THRUST = 3 }; /* THRUST < MIN_DRIFT: the picture always moves */
 
 typedef struct Pixels {
     int32_t drift;             /* greys per step when coasting; its sign is the direction */
@@ -67,7 +67,7 @@ static const char *describe(const shoal_value *options, shoal_spec *spec) {
     return 0;
 }
 
-/* Greys from one pixel to the next: about 256 in a line of the picture, so that lines nearly join. */
+/* Greys from one pixel to the next: about 256 per line, so that lines nearly continue each other. */
 static uint8_t slope(const shoal_envs *envs) {
     int64_t width = envs->options[1].i;
     return (uint8_t)(width < 256 ? 256 / width : 1);
@@ -97,7 +97,7 @@ static void observe(const Pixels *self, shoal_envs *envs, uint64_t env) {
     paint(SHOAL_OBSERVATION(uint8_t, envs, 0, env), envs->observation_bytes[0], run, RUN * frames, lift);
 }
 
-/* The pictures before the first are those of a coasting past. */
+/* The pictures before the first are as if the ramp had drifted without pushes. */
 static void reset_one(Pixels *self, shoal_envs *envs, uint64_t env) {
     shoal_rng *rng = &envs->rng[env];
     int32_t frames = (int32_t)envs->options[2].i;
@@ -131,7 +131,7 @@ static void render_size(shoal_envs *envs, uint64_t env, uint32_t *height, uint32
     *width = (uint32_t)envs->options[1].i;
 }
 
-/* The newest picture; drawn again, since observations belong to the host. */
+/* Draws the newest picture again, because observations belong to the host. */
 static void render_draw(shoal_envs *envs, uint64_t env, uint8_t *rgb) {
     const Pixels *self = SHOAL_INSTANCE(const Pixels, envs, env);
     uint64_t pixels = (uint64_t)(envs->options[0].i * envs->options[1].i);
@@ -141,7 +141,7 @@ static void render_draw(shoal_envs *envs, uint64_t env, uint8_t *rgb) {
 }
 
 static const void *get_extension(const char *id) {
-    static const shoal_checkpoint_v1 checkpoint = {0}; /* the instance is all there is to save */
+    static const shoal_checkpoint_v1 checkpoint = {0}; /* the host copies the instance */
     static const shoal_observe_v1 observer = {Pixels_observe};
     static const shoal_render_v1 render = {.fps = 60, .size = render_size, .draw = render_draw};
     if (strcmp(id, SHOAL_EXT_INFO) == 0)

@@ -1,4 +1,4 @@
-/* A picture of Reef-v0: waters that run into each other, food as specks, and who swims there. */
+/* Draws Reef-v0: blended waters, food as specks, and the entities. */
 // SPDX-License-Identifier: MIT
 #ifndef REEF_PICTURE_H
 #define REEF_PICTURE_H
@@ -25,7 +25,7 @@ static void render_size(shoal_envs *envs, uint64_t env, uint32_t *height, uint32
 
 static double channel(uint32_t rgb, int i) { return rgb >> (16 - 8 * i) & 255; }
 
-/* Lays a colour over a pixel, as opaque as it is said to be. */
+/* Blends a colour over a pixel with this opacity. */
 static void tint(Picture *picture, int32_t y, int32_t x, uint32_t colour, double opaque) {
     if (y < 0 || x < 0 || y >= picture->height || x >= picture->width || opaque <= 0)
         return;
@@ -46,7 +46,7 @@ static void disc(Picture *picture, double y, double x, double radius, uint32_t c
         }
 }
 
-/* How far a pixel is into the next of two cells whose middles it lies between: most of the way changes at the
+/* The share of the next cell's colour in a pixel between the centres of two cells; it changes mostly at the
  * border. */
 static double across(double position) {
     double at = 1.4 * position - 0.2;
@@ -67,7 +67,7 @@ static void draw_ground(const Reef *self, Picture *picture, double edge) {
             int32_t cells[4] = {above * self->width + left, above * self->width + right,
                                 below * self->width + left, below * self->width + right};
             for (int k = 0; k < 4; k++) {
-                /* No two cells are quite alike. */
+                /* Each cell gets a slightly different brightness. */
                 double light = shares[k] * (0.95 + 0.1 * terrain_corner(0, cells[k], terrain[cells[k]]));
                 for (int i = 0; i < 3; i++)
                     mixed[i] += light * channel(TERRAINS[terrain[cells[k]]].rgb, i);
@@ -88,7 +88,7 @@ static void draw_entity(const Entity *entity, Picture *picture, double edge) {
         disc(picture, y - 0.8 * ahead, x - 0.8 * aside, 0.6 * size, colour, 0.9);
     disc(picture, y, x, size + 0.08 * edge, 0x0a1a2a, 0.8);
     disc(picture, y, x, size, colour, 1);
-    disc(picture, y + 0.5 * ahead, x + 0.5 * aside, 0.25 * size, 0x0a1a2a, 1); /* where it looks */
+    disc(picture, y + 0.5 * ahead, x + 0.5 * aside, 0.25 * size, 0x0a1a2a, 1); /* its eye */
     if (entity->hp == entity->hp_max || edge < 6)
         return;
     int32_t length = (int32_t)edge, healthy = entity->hp * length / entity->hp_max;

@@ -1,14 +1,14 @@
-/* Reef: fish that feed, fight and fall on a reef, among crabs, eels and sharks. One environment has
- * `num_agents` rows, one for each fish; `num_enemies` others move by themselves.
+/* Reef: fish eat and fight on a reef, among crabs, eels and sharks. One environment has `num_agents` rows,
+ * one for each fish; `num_enemies` enemies move by fixed rules.
  *
- * Fish go anywhere but into rock. Food grows on kelp and coral, and grows back where it was eaten. A fish
- * that has eaten heals, one that starves loses health. Crabs keep to the shallow parts, eels to the weeds,
- * sharks to open water; each goes for fish that it sees, slower than they are, and what it bites loses health
- * by its level. Who eats and who wins learns: prof_lvl, comb_lvl.
+ * Fish can swim anywhere but into rock. Food grows on kelp and coral, and grows back where it was eaten. A
+ * fish that has eaten heals, and one that starves loses health. Crabs stay in the shallow parts, eels in the
+ * weeds, sharks in open water. Each enemy follows fish that it sees, slower than they swim, and its bite
+ * takes health by its level. Eating raises a fish's prof_lvl, and beating enemies raises its comb_lvl.
  *
- * Food is worth 0.1, a beaten enemy 0.2 for each of its levels, death -1. A dead fish's row is terminated,
- * and it comes back somewhere on sand or in the shallows within the same step: that row's observation is
- * already the first of its new life. A dead enemy is away for a while (r = c = -1). Reset makes a new map. */
+ * Food gives a reward of 0.1, a beaten enemy 0.2 for each of its levels, death -1. A dead fish's row is
+ * terminated, and the fish respawns on sand or in the shallows within the same step: that row's observation
+ * is the first after the respawn. A dead enemy is away for some steps (r = c = -1). Reset makes a new map. */
 // SPDX-License-Identifier: MIT
 #include "picture.h"
 #include "world.h"
@@ -24,9 +24,9 @@ enum { FULL = 100, MAX_LEVEL = 20, ABSENCE = 32, ALERT = 6, OWN_NUMBERS = 7 };
 static const double FOOD_REWARD = 0.1, LEVEL_REWARD = 0.2, DEATH_REWARD = -1;
 
 static const struct {
-    uint32_t waters;             /* terrains that it enters */
-    int32_t hp, lowest, highest; /* health before its level counts, and levels it comes in */
-    int32_t pace;                /* it acts in one of so many steps */
+    uint32_t waters;             /* terrains that it can enter */
+    int32_t hp, lowest, highest; /* health at level 0, and the range of levels */
+    int32_t pace;                /* it acts once in this many steps */
 } SPECIES[NUM_KINDS] = {
     [FISH] = {ANYWHERE, 26, 1, 1, 1},
     [CRAB] = {IN(SHALLOWS) | IN(SAND) | IN(CORAL), 6, 1, 3, 3},
@@ -105,7 +105,7 @@ static const char *describe(const shoal_value *options, shoal_spec *spec) {
 
 static void spawn(Reef *self, int32_t index, shoal_rng *rng) {
     Entity *entity = &entities_of(self)[index];
-    int32_t nth = (index - self->num_agents) % 10; /* of ten enemies five are crabs and two are sharks */
+    int32_t nth = (index - self->num_agents) % 10; /* of ten enemies, five are crabs and two are sharks */
     int kind = index < self->num_agents ? FISH : nth % 2 ? CRAB : nth < 6 ? EEL : SHARK;
     int32_t level = (int32_t)shoal_integers(rng, SPECIES[kind].lowest, SPECIES[kind].highest + 1);
     int32_t hp = SPECIES[kind].hp + 4 * level;
@@ -115,7 +115,7 @@ static void spawn(Reef *self, int32_t index, shoal_rng *rng) {
     enter(self, entity, free_cell(self, kind == FISH ? IN(SAND) | IN(SHALLOWS) : SPECIES[kind].waters, rng));
 }
 
-/* ---- What entities do ---- */
+/* ---- The actions of entities ---- */
 
 static int swim(Reef *self, Entity *entity, int direction) {
     int32_t cell = next_to(self, entity, direction);
@@ -128,14 +128,14 @@ static int swim(Reef *self, Entity *entity, int direction) {
     return 1;
 }
 
-/* One more level for each time the experience suffices. */
+/* Raises the level as often as the experience suffices. */
 static void learn(int32_t *level, int32_t *experience, int32_t gained, int32_t per_level) {
     *experience += gained;
     while (*level < MAX_LEVEL && *experience >= per_level * *level)
         *experience -= per_level * (*level)++;
 }
 
-/* Whether the victim is done for. */
+/* Returns whether the victim died. */
 static int bite(Reef *self, Entity *entity, Entity *victim, shoal_rng *rng) {
     int32_t harm = 2 + entity->comb_lvl + (int32_t)shoal_integers(rng, 0, 3);
     victim->hp = victim->hp > harm ? victim->hp - harm : 0;
@@ -175,7 +175,7 @@ static double gather(Reef *self, int32_t index) {
     return FOOD_REWARD;
 }
 
-/* Bites the enemy ahead, or else one at its side or behind. */
+/* Bites the enemy ahead, or else one at the side or behind. */
 static double attack(Reef *self, int32_t index, shoal_rng *rng) {
     Entity *entities = entities_of(self), *entity = &entities[index];
     for (int turn = 0; turn < 4; turn++) {
@@ -192,7 +192,7 @@ static double attack(Reef *self, int32_t index, shoal_rng *rng) {
         entity->hp_max += 4 * (entity->comb_lvl - level);
         show(self, cell_of(self, entity));
         leave(self, victim);
-        inner_of(self)[other - 1].absence = 1 + ABSENCE; /* the rest of this step counts */
+        inner_of(self)[other - 1].absence = 1 + ABSENCE; /* + 1: this step counts */
         self->enemies--;
         self->beaten++;
         return LEVEL_REWARD * victim->comb_lvl;
@@ -240,7 +240,7 @@ static void hunt(Reef *self, int32_t index, shoal_rng *rng) {
         return;
     inner->target = look_for_fish(self, entity);
     if (inner->target < 0) {
-        int64_t direction = shoal_integers(rng, 0, 16); /* mostly it waits */
+        int64_t direction = shoal_integers(rng, 0, 16); /* it mostly waits */
         if (direction < 4)
             swim(self, entity, (int)direction);
         else if (entity->hp < entity->hp_max && !entity->in_combat)
@@ -261,7 +261,7 @@ static void hunt(Reef *self, int32_t index, shoal_rng *rng) {
     }
 }
 
-/* Hunger, healing and death of a fish; whether it died. */
+/* Applies hunger and healing to a fish; returns whether it died. */
 static int live(Reef *self, int32_t index, shoal_rng *rng) {
     Entity *entity = &entities_of(self)[index];
     Inner *inner = &inner_of(self)[index];
@@ -300,7 +300,7 @@ static void observe(const Reef *self, shoal_envs *envs, uint64_t env) {
     }
 }
 
-/* An empty sea: what others see before the first reset. */
+/* Makes an empty sea, which watchers see before the first reset. */
 static const char *init(shoal_envs *envs, uint64_t env) {
     Reef *self = SHOAL_INSTANCE(Reef, envs, env);
     memset(self, 0, envs->instance_bytes);
@@ -361,12 +361,12 @@ static void step_one(Reef *self, shoal_envs *envs, uint64_t env) {
 SHOAL_BATCH(Reef, reset_one, step_one)
 SHOAL_OBSERVE(Reef, observe)
 
-/* ---- Abilities: shoal.state/1, shoal.observe/1, shoal.render/1, shoal.checkpoint/1 ---- */
+/* ---- Extensions: shoal.state/1, shoal.observe/1, shoal.render/1, shoal.checkpoint/1 ---- */
 
 #define COUNT(array) (sizeof(array) / sizeof(array)[0])
 
-/* All there is, but for who is on which cell, which is told twice. Terrain holds for an episode and is seen
- * where it lies; what every step changes is copied. */
+/* Exports the whole state, except the entity on each cell, which follows from the rest. Terrain changes only
+ * at a reset and is read in place; fields that every step changes are copied. */
 static void state_fields(shoal_envs *envs, uint64_t env, void *host,
                          void (*add)(void *host, const shoal_state_field *field)) {
     static const shoal_category food[] = {{1, "food", 0xb8f26b, 0}};
@@ -391,7 +391,7 @@ static void state_fields(shoal_envs *envs, uint64_t env, void *host,
 }
 
 static const void *get_extension(const char *id) {
-    static const shoal_checkpoint_v1 checkpoint = {0}; /* the instance is all there is to save */
+    static const shoal_checkpoint_v1 checkpoint = {0}; /* the host copies the instance */
     static const shoal_observe_v1 observer = {Reef_observe};
     static const shoal_state_v1 state = {state_fields};
     static const shoal_render_v1 render = {.fps = 10, .size = render_size, .draw = render_draw};

@@ -1,9 +1,9 @@
-/* The ground of Reef-v0: smooth noise cut into categories.
+/* The terrain of Reef-v0: smooth noise, divided into categories.
  *
- *   ground: deep water -> water -> shallows -> sand -> rock, each a fixed share of the map whatever the seed
+ *   ground: deep water -> water -> shallows -> sand -> rock, each a fixed share of the map for every seed
  *   growth: in water and shallows, coral where it is high and kelp where it is low
  *
- * Whatever can be swum is one connected piece: pools shut off from the largest one become rock. */
+ * All cells without rock are one connected piece: pools apart from the largest one become rock. */
 // SPDX-License-Identifier: MIT
 #ifndef REEF_TERRAIN_H
 #define REEF_TERRAIN_H
@@ -22,7 +22,7 @@ static const shoal_category TERRAINS[NUM_TERRAINS] = {
 
 #define TERRAIN_INLINE static inline __attribute__((always_inline))
 
-/* From 0 to 1, another for each corner of the lattice. */
+/* A hash from 0 to 1 for each corner of the lattice. */
 TERRAIN_INLINE float terrain_corner(uint32_t seed, int32_t row, int32_t column) {
     uint32_t mixed = seed + (uint32_t)row * 0x9e3779b1u + (uint32_t)column * 0x85ebca77u;
     mixed = (mixed ^ mixed >> 15) * 0x2c1b3c6du;
@@ -30,7 +30,7 @@ TERRAIN_INLINE float terrain_corner(uint32_t seed, int32_t row, int32_t column) 
     return (float)(int32_t)((mixed ^ mixed >> 15) >> 8) * (1.0f / 16777216);
 }
 
-/* Four corners blended so that slopes meet without a crease. */
+/* Blends four corners so that slopes are continuous. */
 TERRAIN_INLINE float terrain_noise(uint32_t seed, float y, float x) {
     int32_t row = (int32_t)y - (y < 0), column = (int32_t)x - (x < 0);
     float v = y - (float)row, u = x - (float)column;
@@ -42,10 +42,11 @@ TERRAIN_INLINE float terrain_noise(uint32_t seed, float y, float x) {
     return above * (1 - v) + below * v;
 }
 
-enum { STRIP = 32 }; /* cells of a line that are worked on at once, as vector code */
+enum { STRIP = 32 }; /* cells of a line that vector code computes at once */
 
-/* Noise at several scales for the cells from (y, x) on, each scale half as strong as the one twice as coarse,
- * and turned, so that no coast follows the lattice. Sums to less than 1. `bend` moves each cell's place. */
+/* Adds noise at several scales for the cells from (y, x) on. Each scale is half as strong as the one twice as
+ * coarse, and rotated, so that coasts do not follow the lattice. The sum is below 1. `bend` shifts each cell.
+ */
 TERRAIN_INLINE void terrain_fractal(float sums[STRIP], uint32_t seed, float y, float x, float scale,
                                     const float bend[STRIP], int octaves) {
     float ys[STRIP], xs[STRIP], strength = 0.5f;
@@ -65,7 +66,7 @@ TERRAIN_INLINE void terrain_fractal(float sums[STRIP], uint32_t seed, float y, f
 
 enum { TERRAIN_LEVELS = 4096 };
 
-/* The level below which this share of the cells lies. */
+/* Returns the level below which this share of the cells is. */
 static inline int32_t terrain_level(const int32_t counts[TERRAIN_LEVELS], double share, int32_t cells) {
     int32_t level = 0, below = 0;
     while (level < TERRAIN_LEVELS - 1 && below + counts[level] <= share * cells)
@@ -73,7 +74,7 @@ static inline int32_t terrain_level(const int32_t counts[TERRAIN_LEVELS], double
     return level;
 }
 
-/* Gives `label` to all that can be reached from `start`; how many cells that is. */
+/* Gives `label` to all cells that can be reached from `start`; returns their number. */
 static inline int32_t terrain_flood(const int8_t *terrain, int32_t height, int32_t width, int32_t start,
                                     int32_t label, int32_t *labels, int32_t *queue) {
     int32_t found = 0;
@@ -106,7 +107,7 @@ static inline void terrain_connect(int8_t *terrain, int32_t height, int32_t widt
             }
         }
     for (int32_t cell = 0; cell < cells; cell++)
-        if (2 * most < cells && terrain[cell] == ROCK) /* cut in pieces: take the rock away instead */
+        if (2 * most < cells && terrain[cell] == ROCK) /* too many pieces: remove the rock instead */
             terrain[cell] = SAND;
         else if (2 * most >= cells && labels[cell] != largest)
             terrain[cell] = ROCK;
@@ -116,14 +117,16 @@ static inline void terrain_connect(int8_t *terrain, int32_t height, int32_t widt
 SHOAL_MULTIVERSION static void terrain_raise(int32_t *grounds, int32_t *growths, int32_t height,
                                              int32_t width, uint32_t seed) {
     int32_t edge = height < width ? height : width;
-    float scale = 1 / (edge < 28 ? 20 : edge < 112 ? (float)edge / 1.4f : 80); /* small map, small bays */
+    float scale = 1 / (edge < 28    ? 20
+                       : edge < 112 ? (float)edge / 1.4f
+                                    : 80); /* small maps have small bays */
     for (int32_t row = 0; row < height; row++)
         for (int32_t column = 0; column < width; column += STRIP) {
             float bend[STRIP] = {0}, ground[STRIP], growth[STRIP], y = (float)row, x = (float)column;
             terrain_fractal(growth, seed + 100, y, x, 1 / 27.0f, bend, 3);
             terrain_fractal(ground, seed + 200, y, x, scale, bend, 2);
             for (int i = 0; i < STRIP; i++)
-                bend[i] = 0.6f * ground[i]; /* coasts that wind */
+                bend[i] = 0.6f * ground[i]; /* makes coasts wind */
             terrain_fractal(ground, seed, y, x, scale, bend, 5);
             for (int32_t i = 0; i < STRIP && column + i < width; i++) {
                 grounds[row * width + column + i] = (int32_t)(ground[i] * TERRAIN_LEVELS);

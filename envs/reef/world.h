@@ -1,10 +1,10 @@
-/* The world of Reef-v0: how it lies in memory, and who is where. Nothing here knows a rule of the game.
+/* The world of Reef-v0: its memory layout and the places of entities, without the rules of the game.
  *
  *   Reef | entities | inner | holders [cells] | meals [REGROWTH][fish] | tiles | terrain [cells] | food
  * [cells]
  *
- * Fish come first among the entities, then enemies. A cell is r * width + c. Tiles are what is seen of the
- * cells, with a margin of rock as wide as anybody sees. */
+ * Fish come first among the entities, then enemies. A cell is r * width + c. Tiles are the visible part of
+ * the cells, with a margin of rock as wide as a fish can see. */
 // SPDX-License-Identifier: MIT
 #ifndef REEF_WORLD_H
 #define REEF_WORLD_H
@@ -16,14 +16,14 @@ enum { UP = 0, RIGHT = 1, DOWN = 2, LEFT = 3 };
 enum { FISH = 0, CRAB = 1, EEL = 2, SHARK = 3, NUM_KINDS = 4 };
 enum { SIGHT = 4 /* of enemies, in cells */, REGROWTH = 64 /* steps until food is back */ };
 
-/* A row of what others see of the state, so all int32_t, and COLUMNS are its members. */
+/* A row of the exported state, so all members are int32_t; COLUMNS has their names. */
 typedef struct Entity {
     int32_t kind, r, c, hp, hp_max, comb_lvl, prof_lvl, dir, anim, in_combat;
 } Entity;
 static const char *const COLUMNS[] = {"kind",     "r",        "c",   "hp",   "hp_max",
                                       "comb_lvl", "prof_lvl", "dir", "anim", "in_combat"};
 
-/* Likewise: what else there is to an entity. */
+/* The rest of an entity's state, exported in the same way. */
 typedef struct Inner {
     int32_t energy;           /* from FULL down to 0, where a fish starves */
     int32_t comb_xp, prof_xp; /* towards the next level */
@@ -33,8 +33,8 @@ typedef struct Inner {
 } Inner;
 static const char *const INNER_COLUMNS[] = {"energy", "comb_xp", "prof_xp", "alert", "target", "absence"};
 
-typedef struct Tile { /* as fish see it */
-    uint8_t terrain, food, kind /* 1 + that of who is there; 0: nobody */, level;
+typedef struct Tile { /* one cell, as fish see it */
+    uint8_t terrain, food, kind /* 1 + the kind of the entity there; 0: none */, level;
 } Tile;
 
 typedef struct Reef {
@@ -51,7 +51,7 @@ static const shoal_category KINDS[NUM_KINDS] = {{FISH, "fish", 0xffd23f, 0},
                                                 {EEL, "eel", 0x7d4fb3, 0},
                                                 {SHARK, "shark", 0xdfe6ee, 0}};
 
-/* Terrains as a set. */
+/* A set of terrains, as bits. */
 #define IN(terrain) (1u << (terrain))
 #define ANYWHERE (IN(ROCK) - 1)
 
@@ -70,9 +70,9 @@ static void measure(Reef *self, const shoal_value *options) {
 
 static Entity *entities_of(const Reef *self) { return (Entity *)(self + 1); }
 static Inner *inner_of(const Reef *self) { return (Inner *)(entities_of(self) + self->num_entities); }
-/* 1 + the entity on each cell; 0: nobody. */
+/* 1 + the entity on each cell; 0: none. */
 static int32_t *holders_of(const Reef *self) { return (int32_t *)(inner_of(self) + self->num_entities); }
-/* [step % REGROWTH][fish]: 1 + the cell whose food it ate then; 0: none. */
+/* [step % REGROWTH][fish]: 1 + the cell whose food it ate in that step; 0: none. */
 static int32_t *meals_of(const Reef *self) { return holders_of(self) + self->cells; }
 static Tile *tiles_of(const Reef *self) {
     return (Tile *)(meals_of(self) + (int64_t)REGROWTH * self->num_agents);
@@ -87,7 +87,7 @@ static uint64_t bytes_of(const Reef *self) {
     uint64_t bytes = sizeof(Reef) + (uint64_t)self->num_entities * (sizeof(Entity) + sizeof(Inner)) +
                      (uint64_t)numbers * sizeof(int32_t) + (uint64_t)tiles * sizeof(Tile) +
                      (uint64_t)self->cells * 2;
-    return (bytes + 63) / 64 * 64; /* no two environments on one cache line */
+    return (bytes + 63) / 64 * 64; /* environments do not share cache lines */
 }
 
 /* ---- Places ---- */
@@ -105,7 +105,7 @@ static int32_t next_to(const Reef *self, const Entity *entity, int direction) {
     return r < 0 || r >= self->height || c < 0 || c >= self->width ? -1 : r * self->width + c;
 }
 
-/* After anything on a cell has changed. */
+/* Updates the tile of a cell; call it after anything on the cell has changed. */
 static void show(Reef *self, int32_t cell) {
     int32_t holder = holders_of(self)[cell];
     const Entity *entity = &entities_of(self)[holder - (holder > 0)];
@@ -132,8 +132,9 @@ static int is_free(const Reef *self, int32_t cell, uint32_t waters) {
     return holders_of(self)[cell] == 0 && waters >> terrain_of(self)[cell] & 1;
 }
 
-/* A random free cell in these waters. Where they are crowded or missing: the next free one after a random
- * cell, then any that is not rock; there is one, as at most half of the map is rock and a quarter held. */
+/* Returns a random free cell in these waters. If they are crowded or missing, it is the next free one after a
+ * random cell, then any that is not rock. There is always one: at most half of the map is rock and a quarter
+ * is occupied. */
 static int32_t free_cell(const Reef *self, uint32_t waters, shoal_rng *rng) {
     int32_t cell = 0;
     for (int tries = 0; tries < 64; tries++) {

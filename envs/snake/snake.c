@@ -1,12 +1,12 @@
-/* Snake: several snakes on one board, each seeing a window round its own head. One environment has `agents`
+/* Snake: several snakes on one board; each sees a window around its own head. One environment has `agents`
  * rows.
  *
- * All snakes move at once. A cell is deadly if it is a wall, a body, or where a head was or another head
- * goes; the cell a tail leaves is free. Food is worth 1 and one cell of length, death is worth -1. A snake
- * cannot turn back on itself: that action goes straight on.
+ * All snakes move at once. A cell is deadly if it is a wall or a body, if a head was in it, or if another
+ * head moves into it; the cell that a tail leaves is free. Food gives a reward of 1 and one cell of length,
+ * death gives -1. A snake cannot turn back on itself: that action moves it straight on.
  *
- * A dead snake's row is terminated, and it comes back as one cell somewhere free within the same step: that
- * row's observation is already the first of its new life. Reset clears the whole board. */
+ * A dead snake's row is terminated, and the snake respawns with one cell in a free place within the same
+ * step: that row's observation is the first after the respawn. Reset clears the whole board. */
 // SPDX-License-Identifier: MIT
 #include <shoal/env.h>
 #include <shoal/ext/checkpoint.h>
@@ -17,25 +17,25 @@
 #include <string.h>
 
 enum { WIDTH, HEIGHT, AGENTS, FOODS, VISION, NUM_OPTIONS };
-enum { DOWN = 0, UP = 1, LEFT = 2, RIGHT = 3, NUM_ACTIONS = 4 }; /* the other way is action ^ 1 */
+enum { DOWN = 0, UP = 1, LEFT = 2, RIGHT = 3, NUM_ACTIONS = 4 }; /* the opposite direction is action ^ 1 */
 enum { SEE_EMPTY = 0, SEE_FOOD = 1, SEE_OWN = 2, SEE_OTHER = 3, SEE_WALL = 4 };
 enum { EMPTY = 0, FOOD = 1, WALL = 2, BODY = 3 }; /* on the board; BODY + agent is that agent's body */
 enum { MAX_AGENTS = 250, MAX_EDGE = 1024, MAX_VISION = 64, PIXELS = 8 };
 
 typedef struct Body {
     int32_t head, tail; /* cells; `course` leads from the tail to the head */
-    int32_t next;       /* where the head goes in this step */
+    int32_t next;       /* the cell to which the head moves in this step */
     uint8_t eats, dead;
-    uint8_t lingers; /* one cell long: its cell stays deadly until all have moved */
+    uint8_t lingers; /* one cell long: its cell is deadly until all have moved */
 } Body;
 
-/* Followed by a Body per agent, the board and the course: bytes per cell of a board with a margin of walls as
- * wide as a snake sees. */
+/* Followed by a Body per agent, the board and the course: one byte per cell of a board with a margin of walls
+ * as wide as a snake can see. */
 typedef struct Snake {
     int32_t width, height, agents, vision;
     int32_t stride; /* cells from one line to the next */
     int32_t cells;  /* with the margin */
-    int32_t foods;  /* lying on the board now */
+    int32_t foods;  /* on the board now */
     int32_t most_foods;
 } Snake;
 
@@ -84,7 +84,7 @@ static const char *describe(const shoal_value *options, shoal_spec *spec) {
         return "vision must be from 1 to 64";
     uint64_t cells = (uint64_t)((width + 2 * vision) * (height + 2 * vision));
     uint64_t bytes = sizeof(Snake) + (uint64_t)agents * sizeof(Body) + 2 * cells;
-    spec->instance_bytes = (bytes + 63) / 64 * 64; /* no two environments on one cache line */
+    spec->instance_bytes = (bytes + 63) / 64 * 64; /* environments do not share cache lines */
     spec->agents = (uint32_t)agents;
     shoal_field window = {.dtype = SHOAL_UINT8, .kind = SHOAL_BOX, .ndim = 2, .low = 0, .high = SEE_WALL};
     window.shape[0] = window.shape[1] = 2 * vision + 1;
@@ -96,7 +96,8 @@ static const char *describe(const shoal_value *options, shoal_spec *spec) {
 
 static Body *bodies_of(const Snake *self) { return (Body *)(self + 1); }
 static uint8_t *board_of(const Snake *self) { return (uint8_t *)(bodies_of(self) + self->agents); }
-/* Where the snake went on from each cell of its body; at its head, which way it came. */
+/* The direction in which the snake left each cell of its body; at its head, the direction in which it came.
+ */
 static uint8_t *course_of(const Snake *self) { return board_of(self) + self->cells; }
 
 static int32_t neighbour(const Snake *self, int32_t cell, int action) {
@@ -107,8 +108,8 @@ static int32_t cell_at(const Snake *self, int32_t line, int32_t column) {
     return (line + self->vision) * self->stride + column + self->vision;
 }
 
-/* A random empty cell, or -1 if there is none. On a crowded board: the first empty one after a random cell.
- */
+/* Returns a random empty cell, or -1 if there is none. On a crowded board it is the first empty cell after a
+ * random one. */
 static int32_t empty_cell(const Snake *self, shoal_rng *rng) {
     const uint8_t *board = board_of(self);
     int32_t count = self->width * self->height, place = 0, cell;
@@ -126,7 +127,7 @@ static int32_t empty_cell(const Snake *self, shoal_rng *rng) {
     return -1;
 }
 
-/* There is always room: no snake enters a cell of one that dies in the same step. */
+/* There is always room, because no snake enters a cell of a snake that dies in the same step. */
 static void spawn(Snake *self, int32_t agent, shoal_rng *rng) {
     Body *body = &bodies_of(self)[agent];
     body->head = body->tail = empty_cell(self, rng);
@@ -174,7 +175,7 @@ static void reset_one(Snake *self, shoal_envs *envs, uint64_t env) {
     observe(self, envs, env);
 }
 
-/* Decides where the head goes, and moves the tail on unless the snake is about to eat. */
+/* Decides where the head goes, and moves the tail unless the snake is about to eat. */
 static void set_out(Snake *self, Body *body, int action) {
     uint8_t *board = board_of(self), *course = course_of(self);
     if (body->head != body->tail && action == (course[body->head] ^ 1))
@@ -196,7 +197,7 @@ static void enter(Snake *self, int32_t agent) {
     if (*cell >= WALL) {
         body->dead = 1;
         if (*cell >= BODY && bodies[*cell - BODY].next == body->next)
-            bodies[*cell - BODY].dead = 1; /* two heads in one cell: the one that came first dies too */
+            bodies[*cell - BODY].dead = 1; /* two heads in one cell: the first one dies too */
         return;
     }
     self->foods -= *cell == FOOD;
@@ -259,7 +260,7 @@ static void render_draw(shoal_envs *envs, uint64_t env, uint8_t *rgb) {
         }
 }
 
-/* What others see of it: the board as it lies, walls included, the heads on it, and how long snakes are. */
+/* Exports the state to watchers: the board in place, with walls, the heads, and the lengths of the snakes. */
 static void state_fields(shoal_envs *envs, uint64_t env, void *host,
                          void (*add)(void *host, const shoal_state_field *field)) {
     shoal_category tiles[BODY + MAX_AGENTS] = {
@@ -309,7 +310,7 @@ static void state_fields(shoal_envs *envs, uint64_t env, void *host,
 }
 
 static const void *get_extension(const char *id) {
-    static const shoal_checkpoint_v1 checkpoint = {0}; /* the instance is all there is to save */
+    static const shoal_checkpoint_v1 checkpoint = {0}; /* the host copies the instance */
     static const shoal_observe_v1 observer = {Snake_observe};
     static const shoal_state_v1 state = {state_fields};
     static const shoal_render_v1 render = {.fps = 10, .size = render_size, .draw = render_draw};

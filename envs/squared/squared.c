@@ -1,8 +1,8 @@
-/* Squared: walk to the goal on a square board. The environment to copy: everything an author needs, and no
- * more.
+/* Squared: walk to the goal on a square board. Copy this file to start your own environment: it has
+ * everything that an author needs, and no more.
  *
- * The board is size x size; the agent starts in the middle, the goal in a random other cell. Reward is 1 at
- * the goal, -1 for leaving the board, and both end the episode. `cc -DSQUARED_MAIN -I include
+ * The board is size x size; the agent starts in the middle, the goal is in a random other cell. The reward is
+ * 1 at the goal and -1 for leaving the board, and both end the episode. `cc -DSQUARED_MAIN -I include
  * envs/squared/squared.c && ./a.out` plays it. */
 // SPDX-License-Identifier: MIT
 #include <shoal/env.h>
@@ -89,7 +89,7 @@ static void step_one(Squared *self, shoal_envs *envs, uint64_t env) {
 SHOAL_BATCH(Squared, reset_one, step_one)
 SHOAL_OBSERVE(Squared, observe)
 
-/* What others see of it: the board with the goal, and the agent on it. Both are copied while add runs. */
+/* Exports the state to watchers: the board with the goal, and the agent. add copies both. */
 static void state_fields(shoal_envs *envs, uint64_t env, void *host,
                          void (*add)(void *host, const shoal_state_field *field)) {
     static const shoal_category tiles[] = {{EMPTY, "empty", 0x1f2430, 0}, {GOAL, "goal", 0x6cc070, 0}};
@@ -99,7 +99,7 @@ static void state_fields(shoal_envs *envs, uint64_t env, void *host,
     uint8_t cells[MAX_SIZE * MAX_SIZE] = {EMPTY};
     cells[self->goal_row * self->size + self->goal_column] = GOAL;
     int inside = self->row >= 0 && self->row < self->size && self->column >= 0 && self->column < self->size;
-    int32_t agent[] = {AGENT, inside ? self->row : -1, inside ? self->column : -1}; /* -1: not there */
+    int32_t agent[] = {AGENT, inside ? self->row : -1, inside ? self->column : -1}; /* -1: outside */
     shoal_state_field board = {.name = "board", .dtype = SHOAL_UINT8, .ndim = 2, .role = SHOAL_ROLE_GRID};
     board.shape[0] = board.shape[1] = self->size;
     board.data = cells;
@@ -117,7 +117,7 @@ static void state_fields(shoal_envs *envs, uint64_t env, void *host,
 }
 
 static const void *get_extension(const char *id) {
-    static const shoal_checkpoint_v1 plain = {0, 0, 0}; /* the struct is all there is: the host copies it */
+    static const shoal_checkpoint_v1 plain = {0, 0, 0}; /* the host copies the struct */
     static const shoal_observe_v1 observer = {Squared_observe};
     static const shoal_state_v1 state = {state_fields};
     if (strcmp(id, SHOAL_EXT_INFO) == 0)
@@ -145,7 +145,8 @@ const shoal_entry_v1 shoal_entry = {
 #include <stdio.h>
 #include <time.h>
 
-/* A host of one environment. Keys w, a, s, d and Enter move; any other key waits; end of input ends. */
+/* The host of one environment. Type w, a, s or d and Enter to move; any other key waits; the program ends at
+ * the end of input. */
 int main(void) {
     enum { SIZE = 11 };
     Squared self = {0};
@@ -171,7 +172,7 @@ int main(void) {
     };
     for (int key = 0; key != EOF;) {
         Squared_step(&envs, 0, 1);
-        reset = terminated; /* the next step starts anew */
+        reset = terminated; /* the next step starts a new episode */
         terminated = 0;
         for (int i = 0; i < SIZE * SIZE; i++)
             printf("%c%c", ".A*"[board[i]], (i + 1) % SIZE ? ' ' : '\n');

@@ -1,5 +1,5 @@
-/* The contract between Shoal and an environment written in C: include this, export one symbol, be stepped by
- * the thousand. A plug-in is one C file; envs/squared/squared.c is the one to copy.
+/* The contract between Shoal and an environment written in C: include this header and export one symbol. A
+ * plug-in is one C file; copy envs/squared/squared.c to start.
  *
  *   host                                               plug-in
  *   loads the library, checks shoal_entry.abi_major
@@ -9,10 +9,11 @@
  *   reset / step(envs, begin, end)  -----------------> writes observations, rewards, terminated of those rows
  *   close(envs, i)           ------------------------> once per environment
  *
- * The host owns all memory and may give other arrays at every call: write every byte of a row each time, read
- * none back. No globals: everything an environment knows is in its instance, so any number can run side by
- * side. The structs below never grow; abilities beyond them arrive through get_extension. Thread tags: [main]
- * one thread, nothing else running; [worker] any thread, other ranges run at the same time. */
+ * The host owns all memory. The result arrays can be at different addresses in every call, so write the whole
+ * row each time and never read from it. Use no global variables: the whole state of an environment is in its
+ * instance, so any number of environments can run side by side. The structs below never grow; further
+ * abilities come through get_extension. Thread tags: [main] one thread, while no other call runs; [worker]
+ * any thread, while other ranges run at the same time. */
 // SPDX-License-Identifier: MIT
 #ifndef SHOAL_ENV_H
 #define SHOAL_ENV_H
@@ -30,7 +31,7 @@ extern "C" {
 #define SHOAL_ABI_MINOR 0u
 #define SHOAL_MAX_NDIM 6
 
-/* ---- Fields: what an environment sees and does ---- */
+/* ---- Fields: observations and actions ---- */
 
 typedef struct shoal_dtype { /* DLPack's four bytes */
     uint8_t code;            /* 0 signed, 1 unsigned, 2 float, 6 bool */
@@ -50,7 +51,7 @@ enum shoal_dtype_code { SHOAL_CODE_INT = 0, SHOAL_CODE_UINT = 1, SHOAL_CODE_FLOA
 #define SHOAL_BOOL    {SHOAL_CODE_BOOL, 8, 1}
 /* clang-format on */
 
-/* Gymnasium's kinds. A discrete field is an integer from low to high, both included. */
+/* The kinds of Gymnasium's spaces. A discrete field is an integer from low to high, both included. */
 enum shoal_kind { SHOAL_BOX = 0, SHOAL_DISCRETE = 1, SHOAL_MULTI_DISCRETE = 2, SHOAL_MULTI_BINARY = 3 };
 
 typedef struct shoal_field {
@@ -59,19 +60,19 @@ typedef struct shoal_field {
     uint32_t kind; /* shoal_kind */
     uint32_t ndim;
     uint32_t reserved;             /* 0 */
-    int64_t shape[SHOAL_MAX_NDIM]; /* of one agent's row; its fields have at most 2**26 elements */
-    double low, high;              /* for every element, unless: */
+    int64_t shape[SHOAL_MAX_NDIM]; /* of one agent's row; at most 2**26 elements */
+    double low, high;              /* bounds of every element, unless: */
     const double *lows, *highs;    /* one bound per element; may be NULL */
 } shoal_field;
 
-/* ---- Options: what a user may choose ---- */
+/* ---- Options that a user can choose ---- */
 
 enum shoal_option_type { SHOAL_OPTION_INT = 0, SHOAL_OPTION_FLOAT = 1, SHOAL_OPTION_STRING = 2 };
 
 typedef union shoal_value {
     int64_t i;
     double f;
-    const char *s; /* the host's; lives as long as the environments */
+    const char *s; /* owned by the host; valid as long as the environments */
 } shoal_value;
 
 typedef struct shoal_option {
@@ -82,14 +83,14 @@ typedef struct shoal_option {
     shoal_value value; /* the default */
 } shoal_option;
 
-/* ---- What describe() fills in ---- */
+/* ---- The spec that describe() fills in ---- */
 
 typedef struct shoal_spec {
-    uint64_t instance_bytes; /* of one environment's own memory */
+    uint64_t instance_bytes; /* size of one environment's own memory */
     uint32_t lanes;  /* a power of two: that many environments share one block of instance_bytes * lanes;
-                        1 (the default) for a plain struct per environment */
+                        1 (the default): one struct per environment */
     uint32_t agents; /* rows per environment; default 1 */
-    int64_t max_episode_steps; /* the host truncates there; 0: never */
+    int64_t max_episode_steps; /* the host truncates episodes there; 0: never */
     void *host;
     void (*add_observation)(void *host, const shoal_field *field); /* copies the field */
     void (*add_action)(void *host, const shoal_field *field);
@@ -99,7 +100,7 @@ typedef struct shoal_spec {
 
 typedef struct shoal_rng { /* NumPy's PCG64 */
     uint64_t state_high, state_low, inc_high, inc_low;
-    uint32_t half, has_half; /* the unused half of a 64-bit draw */
+    uint32_t half, has_half; /* the unused half of a 64-bit random number */
 } shoal_rng;
 
 typedef struct shoal_envs {
@@ -113,33 +114,33 @@ typedef struct shoal_envs {
     const uint64_t *observation_bytes; /* [field] -> bytes of a row: the field's size */
     const void *const *actions;        /* [field] -> rows; dtype, shape and discrete ranges are checked */
     const uint64_t *action_bytes;
-    double *rewards;      /* per row; what a reset row holds does not matter */
-    uint8_t *terminated;  /* per row, 0 or 1; likewise */
-    uint8_t *truncated;   /* per row; the host has set 0 and adds its own time limit */
+    double *rewards;      /* per row; ignored in a row that is reset */
+    uint8_t *terminated;  /* per row, 0 or 1; ignored in a row that is reset */
+    uint8_t *truncated;   /* per row; the host sets 0 before the call and adds its time limit */
     const uint8_t *reset; /* per environment, read by step: 1 means reset it instead of stepping it */
 } shoal_envs;
 
 /* ---- The exported symbol ---- */
 
 typedef struct shoal_entry_v1 {
-    uint32_t abi_major, abi_minor; /* the first eight bytes, for ever */
+    uint32_t abi_major, abi_minor; /* always the first eight bytes */
     const char *name;
     const shoal_option *options;
     uint64_t num_options;
-    /* Fills in the spec, or returns a message (static, or owned by the plug-in). [main] */
+    /* Fills in the spec, or returns an error message (static, or owned by the plug-in). [main] */
     const char *(*describe)(const shoal_value *options, shoal_spec *spec);
-    /* Prepares environment `env`; NULL or a message. May be NULL. [main] */
+    /* Prepares environment `env`; returns NULL or an error message. May be NULL. [main] */
     const char *(*init)(shoal_envs *envs, uint64_t env);
     /* Starts a new episode in each environment of any range and writes its observations. [worker] */
     void (*reset)(shoal_envs *envs, uint64_t begin, uint64_t end);
-    /* Steps each environment of the range, or resets it where envs->reset says so (only its observations
-     * matter then; one that has ended is always reset before it is stepped). `begin` is a multiple of
-     * spec.lanes. Rows of observations, rewards, flags and actions up to the next multiple after `end` exist
-     * and may be read and written. [worker] */
+    /* Steps each environment of the range, or resets it if envs->reset is 1 (then only its observations are
+     * used; an environment whose episode ended is always reset before it is stepped). `begin` is a multiple
+     * of spec.lanes. The rows of observations, rewards, flags and actions up to the next multiple after `end`
+     * exist and may be read and written. [worker] */
     void (*step)(shoal_envs *envs, uint64_t begin, uint64_t end);
-    /* Gives back what init took. May be NULL. [main] */
+    /* Releases what init allocated. May be NULL. [main] */
     void (*close)(shoal_envs *envs, uint64_t env);
-    /* The ability behind an id such as "shoal.checkpoint/1", or NULL. May be NULL. [main] */
+    /* Returns the extension with an id such as "shoal.checkpoint/1", or NULL. May be NULL. [main] */
     const void *(*get_extension)(const char *id);
 } shoal_entry_v1;
 
@@ -148,7 +149,7 @@ SHOAL_EXPORT const shoal_entry_v1 shoal_entry;
 
 /* ---- Helpers ---- */
 
-/* One environment's own memory, of plug-ins with one lane. */
+/* One environment's own memory, for plug-ins with one lane. */
 #define SHOAL_INSTANCE(Type, envs, env) ((Type *)((char *)(envs)->instances + (env) * (envs)->instance_bytes))
 
 /* Row `row` of an observation or action field, as a pointer to its elements. */
@@ -157,8 +158,9 @@ SHOAL_EXPORT const shoal_entry_v1 shoal_entry;
 #define SHOAL_ACTION(type, envs, field, row)                                                                 \
     ((const type *)((const char *)(envs)->actions[field] + (row) * (envs)->action_bytes[field]))
 
-/* Writes the batch functions Type_reset and Type_step from one environment's: void reset_one(Type *self,
- * shoal_envs *envs, uint64_t env) and the same for step_one. For plug-ins with one lane. */
+/* Defines the batch functions Type_reset and Type_step from the functions of one environment:
+ * void reset_one(Type *self, shoal_envs *envs, uint64_t env) and the same for step_one. For plug-ins with one
+ * lane. */
 #define SHOAL_BATCH(Type, reset_one, step_one)                                                               \
     static void Type##_reset(shoal_envs *envs, uint64_t begin, uint64_t end) {                               \
         for (uint64_t env = begin; env < end; env++)                                                         \
@@ -173,8 +175,8 @@ SHOAL_EXPORT const shoal_entry_v1 shoal_entry;
         }                                                                                                    \
     }
 
-/* Compiles a function, and what is always_inline in it, for several instruction sets; picks one at load.
- * Results do not differ: plug-ins are compiled with -ffp-contract=off. */
+/* Compiles a function, and the always_inline functions in it, for several instruction sets and chooses one at
+ * load time. The results are the same, because plug-ins are compiled with -ffp-contract=off. */
 #if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__clang__) && __GNUC__ >= 12 &&                \
     !defined(SHOAL_ONE_ISA)
 #define SHOAL_MULTIVERSION __attribute__((target_clones("arch=x86-64-v4", "avx2", "default")))
@@ -182,8 +184,8 @@ SHOAL_EXPORT const shoal_entry_v1 shoal_entry;
 #define SHOAL_MULTIVERSION
 #endif
 
-/* The stream of numpy.random.Generator(PCG64(seed)): the same draws in the same order as an environment in
- * Python. */
+/* The stream of numpy.random.Generator(PCG64(seed)): the same random numbers in the same order as in Python.
+ */
 __extension__ typedef unsigned __int128 shoal_u128;
 static inline uint64_t shoal_random64(shoal_rng *rng) {
     shoal_u128 state = (shoal_u128)rng->state_high << 64 | rng->state_low;

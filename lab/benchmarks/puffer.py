@@ -24,8 +24,8 @@ import numpy as np
 
 import shoal
 from shoal.native.puffer import find_source
-from shoal.native.puffer_options import configured
-from shoal.native.puffer_python import declared
+from shoal.native.puffer_options import read_config
+from shoal.native.puffer_python import run_constructor
 from shoal_lab.bench.interleave import Timing, interleave_bursts, undisturbed
 
 clock = time.perf_counter
@@ -53,7 +53,7 @@ def compile_binding(folder: Path, scratch: Path) -> Any:
 def make_binding_burst(folder: Path, count: int, scratch: Path, tables: list[Any]) -> Any:
     source = find_source(folder)
     assert source.python is not None
-    said = declared(source.python, configured(source.config))
+    said = run_constructor(source.python, read_config(source.config))
     binding = compile_binding(folder, scratch)
     agents, space, acted = said.agents, said.observation_space, said.action_space
     rows = count * agents

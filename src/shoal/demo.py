@@ -1,7 +1,7 @@
-"""`shoal demo`: learns CartPole, or another environment, while you look.
+"""`shoal demo`: learns CartPole, or another environment, and shows the progress.
 
 A bundled environment runs on the native engine, any other Gymnasium environment in worker processes; the
-learner (`shoal.learner`) is the same for both, and reads in one sitting.
+learner (`shoal.learner`) is the same for both.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 
 from shoal import _core
 from shoal.cluster import ActorPolicy, Fleet, FleetLearner, SimulatedCluster
-from shoal.dashboard import Progress, live, percent, short, write_curve
+from shoal.dashboard import Progress, format_count, format_percent, show_live, write_curve
 from shoal.errors import ShoalError
 from shoal.learner import Learner
 from shoal.vector import VectorEnv, make_vec
@@ -43,28 +43,30 @@ def run(
     png: str | None = None,
     cluster: int | None = None,
 ) -> int:
-    """Trains until the environment is solved, `steps` are made or `seconds` have passed; the exit status.
+    """Trains until the environment is solved or `steps` or `seconds` are used up; returns the exit status.
 
-    Solved: the mean return of the last 100 episodes is what Gymnasium calls good (`reward_threshold`).
-    With `watch` and a terminal, what was learned is played on, slowly, until Ctrl-C. With `cluster`, each of
-    so many nodes of a Ray cluster, simulated on this machine, has `num_envs` of them.
+    The environment is solved if the mean return of the last 100 episodes reaches its `reward_threshold` in
+    Gymnasium. With `watch` in a terminal, the trained policy then plays slowly until Ctrl-C. With `cluster`,
+    this machine simulates a Ray cluster of that many nodes, with `num_envs` environments on each.
     """
     if cluster is not None:
         if watch:
-            raise ShoalError("--watch shows environments of this machine; leave it or --cluster out")
+            raise ShoalError(
+                "--watch shows environments of this process, but --cluster uses nodes; leave one of them out"
+            )
         return _run_cluster(env, num_envs, num_workers, seed, steps, seconds, png, cluster)
     with contextlib.ExitStack() as stack:
-        envs = stack.enter_context(_made(env, num_envs, num_workers))
+        envs = stack.enter_context(_make_envs(env, num_envs, num_workers))
         learner = Learner(envs, seed, steps)
-        viewer = f"shoal watch {envs.session}" if envs.session else "none: sessions are off"
+        viewer = f"shoal watch {envs.session}" if envs.session else "none (sessions are off)"
         if watch:
-            viewer = stack.enter_context(_viewer(envs.session))
+            viewer = stack.enter_context(_run_viewer(envs.session))
         if envs.backend == "process":
             where = f"{envs.num_workers} worker processes"
         else:
             where = f"native engine, {_core.cpu_count()} cores"
         title = f"PPO on {num_envs} x {env}, {where}, seed {seed}"
-        progress = Progress(title, _goal(env), steps, viewer)
+        progress = Progress(title, _find_goal(env), steps, viewer)
         outcome = _learn(learner, progress, seconds)
         if png is not None:
             _write_png(png, progress)
@@ -84,7 +86,7 @@ def _run_cluster(
     png: str | None,
     nodes: int,
 ) -> int:
-    """The same learner, to which rollouts come from runners on the nodes, each as it is ready."""
+    """Runs the demo on a simulated cluster: the nodes send rollouts to the learner as they finish."""
     options: dict[str, Any] = (
         {} if num_workers is None else {"backend": "process", "num_workers": num_workers}
     )
@@ -94,31 +96,31 @@ def _run_cluster(
     ):
         learner = FleetLearner(fleet, seed, steps)
         title = f"PPO on {nodes} x {num_envs} x {env}, {nodes} simulated nodes of a Ray cluster, seed {seed}"
-        progress = Progress(title, _goal(env), steps, "none: they are on nodes")
+        progress = Progress(title, _find_goal(env), steps, "none (the environments are on nodes)")
         outcome = _learn(learner, progress, seconds)
         if png is not None:
             _write_png(png, progress)
-        _report(outcome, progress, waited=True)
+        _report(outcome, progress, is_remote=True)
     return 130 if outcome == "interrupted" else 0
 
 
 def _learn(learner: Learner, progress: Progress, seconds: float | None) -> str:
-    """What ended it: "solved", "steps", "seconds" or "interrupted"."""
+    """Trains; returns why it stopped: "solved", "steps", "seconds" or "interrupted"."""
     begin, outcome = time.monotonic(), ""
-    with live(progress) as show:
+    with show_live(progress) as show:
         try:
             while not outcome:
                 learner.collect()
                 learner.update()
-                _note(learner, progress, time.monotonic() - begin)
-                outcome = _outcome(learner, progress, seconds)
+                _update_progress(learner, progress, time.monotonic() - begin)
+                outcome = _find_outcome(learner, progress, seconds)
                 show(bool(outcome))
         except KeyboardInterrupt:
             outcome = "interrupted"
     return outcome
 
 
-def _note(learner: Learner, progress: Progress, elapsed_s: float) -> None:
+def _update_progress(learner: Learner, progress: Progress, elapsed_s: float) -> None:
     progress.steps, progress.episodes, progress.elapsed_s = learner.steps, learner.episodes, elapsed_s
     progress.times = dict(learner.times)
     if learner.episodes:
@@ -127,7 +129,7 @@ def _note(learner: Learner, progress: Progress, elapsed_s: float) -> None:
         progress.history.append((learner.steps, progress.mean_return))
 
 
-def _outcome(learner: Learner, progress: Progress, seconds: float | None) -> str:
+def _find_outcome(learner: Learner, progress: Progress, seconds: float | None) -> str:
     goal = progress.goal
     if goal is not None and learner.episodes >= _EPISODES and progress.mean_return >= goal:
         return "solved"
@@ -136,31 +138,31 @@ def _outcome(learner: Learner, progress: Progress, seconds: float | None) -> str
     return "seconds" if seconds is not None and progress.elapsed_s >= seconds else ""
 
 
-def _report(outcome: str, progress: Progress, waited: bool = False) -> None:
-    """`waited`: the time of "env" is that of waiting for environments that run elsewhere."""
+def _report(outcome: str, progress: Progress, is_remote: bool = False) -> None:
+    """Prints the result. `is_remote`: the time "env" was spent waiting for environments on other nodes."""
     reached = f"mean return of the last {_EPISODES} episodes {progress.mean_return:.1f}"
     if progress.goal is not None:
         reached += f" (goal {progress.goal:g})"
     verdict = {
         "solved": "Solved",
         "interrupted": "Interrupted",
-        "steps": "All steps made",
-        "seconds": "Time is up",
+        "steps": "Step limit reached",
+        "seconds": "Time limit reached",
     }[outcome]
     if outcome in ("steps", "seconds") and progress.goal is not None:
         verdict = f"Goal not reached, {verdict.lower()}"
     print(f"{verdict}: {reached} after {progress.steps:,} steps, {progress.elapsed_s:.1f} s.")
-    spent = ", ".join(f"{name} {percent(share)}" for name, share in progress.shares.items())
-    alone = progress.steps / (progress.times.get("env") or float("inf"))
-    rates = f"{short(progress.rate)} learning"
-    if not waited:
-        rates += f", {short(alone)} the environments alone"
+    spent = ", ".join(f"{name} {format_percent(share)}" for name, share in progress.shares.items())
+    env_rate = progress.steps / (progress.times.get("env") or float("inf"))
+    rates = f"{format_count(progress.rate)} learning"
+    if not is_remote:
+        rates += f", {format_count(env_rate)} in the environments alone"
     print(f"Time: {spent}.\nSteps/s: {rates}.")
     other = "Acrobot-v1" if "Pendulum" in progress.title else "Pendulum-v1"
     print(f"Next: `shoal demo --env {other} --watch`, or write your own: `shoal new my_env`.", flush=True)
 
 
-def _goal(env: str) -> float | None:
+def _find_goal(env: str) -> float | None:
     try:
         threshold = gymnasium.spec(env.removeprefix("shoal/")).reward_threshold
     except gymnasium.error.Error:
@@ -168,13 +170,13 @@ def _goal(env: str) -> float | None:
     return None if threshold is None else float(threshold)
 
 
-def _made(env: str, num_envs: int, num_workers: int | None) -> VectorEnv:
+def _make_envs(env: str, num_envs: int, num_workers: int | None) -> VectorEnv:
     try:
         if num_workers is None:
             return make_vec(env, num_envs)
         return make_vec(env, num_envs, backend="process", num_workers=num_workers)
     except gymnasium.error.Error as error:
-        raise ShoalError(f"Gymnasium cannot make {env!r}: {error}") from error
+        raise ShoalError(f"Gymnasium cannot make {env!r}: {error}; check --env") from error
 
 
 def _write_png(path: str, progress: Progress) -> None:
@@ -185,7 +187,7 @@ def _write_png(path: str, progress: Progress) -> None:
 
 
 def _play(learner: Learner) -> None:
-    print("It plays on for whoever watches; Ctrl-C ends it.", flush=True)
+    print("The trained policy keeps playing in the viewer; press Ctrl-C to end.", flush=True)
     with contextlib.suppress(KeyboardInterrupt):
         while True:
             learner.play()
@@ -193,8 +195,8 @@ def _play(learner: Learner) -> None:
 
 
 @contextlib.contextmanager
-def _viewer(session: str | None) -> Iterator[str]:
-    """Runs `shoal watch` beside this process; its link."""
+def _run_viewer(session: str | None) -> Iterator[str]:
+    """Runs `shoal watch` in a child process; yields its link."""
     if session is None:
         raise ShoalError("--watch needs a session, but SHOAL_SESSIONS is off; unset it")
     command = [sys.executable, "-m", "shoal", "watch", session]
@@ -202,23 +204,24 @@ def _viewer(session: str | None) -> Iterator[str]:
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     assert viewer.stdout is not None
-    late = threading.Timer(_VIEWER_S, viewer.kill)
+    timer = threading.Timer(_VIEWER_S, viewer.kill)
     previous = signal.getsignal(signal.SIGTERM)
     try:
-        if threading.current_thread() is threading.main_thread():  # who ends us ends it too
+        if threading.current_thread() is threading.main_thread():  # SIGTERM must end the viewer too
             signal.signal(signal.SIGTERM, signal.default_int_handler)
-        late.start()
-        said = []
+        timer.start()
+        output = []
         for line in viewer.stdout:
-            said.append(line.strip())
-            if said[-1].startswith("http://"):
+            output.append(line.strip())
+            if output[-1].startswith("http://"):
                 break
         else:
-            raise ShoalError(f"`shoal watch {session}` gave no link, but said: {' '.join(said) or 'nothing'}")
-        late.cancel()
-        yield said[-1]
+            printed = " ".join(output) or "nothing"
+            raise ShoalError(f"`shoal watch {session}` printed no link but: {printed}; run it by itself")
+        timer.cancel()
+        yield output[-1]
     finally:
-        late.cancel()
+        timer.cancel()
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, previous)
         viewer.terminate()

@@ -1,8 +1,8 @@
-"""`shoal doctor`: what this machine offers Shoal, each thing tried rather than guessed, one line each.
+"""`shoal doctor`: tests what Shoal needs from this machine, and prints one line for each test.
 
-ok       works, with what was found
-warning  works, but slowly or not for every size; the line says what to do
-failure  does not work; the line says what to do
+ok       it works; the line says what was found
+warning  it works, but slowly or not for every size; the line says what to do
+failure  it does not work; the line says what to do
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _COLOURS = {"ok": "\033[32m", "warning": "\033[33m", "failure": "\033[31m"}
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the report; probes leave its name to `examine`."""
+    """One line of the report; `examine` fills in the name."""
 
     status: Status
     found: str
@@ -54,13 +54,13 @@ class Finding:
 
 
 def run(strict: bool = False) -> int:
-    """Examines this machine and prints the report; 0 unless something failed (or, if strict, warned)."""
+    """Examines this machine and prints the report; returns 1 after a failure (if strict, also a warning)."""
     return report(examine(), sys.stdout, strict=strict)
 
 
 def examine(root: Path = Path("/")) -> list[Finding]:
-    """Runs every probe. `root` is where /proc and /sys are read."""
-    return [_examined(name, probe, root) for name, probe in _PROBES.items()]
+    """Runs every probe. `root` is the directory that contains proc and sys."""
+    return [_run_probe(name, probe, root) for name, probe in _PROBES.items()]
 
 
 def report(findings: Iterable[Finding], file: TextIO, *, strict: bool = False) -> int:
@@ -82,7 +82,7 @@ def report(findings: Iterable[Finding], file: TextIO, *, strict: bool = False) -
     return 1 if count["failure"] or (strict and count["warning"]) else 0
 
 
-def _examined(name: str, probe: Callable[[Path], Finding], root: Path) -> Finding:
+def _run_probe(name: str, probe: Callable[[Path], Finding], root: Path) -> Finding:
     try:
         return replace(probe(root), name=name)
     except Exception as error:  # a probe must not hide the others
@@ -109,14 +109,15 @@ def _cores(root: Path) -> Finding:
         found += f", cgroup quota {quota:g}"
         if quota < usable:
             most = max(1, int(quota))
-            return Finding("warning", found, f"start at most {most} threads and workers: more will be paused")
+            advice = f"start at most {most} threads and workers: the kernel pauses more than that"
+            return Finding("warning", found, advice)
     if usable == 1:
-        return Finding("warning", found, "threads and workers will take turns; give this process more cores")
+        return Finding("warning", found, "threads and workers share one core; give this process more cores")
     return Finding("ok", found)
 
 
 def _cpu_quota(root: Path) -> float | None:
-    """Cores' worth of time the cgroups (version 1 and 2, with all ancestors) allow; None if unlimited."""
+    """Returns the cores that the cgroups (version 1 and 2, with all ancestors) allow; None if unlimited."""
     quotas = []
     for line in _read(root / "proc/self/cgroup").splitlines():
         controllers, _, path = line.partition(":")[2].partition(":")
@@ -124,7 +125,7 @@ def _cpu_quota(root: Path) -> float | None:
             continue
         for top in (root / "sys/fs/cgroup" / controllers, root / "sys/fs/cgroup/cpu"):
             directory = top / path.lstrip("/")
-            # A container may see the host's path with only its own part mounted: then just the top is there.
+            # In a container the path can be the host's, of which only `top` is mounted.
             for level in (directory, *directory.parents):
                 words = _read(level / "cpu.max").split() or [
                     *_read(level / "cpu.cfs_quota_us").split(),
@@ -149,7 +150,7 @@ def _memory(root: Path) -> Finding:
 
 def _huge_pages(root: Path) -> Finding:
     if sys.platform != "linux":
-        return Finding("ok", "macOS has none to ask for; ordinary pages are used")
+        return Finding("ok", "not available on macOS; ordinary pages are used")
     settings = root / "sys/kernel/mm/transparent_hugepage"
     chosen = {name: re.search(r"\[(\w+)\]", _read(settings / name)) for name in ("enabled", "shmem_enabled")}
     words = {name: match[1] if match else "absent" for name, match in chosen.items()}
@@ -157,7 +158,7 @@ def _huge_pages(root: Path) -> Finding:
     if words["enabled"] == "absent":
         return Finding("ok", "this kernel has none; ordinary pages are used")
     if words["shmem_enabled"] in ("never", "deny", "absent"):
-        # The default of most systems, and nothing fails: worth a word, not a warning.
+        # This is the default of most systems and nothing fails, so it is not a warning.
         found += " (large segments get 2 MB pages only with huge_pages=True)"
     return Finding("ok", found)
 
@@ -184,7 +185,7 @@ def _anonymous_memory(root: Path) -> Finding:
         finally:
             os.close(fd)
     except NoRoomError as error:
-        return Finding("failure", f"no room: {error}", "end other programs or raise that limit")
+        return Finding("failure", f"not enough memory: {error}", "end other programs or raise that limit")
     except (OSError, ShoalError) as error:
         return Finding("failure", f"refused: {error}", advice)
 
@@ -221,13 +222,13 @@ def _leftovers(root: Path) -> Finding:
 
 def _futex(root: Path) -> Finding:
     if sys.platform != "linux":
-        return Finding("ok", "macOS has none; the system's own wait-on-address is used instead")
+        return Finding("ok", "not available on macOS; its own wait-on-address is used instead")
     number = _FUTEX_NUMBERS.get(platform.machine())
     if number is None or sys.maxsize < 2**32:
-        return Finding("ok", f"not tried: its number on {platform.machine()} is not known here")
+        return Finding("ok", f"not tested: its system call number on {platform.machine()} is unknown")
     call = ctypes.CDLL(None, use_errno=True).syscall
     call.restype = ctypes.c_long
-    # On a word of shared memory, not a private one: that is where workers wait.
+    # Workers wait on shared memory, so the test uses a word of shared memory.
     word = ctypes.c_uint32.from_buffer(mmap.mmap(-1, mmap.PAGESIZE))
     if call(*map(ctypes.c_long, (number, ctypes.addressof(word), _FUTEX_WAKE, 1, 0, 0, 0))) != 0:
         found = f"refused: {os.strerror(ctypes.get_errno())}"
@@ -237,7 +238,7 @@ def _futex(root: Path) -> Finding:
 
 def _pidfd(root: Path) -> Finding:
     if sys.platform != "linux":
-        return Finding("ok", "macOS has none; kqueue tells of a process's end instead")
+        return Finding("ok", "not available on macOS; kqueue reports the end of a process instead")
     try:
         os.close(os.pidfd_open(os.getpid()))
     except AttributeError:
@@ -303,7 +304,7 @@ def _cuda(root: Path) -> Finding:
     if tool:
         gpu = _first_line(tool, "--query-gpu=name,driver_version", "--format=csv,noheader")
         if gpu is None:
-            return Finding("warning", "nvidia-smi is there but fails", "reinstall the NVIDIA driver")
+            return Finding("warning", "nvidia-smi exists but fails", "reinstall the NVIDIA driver")
         return Finding("ok", gpu)
     try:
         ctypes.CDLL("libcuda.so.1")
@@ -313,7 +314,7 @@ def _cuda(root: Path) -> Finding:
 
 
 def _first_line(*command: str) -> str | None:
-    """The first line a command prints; None if it cannot run or fails."""
+    """Returns the first line that a command prints; None if it cannot run or fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=20)
     except (OSError, subprocess.TimeoutExpired):

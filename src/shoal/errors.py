@@ -1,4 +1,4 @@
-"""Every exception Shoal raises, as one tree.
+"""Every exception that Shoal raises, as one tree.
 
 ShoalError
 |-- LayoutError            fields that cannot be laid out, or two layouts that differ
@@ -6,14 +6,14 @@ ShoalError
 |-- ForkedError            use in a forked child of the process that made it
 |-- PluginError            a C environment that cannot be loaded, described or started
 |   `-- BuildError         a C environment that cannot be compiled
-|-- WorkerError            worker processes that cannot be started or talked to
+|-- WorkerError            worker processes that cannot be started, or cannot receive what was sent
 |   |-- WorkerDied         a worker process ended by itself or was killed
 |   `-- WorkerTimeout      a worker process was too slow, and was killed
-|-- SessionError           a run that cannot be looked at, or has ended
+|-- SessionError           a run that cannot be watched, or has ended
 |-- SpaceError             a value that does not fit its space (also a ValueError)
 |   |-- SpaceKeyError      a missing key, an unknown character (also a KeyError)
 |   `-- SpaceIndexError    an index or a length out of range (also an IndexError)
-`-- SegmentError           shared memory that cannot be had
+`-- SegmentError           shared memory that cannot be created or opened
     |-- NoRoomError        a memory limit (cgroup, rlimit, RAM) is smaller than the segment
     |   |-- ShmFullError   the tmpfs of named segments is full
     |   `-- DiskFullError  the file system of a file segment is full
@@ -62,7 +62,7 @@ def _rebuild(kind: type[ShoalError], message: str, facts: dict[str, Any]) -> Sho
 
 
 class ShoalError(Exception):
-    """Root of all Shoal errors: a message for people, and the facts behind it as attributes.
+    """Base class of all Shoal errors: a message, and the facts behind it as attributes.
 
     >>> try:
     ...     shoal.Segment.attach("nobody-has-this-name")
@@ -80,7 +80,7 @@ class ShoalError(Exception):
     def __str__(self) -> str:
         return str(self.args[0])
 
-    # Errors travel between processes, and the default would lose the facts.
+    # Errors are pickled between processes, and the default would lose the facts.
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.args[0], self._facts)
 
@@ -90,7 +90,7 @@ class LayoutError(ShoalError, ValueError):
 
     >>> shoal.Layout({"name": (object, (8,))})
     Traceback (most recent call last):
-    shoal.errors.LayoutError: field 'name': dtype object cannot live in shared memory; ...
+    shoal.errors.LayoutError: field 'name': dtype object cannot be stored in shared memory; ...
     """
 
 
@@ -106,7 +106,7 @@ class ClosedError(ShoalError, ClosedEnvironmentError, ValueError):
 
 
 class ForkedError(ShoalError, RuntimeError):
-    """Threads do not survive fork(): the child must make environments of its own.
+    """The environments belong to the parent of a forked process: the child must make its own.
 
     >>> raise ForkedError("these environments were made by the parent process")
     Traceback (most recent call last):
@@ -115,7 +115,7 @@ class ForkedError(ShoalError, RuntimeError):
 
 
 class PluginError(ShoalError):
-    """A plug-in is no Shoal environment, of another ABI, or refused its options.
+    """A plug-in is not a Shoal environment, has another ABI version, or rejected its options.
 
     >>> shoal.make_vec("Squared-v0", size=4)
     Traceback (most recent call last):
@@ -124,7 +124,7 @@ class PluginError(ShoalError):
 
 
 class BuildError(PluginError):
-    """The compiler is missing, or refused the source; its own message is in this one.
+    """The compiler is missing or failed; the message contains the compiler's own.
 
     >>> shoal.make_vec("no_such_env.c")
     Traceback (most recent call last):
@@ -133,7 +133,7 @@ class BuildError(PluginError):
 
 
 class WorkerError(ShoalError, RuntimeError):
-    """A worker process cannot be started, or cannot be understood.
+    """A worker process cannot be started, or an object cannot be sent to it.
 
     >>> import threading
     >>> lock = threading.Lock()
@@ -168,7 +168,7 @@ class WorkerDied(WorkerError):
 
 
 class WorkerTimeout(WorkerDied, TimeoutError):
-    """A worker process took longer than it may, and was killed.
+    """A worker process took longer than its time limit and was killed.
 
     >>> import time
     >>> class Slow(gymnasium.Env):
@@ -189,16 +189,16 @@ class WorkerTimeout(WorkerDied, TimeoutError):
 
 
 class SessionError(ShoalError):
-    """There is no such run, it may not be looked at, or it has ended.
+    """There is no such run, it may not be watched, or it has ended.
 
     >>> shoal.attach("nobody-has-this-name")
     Traceback (most recent call last):
-    shoal.errors.SessionError: no session in ... is called 'nobody-has-this-name'; live are: ...
+    shoal.errors.SessionError: no session in ... is called 'nobody-has-this-name'; live sessions: ...
     """
 
 
 class SpaceError(ShoalError, ValueError):
-    """A value does not fit its space. Nothing of it was written.
+    """A value does not fit its space. Nothing was written.
 
     >>> buffer = shoal.ReplayBuffer(10, {"x": (np.float32, (2,))})
     >>> buffer.push({"x": [1, 2, 3]})
@@ -240,7 +240,7 @@ class SegmentError(ShoalError):
 
 
 class NoRoomError(SegmentError, MemoryError):
-    """A limit is smaller than the segment; checked before anything is allocated.
+    """A limit is smaller than the segment. Limits are checked before anything is allocated.
 
     >>> try:
     ...     shoal.Segment(shoal.Layout({"x": (np.uint8, (2**50,))}))
@@ -295,7 +295,7 @@ class SegmentNotFound(SegmentError, FileNotFoundError):
 
 
 class CorruptFileError(SegmentError):
-    """The file is not a segment, or not whole.
+    """The file is not a segment, or is incomplete.
 
     >>> import tempfile
     >>> with tempfile.NamedTemporaryFile() as file:
@@ -324,15 +324,15 @@ UNREADABLE = (
     KeyError,
     IndexError,
     AttributeError,
-    OverflowError,  # 1e999 is a number of JSON
+    OverflowError,  # 1e999 is valid JSON
     RecursionError,
 )
-"""What it raises to take apart JSON that somebody else wrote, which may be anything."""
+"""The exceptions that parsing untrusted JSON can raise."""
 
 
 @contextmanager
-def telling(action: str, kind: type[ShoalError] | None = None, advice: str = "") -> Iterator[None]:
-    """What the system refuses within is told as "cannot ACTION: why; what to do"; None: as an OSError."""
+def explain_os_errors(action: str, kind: type[ShoalError] | None = None, advice: str = "") -> Iterator[None]:
+    """Raises an OSError of its block as `kind` (None: OSError) with the text "cannot ACTION: why; ADVICE"."""
     try:
         yield
     except OSError as error:

@@ -1,7 +1,7 @@
-"""The two reference pipelines: what zero-copy means, in functions to read in a minute and check by hand.
+"""Two small reference pipelines that show what zero-copy means; their results can be checked by hand.
 
-zero_copy_env_simulation     one process: a view of the buffer changes under you, a copy does not
-shared_memory_rl_pipeline    many processes: written through one mapping, read through another
+zero_copy_env_simulation     one process: the next step changes a view of the buffer, but not a copy
+shared_memory_rl_pipeline    many processes: they write through one mapping and read through another
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ _COMMANDS = (
 
 
 class SimulationResult(TypedDict):
-    """What `zero_copy_env_simulation` saw. Floats are rounded to 4 decimals."""
+    """The result of `zero_copy_env_simulation`. Floats are rounded to 4 decimals."""
 
     reads: list[list[list[float]]]
     alias_checks: list[bool]
     total_copies: int
     total_views: int
     total_bytes_saved: int
-    """What the views would have cost as copies."""
+    """The bytes that copies would have taken in place of the views."""
     buffer_reallocs: int
-    """How many times, looking after every command, the buffer was not where it was at first."""
+    """The number of commands after which the buffer was not at its first address."""
 
 
 class PipelineResult(TypedDict):
-    """What `shared_memory_rl_pipeline` read back. Floats are rounded to 4 decimals, after the means."""
+    """The result of `shared_memory_rl_pipeline`. Floats are rounded to 4 decimals, after the means."""
 
     observations: list[list[float]]
     rewards: list[float]
@@ -55,7 +55,7 @@ class PipelineResult(TypedDict):
     active_mean_reward: float
     """The mean reward of the environments that are not done; 0.0 if all are."""
     total_shared_bytes: int
-    """Of the data: no header, no padding."""
+    """The bytes of the data, without header and padding."""
 
 
 def zero_copy_env_simulation(
@@ -64,10 +64,10 @@ def zero_copy_env_simulation(
     step_data: Sequence[tuple[ArrayLike, ArrayLike, ArrayLike]],
     commands: Iterable[Sequence[str]],
 ) -> SimulationResult:
-    """Steps environments in one buffer, allocated once, and shows who sees what.
+    """Steps environments in one buffer that is allocated once, and records what views and copies contain.
 
-    `step_data` holds (observations, rewards, dones) per step. A view is the buffer: it costs nothing and
-    follows every later step. A copy costs its bytes and stays.
+    `step_data` holds (observations, rewards, dones) per step. A view shares the buffer's memory: it costs
+    nothing, and every later step changes it. A copy costs its bytes and never changes.
 
     >>> result = zero_copy_env_simulation(
     ...     num_envs=1,
@@ -79,7 +79,8 @@ def zero_copy_env_simulation(
     >>> result["reads"], result["alias_checks"], result["total_bytes_saved"], result["buffer_reallocs"]
     ([[[3.0, 4.0]], [[1.0, 2.0]]], [True], 16, 0)
 
-    ValueError for a command or step that is wrong, KeyError for a name never stored; both say where.
+    Raises ValueError for a wrong command or step and KeyError for a name that was never stored; both messages
+    say which command it was.
     """
     num_envs, obs_dim = _count("num_envs", num_envs), _count("obs_dim", obs_dim)
     layout = Layout(
@@ -99,7 +100,7 @@ def zero_copy_env_simulation(
             where = f"commands[{index}] {reprlib.repr(command)}"
             match command:
                 case ("step",):
-                    entry = _checked_step(step_data, steps, num_envs, obs_dim, where)
+                    entry = _check_step(step_data, steps, num_envs, obs_dim, where)
                     segment["observation"][:], segment["reward"][:], segment["done"][:] = entry
                     steps += 1
                 case ("auto_reset",):
@@ -113,11 +114,11 @@ def zero_copy_env_simulation(
                     snapshots[name] = segment["observation"].copy()
                     copies += 1
                 case ("read_buffer",):
-                    reads.append(_rounded_rows(segment["observation"]))
+                    reads.append(_round_rows(segment["observation"]))
                 case ("read", str(name)):
-                    reads.append(_rounded_rows(_stored(snapshots, name, where)))
+                    reads.append(_round_rows(_find_stored(snapshots, name, where)))
                 case ("check_alias", str(name)):
-                    snapshot = _stored(snapshots, name, where)
+                    snapshot = _find_stored(snapshots, name, where)
                     alias_checks.append(bool(np.shares_memory(snapshot, segment["observation"])))
                 case _:
                     raise ValueError(f"{where}: expected {_COMMANDS}, where name is a str")
@@ -151,11 +152,12 @@ def shared_memory_rl_pipeline(
     >>> result["total_shared_bytes"]        # 2 float64 observations, 2 float64 rewards, 2 int8 flags
     34
 
-    However it ends, no shared memory is left. ValueError or IndexError for a bad entry says which one.
+    No shared memory is left behind, also after an error. Raises ValueError or IndexError for a bad entry; the
+    message says which one.
     """
     num_envs, obs_dim = _count("num_envs", num_envs), _count("obs_dim", obs_dim)
     num_workers = _count("num_workers", num_workers, at_least=0)
-    writes = [_checked_write(i, entry, num_envs, obs_dim) for i, entry in enumerate(step_data)]
+    writes = [_check_write(i, entry, num_envs, obs_dim) for i, entry in enumerate(step_data)]
     layouts = {
         "observations": Layout({"observations": (np.float64, (num_envs, obs_dim))}),
         "rewards": Layout({"rewards": (np.float64, (num_envs,))}),
@@ -170,12 +172,12 @@ def shared_memory_rl_pipeline(
             _write_in_workers(names, writes, num_workers)
         copies = {}
         for field, name in names.items():
-            again = stack.enter_context(Segment.attach(name, layouts[field], readonly=True))
-            copies[field] = again[field].copy()
+            attached = stack.enter_context(Segment.attach(name, layouts[field], readonly=True))
+            copies[field] = attached[field].copy()
     observations, rewards, dones = copies["observations"], copies["rewards"], copies["dones"]
     active = rewards[dones == 0]
     return {
-        "observations": _rounded_rows(observations),
+        "observations": _round_rows(observations),
         "rewards": [round(reward, 4) for reward in rewards.tolist()],
         "dones": dones.tolist(),
         "mean_obs": [round(mean, 4) for mean in observations.mean(axis=0).tolist()],
@@ -194,18 +196,18 @@ def _write(arrays: Mapping[str, NDArray[Any]], writes: Sequence[_Write]) -> None
 
 
 def _write_by_name(names: Mapping[str, str], writes: Sequence[_Write]) -> None:
-    """What a worker runs: it knows the blocks by their names only."""
+    """Writes in a worker process, which attaches to the blocks by their names."""
     with ExitStack() as stack:
         blocks = {field: stack.enter_context(Segment.attach(name)) for field, name in names.items()}
         _write({field: block[field] for field, block in blocks.items()}, writes)
 
 
 def _write_in_workers(names: Mapping[str, str], writes: Sequence[_Write], num_workers: int) -> None:
-    """Returns when all have written; raises what the first failed worker raised, or that it died."""
+    """Returns when all workers have written; raises the first error of a worker, or that a worker died."""
     with ExitStack() as stack:
         futures = []
         for worker in range(num_workers):
-            # One process each: a pool of several would not promise which of them does what.
+            # One pool per worker, because a pool of several processes does not fix which process does what.
             process = stack.enter_context(ProcessPoolExecutor(1, mp_context=get_context("spawn")))
             own = [write for write in writes if write[0] % num_workers == worker]
             futures.append(process.submit(_write_by_name, names, own))
@@ -213,8 +215,8 @@ def _write_in_workers(names: Mapping[str, str], writes: Sequence[_Write], num_wo
             future.result()
 
 
-def _checked_step(step_data: Sequence[Any], position: int, num_envs: int, obs_dim: int, where: str) -> _Step:
-    """Entry `position` as arrays, wholly checked: the buffer is written only after this."""
+def _check_step(step_data: Sequence[Any], position: int, num_envs: int, obs_dim: int, where: str) -> _Step:
+    """Returns entry `position` as arrays; all of it is checked before the buffer is written."""
     if position >= len(step_data):
         raise ValueError(f"{where}: expected one more entry of step_data, found only {len(step_data)}")
     where = f"{where}: step_data[{position}]"
@@ -226,7 +228,7 @@ def _checked_step(step_data: Sequence[Any], position: int, num_envs: int, obs_di
     )
 
 
-def _checked_write(position: int, entry: Any, num_envs: int, obs_dim: int) -> _Write:
+def _check_write(position: int, entry: Any, num_envs: int, obs_dim: int) -> _Write:
     where = f"step_data[{position}]"
     env_id, observation, reward, done = _parts(entry, "(env_id, observation, reward, done)", where)
     number = _integer(env_id)
@@ -278,14 +280,14 @@ def _count(what: str, value: int, at_least: int = 1) -> int:
 
 
 def _integer(value: Any) -> int | None:
-    """Any kind of int as an int; None for the rest, which includes booleans."""
+    """Returns any kind of int as an int; None for other values, also for booleans."""
     try:
         return None if isinstance(value, (bool, np.bool_)) else operator.index(value)
     except TypeError:
         return None
 
 
-def _stored(snapshots: Mapping[str, NDArray[np.float64]], name: str, where: str) -> NDArray[np.float64]:
+def _find_stored(snapshots: Mapping[str, NDArray[np.float64]], name: str, where: str) -> NDArray[np.float64]:
     if name not in snapshots:
         raise KeyError(
             f"{where}: expected the name of a stored view or copy, found {name!r}; "
@@ -294,5 +296,5 @@ def _stored(snapshots: Mapping[str, NDArray[np.float64]], name: str, where: str)
     return snapshots[name]
 
 
-def _rounded_rows(array: NDArray[np.float64]) -> list[list[float]]:
+def _round_rows(array: NDArray[np.float64]) -> list[list[float]]:
     return [[round(value, 4) for value in row] for row in array.tolist()]

@@ -78,7 +78,7 @@ RESULTS = [
     (
         "envs->rewards[env] = 1;",
         "envs->rewards[env] += 1;",
-        "step gives another result if the result arrays hold other bytes before it: at step 1, reward, ",
+        "step gives different results if the result arrays hold other bytes before the call: at step 1, rew",
     ),
 ]
 

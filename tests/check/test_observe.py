@@ -35,7 +35,7 @@ BROKEN = {
             "row[0] = (double)self->place; row[1] = (double)(self->place % 7); return; }"
         },
         r"after reset, observe\(0, 37\) does not write its whole row: observation field 'phase', "
-        "environment 3, element 0 of 1 keeps what was there before",
+        "environment 3, element 0 of 1 keeps its old value",
     ),
     "an element is left out": (
         {
@@ -49,16 +49,16 @@ BROKEN = {
             "OBSERVE": f"{SHOW} if (env == 8 && self->place % 13 == 0) "
             "*SHOAL_OBSERVATION(double, envs, 0, env) = 500; return;"
         },
-        r"at step \d+, observe\(0, 37\) wrote other bytes than the last step or reset: observation field "
+        r"at step \d+, observe\(0, 37\) wrote different bytes from the last step or reset: observation field "
         r"'place', environment 8, element 0 of 2 is 500.0 instead of -?\d+.0; keep in the struct",
     ),
     "the last action is shown and not in the struct": (
         {"SHOW": "*phase = *SHOAL_ACTION(int64_t, envs, 0, env);"},
-        r"observe\(0, 37\) wrote other bytes than the last step or reset: observation field 'phase'",
+        r"observe\(0, 37\) wrote different bytes from the last step or reset: observation field 'phase'",
     ),
     "the flag of a reset is shown and not in the struct": (
         {"SHOW": "if (envs->reset[env]) row[1] = 9;"},
-        r"observe\(0, 37\) wrote other bytes than the last step or reset: observation field 'place'",
+        r"observe\(0, 37\) wrote different bytes from the last step or reset: observation field 'place'",
     ),
     "another environment's row": (
         {"OBSERVE": "if (env == 11) *SHOAL_OBSERVATION(int64_t, envs, 1, env + 1) = 1;"},

@@ -69,7 +69,7 @@ BROKEN = {
     "a look that changes something": (
         {"EXPORT": "self->place++;"},
         "state",
-        "after 0 steps, the state field 'place' of environment 1 differs when asked twice",
+        "after 0 steps, the state field 'place' of environment 1 differs when it is exported twice",
     ),
     "a look that draws a number": (
         {"EXPORT": "shoal_random64(&envs->rng[env]);"},
@@ -95,7 +95,7 @@ def test_a_plug_in_that_keeps_the_contract_passes_every_check(run_check):
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_each_way_of_breaking_it_is_found_and_named(name, find_problem):
+def test_each_violation_is_found_and_named(name, find_problem):
     changes, failing, message = BROKEN[name]
     problem = find_problem(failing, **changes)
     assert problem is not None and re.search(message, problem), problem

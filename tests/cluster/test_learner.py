@@ -52,7 +52,7 @@ def test_scores_are_those_of_the_policy_that_acted(cluster):
         assert (expected < 0).all()
         rows = learner.rollout.observations.reshape(-1, 4)
         learner.model.weights *= 1.5
-        assert (learner._judged(rows).scores == expected.reshape(-1)).all()
+        assert (learner._build_batch(rows).old_log_probs == expected.reshape(-1)).all()
 
 
 def run(*command, **environment):

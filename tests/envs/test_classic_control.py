@@ -64,7 +64,7 @@ def choose(host: Host, rng: np.random.Generator, push: Array | None) -> Array:
 
 
 @EVERY
-def test_spaces_and_time_limit_are_gymnasiums(name):
+def test_spaces_and_time_limit_match_gymnasium(name):
     host, theirs = make(name, 1), gym.make(name)
     assert host.name == name
     assert host.observation_space == theirs.observation_space
@@ -131,20 +131,20 @@ def play_both(
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name != "Acrobot-v1"])
-def test_whole_episodes_are_gymnasiums(name):
+def test_whole_episodes_match_gymnasium(name):
     # A balanced pole multiplies every rounding by 1.08 a step, 1e10 in 300; random actions end it before.
     ended, by_themselves = play_both(name, EPISODES or 1000, name != "CartPole-v1", resync=False, seed=11)
     assert by_themselves > ended // 5 or name == "Pendulum-v1"
 
 
 @EVERY
-def test_every_step_from_the_same_state_is_gymnasiums(name):
+def test_every_step_from_the_same_state_matches_gymnasium(name):
     ended, by_themselves = play_both(name, EPISODES or 250, drive=True, resync=True, seed=12)
     assert by_themselves > ended // 5 or name == "Pendulum-v1"
 
 
 @EVERY
-def test_a_step_from_any_state_is_gymnasiums(name):
+def test_step_from_any_state_matches_gymnasium(name):
     host, theirs, rng = make(name, 1000), gym.make(name).unwrapped, np.random.default_rng(13)
     theirs.reset()
     numbers = len(CASES[name].limits)
@@ -178,7 +178,7 @@ def test_options_mean_what_they_mean_in_gymnasium(name, option, values):
 
 
 @PRECISIONS
-def test_a_cartpole_that_lies_down_cannot_be_restored(precision):
+def test_checkpoint_of_a_fallen_pole_is_rejected(precision):
     host = make("CartPole-v1", 3, precision=precision)
     host.reset_all()
     data = np.frombuffer(host.save(1), np.float64 if precision == "double" else np.float32).copy()

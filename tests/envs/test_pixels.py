@@ -117,7 +117,7 @@ def test_braking_slows_the_drift_and_pushing_hastens_it_in_both_directions():
     assert min(drifts) < 0 < max(drifts)
 
 
-def test_lingering_in_the_grey_pays_better_than_coasting():
+def test_braking_at_mid_grey_earns_more_than_coasting():
     def total(policy):
         host, reward = make(16), 0.0
         host.reset_all()
@@ -156,7 +156,7 @@ def test_a_reset_within_a_step_starts_a_new_episode_and_no_other():
     assert np.array_equal(host.observations[0], model.frames())
 
 
-def test_a_checkpoint_brings_back_the_same_future_in_another_environment():
+def test_restored_checkpoint_continues_in_the_same_way():
     host = make(2)
     host.reset_all()
     host.step([PUSH, BRAKE])

@@ -27,7 +27,7 @@ ALIVE = ([0.0], [0])
 DEAD = ([-1.0], [1], [1])
 
 
-def test_a_snake_moves_as_told():
+def test_snake_moves_in_the_direction_of_its_action():
     for action, (line, column) in {DOWN: (3, 2), UP: (1, 2), LEFT: (2, 1), RIGHT: (2, 3)}.items():
         host = arranged([[(2, 2)]])
         assert after(host, action) == (*ALIVE, [1])
@@ -118,7 +118,7 @@ def test_turning_back_on_itself_goes_straight_on():
     assert Board(host).bodies["head"][0] == Board(host).index((3, 2))
 
 
-def test_a_dead_snake_comes_back_in_the_same_step_and_its_row_sees_the_new_life():
+def test_dead_snake_respawns_in_the_same_step_and_observes_it():
     host = arranged([[(0, 3), (0, 4)], [(4, 0)]], width=5, vision=5)
     assert after(host, RIGHT, UP) == ([-1.0, 0.0], [1, 0], [1, 1])
     seen = host.observations[0]
@@ -187,7 +187,7 @@ def cautious(windows, choices):
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_any_play_is_the_models(options):
+def test_random_play_matches_the_model(options):
     num_envs = 3
     host = make(num_envs, seed=11, **options)
     models = [Model(11 + i, **options) for i in range(num_envs)]
@@ -232,7 +232,7 @@ def test_the_same_seed_gives_the_same_bytes_however_a_batch_is_split():
     assert whole.results() != other.results()
 
 
-def test_a_checkpoint_brings_back_the_same_future_in_another_environment():
+def test_restored_checkpoint_continues_in_the_same_way():
     host = make(2, seed=1, width=8, height=8)
     host.reset_all()
     choices = np.random.default_rng(2)

@@ -177,7 +177,7 @@ def left_over(before: Counter[str], directory: Path) -> list[str]:
         gc.collect()
         more = sorted((held(directory) - before).elements())
         if any(str(SESSIONS) in one for one in more):
-            names.listed()  # a name that could not be removed is one that whoever looks removes
+            names.list_paths()  # a name that could not be removed is one that whoever looks removes
         if not more or time.monotonic() > deadline:
             return more
         time.sleep(0.01)

@@ -88,7 +88,7 @@ def test_what_a_run_says_of_itself_may_be_nested_too_deeply():
     with pytest.raises(SessionError, match="facts cannot be read"):
         TARGETS["session"].run(struct.pack("<H", len(deep)) + deep)
     head = b"[" * 60_000
-    with pytest.raises(SessionError, match="cannot be understood"):
+    with pytest.raises(SessionError, match="snapshot cannot be read"):
         decode([0] * 5, bytearray(len(head).to_bytes(8, "little") + head))
 
 
@@ -96,7 +96,7 @@ def test_what_a_run_says_of_itself_may_be_nested_too_deeply():
 def test_a_number_of_json_need_not_fit_any_integer(number):
     entry = f'"name": "x", "part": "world", "dtype": "<f4", "shape": [{number}]'
     head = f'[{{{entry}, "role": "", "columns": [], "categories": [], "stable": false}}]'.encode()
-    with pytest.raises(SessionError, match="cannot be understood"):
+    with pytest.raises(SessionError, match="snapshot cannot be read"):
         decode([0] * 5, bytearray(len(head).to_bytes(8, "little") + head))
 
 

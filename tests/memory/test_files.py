@@ -37,7 +37,7 @@ def test_a_path_that_exists_is_in_use_and_stays_as_it_was(tmp_path):
 
 
 @pytest.mark.parametrize("parent", ["absent", "file"])
-def test_a_directory_that_is_none_is_a_clear_error(tmp_path, parent):
+def test_parent_that_is_not_a_directory_is_an_error(tmp_path, parent):
     (tmp_path / "file").write_text("")
     with pytest.raises(SegmentError, match="ot a directory"):
         Segment.file(LAYOUT, tmp_path / parent / "ring.seg")
@@ -107,9 +107,7 @@ def test_a_temporary_name_is_gone_when_the_segment_fails(no_unnamed_files, tmp_p
         assert len(no_unnamed_files) == 4 and not any(map(os.path.exists, no_unnamed_files))
 
 
-def test_a_listing_that_looks_at_a_segment_in_the_making_does_not_break_it(
-    no_unnamed_files, monkeypatch, name
-):
+def test_listing_does_not_break_an_unfinished_segment(no_unnamed_files, monkeypatch, name):
     create = _core.file_create
 
     def create_and_look(directory):

@@ -96,7 +96,9 @@ def test_a_truncated_file_is_corrupt_at_every_length(whole, tmp_path):
     path = _written(tmp_path, whole)
     for length in (*range(len(whole) - 1, HEADER_AND_SCHEMA, -97), *range(HEADER_AND_SCHEMA, -1, -1)):
         os.truncate(path, length)
-        with pytest.raises(CorruptFileError, match=f"not whole: expected .* bytes, found {length};"):
+        with pytest.raises(
+            CorruptFileError, match=f"incomplete or changed: expected .* bytes, found {length};"
+        ):
             Segment.open(path)
 
 
@@ -172,13 +174,13 @@ def test_a_schema_that_needs_more_than_the_file_is_corrupt(whole, tmp_path):
 
 def test_data_that_does_not_begin_at_a_page_is_corrupt(whole, tmp_path):
     path = _written(tmp_path, _patched(whole, (DATA_OFFSET, struct.pack("=Q", PAGE + 64))))
-    with pytest.raises(CorruptFileError, match="its header contradicts itself"):
+    with pytest.raises(CorruptFileError, match="sizes in its header are inconsistent"):
         Segment.open(path)
 
 
 def test_a_schema_longer_than_the_space_before_the_data_is_corrupt(whole, tmp_path):
     path = _written(tmp_path, _patched(whole, (SCHEMA_BYTES, struct.pack("=Q", PAGE - HEADER_BYTES + 1))))
-    with pytest.raises(CorruptFileError, match="its header contradicts itself"):
+    with pytest.raises(CorruptFileError, match="sizes in its header are inconsistent"):
         Segment.open(path)
 
 

@@ -97,7 +97,7 @@ def test_both_versions_side_by_side_are_both_read(root):
     assert sorted(root.limits().values()) == [50 * MB, 100 * MB]
 
 
-def test_every_ancestor_counts(root):
+def test_limits_of_all_ancestors_apply(root):
     root.mounted("0::/slice/service/job\n", V2_MOUNT.format(part="/"))
     root.version_2("sys/fs/cgroup/slice/service/job", "max", 1 * MB)
     root.version_2("sys/fs/cgroup/slice/service", 100 * MB, 90 * MB)
@@ -108,14 +108,14 @@ def test_every_ancestor_counts(root):
     }
 
 
-def test_the_limit_of_the_mounted_top_counts(root):
+def test_limit_of_the_mounted_top_applies(root):
     root.mounted("0::/\n", V2_MOUNT.format(part="/"))
     root.version_2("sys/fs/cgroup", 64 * MB, 4 * MB)
     assert root.limits() == {"the memory cgroup /sys/fs/cgroup": 60 * MB}
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_no_limit_is_no_limit(root, version):
+def test_unlimited_cgroup_is_not_a_limit(root, version):
     root.mounted("4:memory:/job\n0::/job\n", (V1_MOUNT if version == 1 else V2_MOUNT).format(part="/"))
     root.version_2("sys/fs/cgroup/job", "max", 5)
     root.version_1("sys/fs/cgroup/memory/job", 9223372036854771712, 5)
@@ -261,7 +261,7 @@ def test_a_system_without_any_of_the_files_has_no_limits(root):
 # -- asking -------------------------------------------------------------------------------------------
 
 
-def test_room_for_exactly_what_is_free_is_room():
+def test_exactly_the_free_bytes_fit():
     require_room(100, [Limit("a", 100, "")])
 
 

@@ -127,7 +127,7 @@ def test_without_a_name_each_segment_gets_another_one():
             assert other.layout == LAYOUT
 
 
-def test_a_name_nobody_has_is_not_found(name):
+def test_unknown_name_is_not_found(name):
     with pytest.raises(SegmentNotFound, match=f"there is no named segment '{name}'") as info:
         Segment.attach(name)
     assert isinstance(info.value, FileNotFoundError)
@@ -167,14 +167,14 @@ def test_a_closed_name_can_be_taken_again(name):
             segment["numbers"][0] = number + 1
 
 
-def test_an_owner_that_ends_without_close_takes_its_name_with_it(start_python, name):
+def test_name_is_removed_when_its_owner_ends_without_close(start_python, name):
     owner = start_python(OWNER, name)
     assert owner.read() == "ready" and _entry(name).alive
     assert owner.end() == 0
     assert name not in [entry.name for entry in list_names()]
 
 
-def test_an_owner_that_ends_by_an_exception_takes_its_name_with_it(start_python, name):
+def test_name_is_removed_when_its_owner_ends_by_an_exception(start_python, name):
     owner = start_python(OWNER + "sys.stderr = open('/dev/null', 'w')\nraise RuntimeError\n", name)
     assert owner.read() == "ready"
     assert owner.end() == 1
@@ -214,13 +214,13 @@ def test_a_name_removed_by_another_program_is_not_missed(name):
             assert second.path.exists(), "closing the first removed the name of the second"
 
 
-def test_the_listing_shows_owner_size_and_life(name):
+def test_listing_shows_owner_size_and_whether_the_owner_is_alive(name):
     with Segment.named(LAYOUT, name) as segment:
         entry = _entry(name)
         assert entry == names.NameEntry(name, segment.path, segment.size_bytes, os.getpid(), True)
 
 
-def test_a_listing_does_not_take_another_listing_for_an_owner(start_python, name):
+def test_listing_does_not_mistake_another_listing_for_an_owner(start_python, name):
     owner = start_python(OWNER, name)
     assert owner.read() == "ready"
     owner.kill()
@@ -258,11 +258,11 @@ def test_a_claim_does_not_wait_for_ever_for_another_process(start_python, name, 
 
 
 @pytest.mark.parametrize("make", [os.mkdir, lambda path: os.symlink("/dev/null", path)], ids=["dir", "link"])
-def test_what_is_not_a_file_at_a_name_is_in_use_and_stays(name, make):
+def test_name_of_a_non_file_is_in_use_and_is_not_removed(name, make):
     path = names.name_path(name)
     make(path)
     try:
-        with pytest.raises(NameInUse, match="in use by process unknown"):
+        with pytest.raises(NameInUse, match="in use by an unknown process"):
             Segment.named(LAYOUT, name)
         with pytest.raises(SegmentError):
             Segment.attach(name)

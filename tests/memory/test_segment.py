@@ -113,7 +113,7 @@ def test_what_is_not_a_layout_is_a_type_error():
         Segment({"a": ("f4", ())})
 
 
-def test_how_much_lies_on_huge_pages_is_told():
+def test_huge_page_bytes_counts_memory_on_huge_pages():
     with Segment(Layout({"a": ("u1", (1000,))}), huge_pages=True) as small:
         assert small.huge_page_bytes == 0
     with Segment(Layout({"a": ("u1", (8 << 20,))}), huge_pages=True) as segment:
@@ -280,7 +280,7 @@ def test_a_view_alone_keeps_the_memory():
     assert (part == 8).all()
 
 
-def test_the_memory_goes_with_the_last_view():
+def test_memory_is_unmapped_with_the_last_view():
     before = _mappings()
     segment = Segment(LAYOUT)
     view = segment["reward"]

@@ -227,7 +227,7 @@ except ClosedError as error:
 @pytest.mark.parametrize(
     "ending", ["segment.close()", "os._exit(0)", "sys.exit()", "del segment; gc.collect()"]
 )
-def test_a_forked_child_sees_and_writes_and_never_takes_the_name_with_it(run_python, name, ending):
+def test_forked_child_shares_memory_and_never_removes_the_name(run_python, name, ending):
     source = f"""
 segment = Segment.named(LAYOUT, sys.argv[1])
 segment["numbers"][0] = 41
@@ -248,7 +248,7 @@ assert not segment.path.exists()
     run_python(PRELUDE + source, name)
 
 
-def test_a_forked_child_that_lets_go_of_an_inherited_segment_keeps_the_lock_of_its_own(run_python, name):
+def test_forked_child_that_drops_an_inherited_segment_keeps_its_own_lock(run_python, name):
     """The child's own lock gets the very descriptor number that the inherited lock had."""
     source = """
 inherited = Segment.named(LAYOUT, sys.argv[1])

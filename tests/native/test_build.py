@@ -101,7 +101,7 @@ def test_a_file_saved_while_the_compiler_runs_is_compiled_as_saved(source, tmp_p
     assert answer(build(source, compiler=str(saving))) == 1
 
 
-def test_names_with_spaces_and_signs_are_names(tmp_path, compiler):
+def test_file_names_with_spaces_and_signs_work(tmp_path, compiler):
     work = tmp_path / "my envs $1 #2 ü"
     work.mkdir()
     (work / "a b$#.h").write_text("#define ANSWER 7\n")
@@ -165,7 +165,7 @@ def test_many_processes_may_build_at_once(source, cache, tmp_path):
 # ---- Errors
 
 
-def test_a_refusal_has_the_compilers_whole_message_and_the_command(source, cache):
+def test_build_error_has_the_compilers_message_and_the_command(source, cache):
     source.write_text("#include <shoal/env.h>\nint first = wrong;\n" + "\n" * 50 + "int second = wronger;\n")
     with pytest.raises(BuildError) as caught:
         build(source)
@@ -178,7 +178,7 @@ def test_a_refusal_has_the_compilers_whole_message_and_the_command(source, cache
     assert [path.suffix for path in cache.iterdir()] == [".json"]
 
 
-def test_a_header_that_is_not_there_is_a_refusal(source):
+def test_missing_header_is_a_build_error(source):
     source.write_text('#include "nowhere.h"\n')
     with pytest.raises(BuildError, match="nowhere.h"):
         build(source)
@@ -212,13 +212,13 @@ def test_without_any_compiler_the_message_says_what_to_install(source, tmp_path,
         build(source)
 
 
-def test_a_compiler_that_is_no_command_is_refused(source, monkeypatch):
+def test_invalid_compiler_command_is_an_error(source, monkeypatch):
     monkeypatch.setenv("CC", "cc 'unbalanced")
-    with pytest.raises(BuildError, match="CC is no command"):
+    with pytest.raises(BuildError, match="CC is not a valid command"):
         build(source)
 
 
-def test_the_argument_goes_before_the_variable_and_the_variable_before_the_path(source, monkeypatch):
+def test_compiler_argument_overrides_the_variable_and_the_path(source, monkeypatch):
     source.write_text(SOURCE % "ANSWER")
     monkeypatch.setenv("CC", "cc -DANSWER=1")
     assert answer(build(source)) == 1
@@ -231,12 +231,12 @@ def test_a_compiler_in_a_directory_with_a_space_is_found(source, compiler, tmp_p
     assert answer(build(source, compiler=str(moved))) == 1
 
 
-def test_what_is_no_source_file_is_refused_by_name(source, tmp_path):
+def test_file_that_is_not_a_source_is_an_error(source, tmp_path):
     with pytest.raises(BuildError, match="there is no file .*absent.c"):
         build(tmp_path / "absent.c")
     with pytest.raises(BuildError, match="is a directory.*work.c"):
         build(source.parent)
-    with pytest.raises(BuildError, match=r"must end in \.c, \.cc, \.cpp; it ends in \.py"):
+    with pytest.raises(BuildError, match=r"must end in one of \.c, \.cc, \.cpp, found \.py"):
         build(tmp_path / "env.py")
     with pytest.raises(BuildError, match="must end in"):
         build("CartPole-v1")
@@ -271,7 +271,7 @@ def test_a_refused_source_leaves_the_old_output_as_it_was(source, tmp_path):
 
 
 def test_an_output_that_cannot_be_written_is_refused(source, tmp_path):
-    with pytest.raises(BuildError, match="nothing can be written beside .*absent"):
+    with pytest.raises(BuildError, match="cannot write beside .*absent"):
         build(source, output=tmp_path / "absent" / "out.so")
     with pytest.raises(BuildError, match="is a directory"):
         build(source, output=tmp_path)

@@ -35,7 +35,7 @@ def assert_built_in_private(source, cache):
     assert build(source) == library
 
 
-def test_a_cache_that_cannot_be_written_is_done_without(source, cache):
+def test_unwritable_cache_is_not_used(source, cache):
     cache.parent.write_text("a file where the cache should be")
     assert_built_in_private(source, cache)
 
@@ -59,7 +59,7 @@ def test_a_cache_of_another_user_is_not_used(source, cache, monkeypatch):
     assert_built_in_private(source, cache)
 
 
-def test_a_cache_whose_place_others_decide_is_not_used(source, cache):
+def test_cache_in_a_directory_that_others_can_write_is_not_used(source, cache):
     cache.parent.mkdir()
     cache.parent.chmod(0o777)
     assert_built_in_private(source, cache)
@@ -75,7 +75,7 @@ def test_a_link_in_place_of_a_library_is_not_followed(source, cache, tmp_path):
     assert not library.is_symlink()
 
 
-def test_a_damaged_record_of_headers_is_written_anew(source, cache):
+def test_damaged_record_of_headers_is_replaced(source, cache):
     library = build(source)
     (record,) = cache.glob("*.json")
     good = record.read_text()
@@ -96,7 +96,7 @@ def test_a_library_made_under_a_lax_umask_is_found_again(source, compiler):
         os.umask(before)
 
 
-def test_a_private_directory_goes_with_its_process_but_not_with_a_forked_child(source, run_python):
+def test_private_directory_is_removed_by_its_process_but_not_by_a_forked_child(source, run_python):
     script = """
 import os, sys
 from shoal.native.build import build
@@ -115,7 +115,7 @@ print(library)
     assert not library.parent.exists()
 
 
-def test_what_nobody_asks_for_is_removed_and_what_is_used_stays(source, cache):
+def test_unused_libraries_are_removed(source, cache):
     text = source.read_text()
     first = build(source)
     old = time.time() - 100 * 86400

@@ -127,7 +127,7 @@ def test_an_option_reaches_the_plug_in_as_its_type(options, given, expected):
     assert seen(options, **given) == expected
 
 
-def test_a_string_option_lives_as_long_as_the_environments(options):
+def test_string_option_is_valid_as_long_as_the_environments(options):
     with shoal.make_vec(options, 3, mode="".join(["long ", "enough ", "to be ", "on the heap"])) as envs:
         [str(i) * 24 for i in range(1000)]
         envs.reset(seed=0)
@@ -165,7 +165,7 @@ def test_an_environment_that_cannot_start_says_which_and_why(options):
     shoal.make_vec(options, 2, mode="broken").close()
 
 
-def test_what_a_plug_in_cannot_do_is_a_shoal_error(options):
+def test_missing_extensions_are_shoal_errors(options):
     with pytest.raises(ValueError, match="Options-v0 in C cannot be drawn"):
         shoal.make_vec(options, 2, render_mode="rgb_array")
     with shoal.make_vec(options, 2) as envs:

@@ -59,7 +59,7 @@ def test_rows_are_agents_and_num_envs_counts_them(make):
         envs.step([0, 0])
 
 
-def test_next_step_resets_an_environment_all_of_whose_agents_ended(make):
+def test_next_step_resets_an_environment_when_all_its_agents_ended(make):
     envs = make()
     envs.step(GO_ON)
     observation, _, terminated, truncated, _ = envs.step(FIRST_ENDS)
@@ -98,7 +98,7 @@ def test_disabled_waits_for_a_reset(make):
 @pytest.mark.parametrize(
     "mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP], ids=lambda mode: mode.name
 )
-def test_an_agent_that_ends_alone_lives_on_in_its_environment(make, mode):
+def test_single_ended_agent_does_not_reset_its_environment(make, mode):
     envs = make(mode, episode_stats=True)
     envs.step(GO_ON)
     observation, _, terminated, _, info = envs.step([0, 1, 0, 0, 0, 0])

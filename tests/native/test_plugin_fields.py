@@ -164,7 +164,7 @@ def test_a_missing_key_is_an_error_that_shows_both_lists(envs, key):
 
 
 @pytest.mark.parametrize("actions", [np.zeros(5), [1, 2, 3], 3, "move", object(), {}], ids=str)
-def test_what_is_no_dict_of_actions_is_refused(envs, actions):
+def test_actions_that_are_not_a_dict_are_an_error(envs, actions):
     with pytest.raises(ValueError, match="expected actions with the keys"):
         envs.step(actions)
 
@@ -206,7 +206,7 @@ def test_every_kind_of_buffer_serves_dicts(library, buffers):
                 assert_echoed(observation, actions)
 
 
-def test_not_a_number_written_by_a_plug_in_is_handed_on(library):
+def test_nan_from_a_plug_in_is_returned(library):
     with shoal.make_vec(library, 2, nan=1, max_episode_steps=2) as envs:
         envs.reset(seed=0)
         for _ in range(6):
@@ -220,7 +220,7 @@ def test_not_a_number_written_by_a_plug_in_is_handed_on(library):
         assert envs.stats["mean_length"] == 2
 
 
-def test_unchecked_actions_go_through_as_they_are(library):
+def test_unchecked_actions_are_passed_unchanged(library):
     with shoal.make_vec(library, 2, check=()) as envs:
         envs.reset(seed=0)
         actions = envs.action_space.sample()

@@ -147,7 +147,7 @@ def play(host, policy, steps, rng):
 
 @settings(max_examples=40, deadline=None)
 @given(data=st.data(), seed=st.integers(0, 2**32))
-def test_what_holds_of_the_world_holds_after_any_step(data, seed):
+def test_invariants_hold_after_any_step(data, seed):
     height, width = data.draw(st.integers(8, 40)), data.draw(st.integers(8, 40))
     agents = data.draw(st.integers(1, min(24, height * width // 4)))
     enemies = data.draw(st.integers(0, min(40, height * width // 4 - agents)))
@@ -158,7 +158,7 @@ def test_what_holds_of_the_world_holds_after_any_step(data, seed):
 
 
 @pytest.mark.parametrize("policy", [random, scripted])
-def test_a_long_life_on_the_map_of_the_defaults(policy):
+def test_invariants_hold_in_a_long_run_with_default_options(policy):
     states = play(make(seed=5), policy, 600, np.random.default_rng(5))
     last = totals(states[-1])
     assert last["eaten"] > 10 and last["fallen"] > 3
@@ -207,7 +207,7 @@ def test_every_field_lies_in_the_instance_and_stays_where_it_is():
         assert begin <= field.address and field.address + field.data.nbytes <= begin + host.instance_bytes
 
 
-def test_before_the_first_reset_nobody_is_there():
+def test_world_is_empty_before_the_first_reset():
     host = StateHost("envs/reef/reef.c")
     state = host.state()
     assert (state["positions"][:, [R, C]] == -1).all()
@@ -263,7 +263,7 @@ def test_maps_are_smooth_and_have_everything():
 # ---- Rules ----
 
 
-def test_who_does_nothing_starves_and_starts_a_new_life_in_the_same_step():
+def test_idle_fish_starves_and_respawns_in_the_same_step():
     host = make(seed=1, num_agents=1, num_enemies=0)
     hungry = 2 * FULL + 2 * START_HP  # a point of energy, then of health, every second step
     for step in range(1, hungry + 1):
@@ -277,7 +277,7 @@ def test_who_does_nothing_starves_and_starts_a_new_life_in_the_same_step():
     assert state["tick"] == hungry and totals(state)["fallen"] == 1
 
 
-def test_food_is_eaten_once_and_is_back_after_a_while():
+def test_food_is_eaten_once_and_grows_back():
     host = make(seed=2, num_agents=1, num_enemies=0)
     rng = np.random.default_rng(0)
     while host.observations["map"][0, 5, 5, 1] == 0:
@@ -305,7 +305,7 @@ def fought(seed):
     return play(host, scripted, 400, np.random.default_rng(seed))
 
 
-def test_who_is_beaten_is_away_for_a_while():
+def test_beaten_enemy_returns_after_some_steps():
     states = fought(0)
     hp = np.stack([state["positions"][24:, HP] for state in states])
     absences = []
@@ -316,7 +316,7 @@ def test_who_is_beaten_is_away_for_a_while():
     assert set(absences) == {AWAY}
 
 
-def test_whoever_loses_health_quickly_was_bitten_by_a_neighbour():
+def test_fast_loss_of_health_comes_from_a_neighbour():
     states = fought(1)
     bitten = 0
     for before, after in zip(states, states[1:], strict=False):
@@ -331,7 +331,7 @@ def test_whoever_loses_health_quickly_was_bitten_by_a_neighbour():
     assert bitten > 20
 
 
-def test_winning_teaches_and_makes_stronger():
+def test_beating_enemies_raises_level_and_strength():
     states = fought(2)
     fish = np.stack([state["positions"][:24] for state in states])
     best = fish[..., COMB].max()
@@ -389,7 +389,7 @@ def test_any_number_of_threads_gives_the_same_bytes():
     assert traces[0] == traces[1] == traces[2]
 
 
-def test_a_saved_world_goes_on_as_it_did():
+def test_restored_world_continues_as_before():
     with shoal.make_vec("Reef-v0", 2) as envs:
         observations, _ = envs.reset(seed=0)
         rng = np.random.default_rng(0)
@@ -407,7 +407,7 @@ def test_a_saved_world_goes_on_as_it_did():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_few_rules_of_thumb_clearly_beat_chance(seed):
+def test_scripted_policy_is_better_than_random(seed):
     returns = {}
     for policy in (random, scripted):
         with shoal.make_vec("Reef-v0", 2, max_episode_steps=500) as envs:
@@ -442,7 +442,7 @@ def test_a_large_world_keeps_its_invariants():
     assert totals(states[-1])["beaten"] > 0
 
 
-def test_it_is_drawn():
+def test_reef_can_be_rendered():
     with shoal.make_vec("Reef-v0", 2, render_mode="rgb_array", height=32, width=48) as envs:
         envs.reset(seed=0)
         frames = envs.render()
@@ -466,6 +466,6 @@ def test_it_is_drawn():
     ],
     ids=str,
 )
-def test_options_that_make_no_sense_are_refused(options, words):
+def test_options_out_of_range_are_errors(options, words):
     with pytest.raises(shoal.errors.PluginError, match=words):
         shoal.make_vec("Reef-v0", 1, **options)

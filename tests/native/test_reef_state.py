@@ -22,7 +22,7 @@ def test_each_worlds_state_is_what_its_fish_see():
                 np.testing.assert_array_equal(seen, expected_maps(state, 16, 11))
 
 
-def test_described_and_as_arrays_it_is_the_same():
+def test_state_and_state_arrays_agree():
     with shoal.make_vec("Reef-v0", 2, height=24, width=32, num_agents=5, num_enemies=7) as envs:
         envs.reset(seed=1)
         arrays, described = envs.state_arrays(1), envs.state(1)

@@ -122,7 +122,7 @@ def test_the_readme_names_the_three_commands_for_this_environment(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["", "1st", "my-env", "my env", "../up", "a/b", "naïve", "_x", "x\n", "a.c"])
-def test_a_name_that_is_no_c_identifier_is_refused(name, tmp_path):
+def test_name_that_is_not_a_c_identifier_is_an_error(name, tmp_path):
     with pytest.raises(ValueError, match="letters, digits and _"):
         new(name, tmp_path)
     assert list(tmp_path.iterdir()) == []

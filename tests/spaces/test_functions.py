@@ -143,7 +143,7 @@ class Unknown(Space):
 
 @pytest.mark.parametrize("space", [Unknown(), "space", None, 3, Box], ids=str)
 @pytest.mark.parametrize("name", ["create", "read_from", "write_to"])
-def test_what_is_no_known_space_raises_gymnasiums_error(space, name):
+def test_unknown_space_raises_gymnasiums_error(space, name):
     arguments = {"create": (), "read_from": (None, 1), "write_to": (0, None, None)}[name]
     with pytest.raises((CustomSpaceError, TypeError)) as expected:
         getattr(theirs, f"{name}_shared_memory")(space, *arguments)
@@ -177,7 +177,7 @@ def test_a_bad_number_of_environments_is_an_error(n):
 
 def test_reading_another_number_of_environments_is_an_error():
     memory = ours.create_shared_memory(Discrete(2), 3)
-    with pytest.raises(ValueError, match="holds 3 environments, asked to read 1"):
+    with pytest.raises(ValueError, match="holds 3 environments, but n is 1"):
         ours.read_from_shared_memory(Discrete(2), memory)
 
 

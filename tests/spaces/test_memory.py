@@ -174,7 +174,7 @@ def test_the_memory_crosses_processes_by_any_start_method(method):
     assert [item.tolist() for item in found["items"][1]] == [[1, 0], [1, 1]]
 
 
-def test_memory_goes_when_it_is_dropped():
+def test_memory_is_freed_when_it_is_deleted():
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(20):
         ours.create_shared_memory(NESTED, 2, max_length=3)

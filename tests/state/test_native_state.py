@@ -79,7 +79,7 @@ def test_a_stable_field_is_the_environments_own_memory_and_outlives_it(how):
 
 
 @pytest.mark.parametrize("how", [NATIVE, PROCESSES], ids=["threads", "processes"])
-def test_looking_changes_nothing(how):
+def test_reading_the_state_changes_nothing(how):
     with made(**how) as envs, made(**how) as other:
         for each in (envs, other):
             begin(each)
@@ -129,7 +129,7 @@ def test_the_schema_says_how_to_draw_it():
 
 @pytest.mark.parametrize("how", [NATIVE, PROCESSES], ids=["threads", "processes"])
 @pytest.mark.parametrize("env_id", [-1, 4, 2**40])
-def test_an_environment_that_is_not_there_is_an_index_error(how, env_id):
+def test_env_id_out_of_range_is_an_index_error(how, env_id):
     with made(**how) as envs:
         envs.reset(seed=0)
         with pytest.raises(IndexError, match="out of range for 4 environments"):
@@ -144,7 +144,7 @@ def test_without_the_hook_there_is_nothing():
         assert envs.state() == {} and envs.states() == {} and envs.state_schema() == {}
 
 
-def test_a_closed_one_says_so():
+def test_closed_environments_raise_closed_error():
     envs = made(session=None)
     envs.close()
     with pytest.raises(ClosedError):
@@ -160,7 +160,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_a_field_that_is_wrong_is_refused_by_name(wrong):
+def test_wrong_field_is_an_error_that_names_it(wrong):
     with made(1, wrong=wrong, session=None) as envs:
         envs.reset(seed=0)
         with pytest.raises((PluginError, ValueError), match=WRONG[wrong]):
@@ -168,7 +168,7 @@ def test_a_field_that_is_wrong_is_refused_by_name(wrong):
         envs.step(np.zeros(1, np.int64))  # the run does not mind
 
 
-def test_the_flow_is_looked_at_while_environments_are_under_way():
+def test_state_can_be_read_while_environments_are_under_way():
     with shoal.make_vec(STATEFUL, 64, batch_size=8, session=None) as envs:
         envs.async_reset(seed=0)
         rng = np.random.default_rng(0)

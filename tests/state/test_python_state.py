@@ -16,7 +16,7 @@ def ponds(count=4, **arguments):
 
 
 @pytest.mark.parametrize("caller_steps", [False, True])
-def test_what_is_exported_arrives_whole(caller_steps):
+def test_exported_fields_arrive_complete(caller_steps):
     with ponds(num_workers=2, caller_steps=caller_steps) as envs:
         envs.reset(seed=0)
         for tick in range(1, 5):
@@ -52,11 +52,11 @@ WRONG = {
     "raises": (ZeroDivisionError, "the pond is dry"),
     "not a dict": (TypeError, "must return a dict of names and arrays, it returned list"),
     "objects": (TypeError, r"export_state\(\)\['grid'\] must be an array of numbers or bools, got object"),
-    "schema": (ValueError, "speaks of \\['whale'\\], which export_state\\(\\) does not return"),
+    "schema": (ValueError, "describes \\['whale'\\], which export_state\\(\\) does not return"),
     "role": (ValueError, "role must be one of .*'grid'.*, got 'painting'"),
     "columns": (ValueError, "1 columns must name the last dimension of \\(1, 2\\)"),
     "drawn": (ValueError, "role 'grid' is for .height, width. of integers, found int64 of shape"),
-    "ragged": (ValueError, r"export_state\(\)\['grid'\] cannot be made an array"),
+    "ragged": (ValueError, r"export_state\(\)\['grid'\] cannot be converted to an array"),
     "category": (ValueError, "a category is \\(value, name, '#rrggbb'\\)"),
 }
 
@@ -71,7 +71,7 @@ def test_a_hook_that_is_wrong_is_an_error_that_says_what_to_do(wrong):
         envs.step(np.zeros(1, np.int64))  # and the run goes on
 
 
-def test_it_is_looked_at_while_environments_are_under_way():
+def test_state_can_be_read_while_environments_are_under_way():
     makers = [partial(Pond, tag, slow_s=0.002 * tag) for tag in range(4)]
     with ProcessVectorEnv(makers, num_workers=2, batch_size=2, session=None) as envs:
         envs.async_reset(seed=0)
@@ -87,7 +87,7 @@ def test_it_is_looked_at_while_environments_are_under_way():
             envs.state(4)
 
 
-def test_a_worker_that_died_is_said_to_have_died():
+def test_reading_state_of_a_dead_worker_raises_worker_died():
     with ponds(num_workers=2) as envs:
         envs.reset(seed=0)
         import os

@@ -108,7 +108,7 @@ def test_snapshots_of_a_running_process_are_whole_and_of_one_step(code):
         assert all(max(stamps)[0] > 0 for stamps in seen.values())  # episodes are counted
 
 
-def test_the_counters_go_on():
+def test_counters_increase():
     with running(RUNS["threads"]) as (_, name), shoal.attach(name) as session:
         first = session.counters()
         wait_until(lambda: session.counters()["episodes"] > first["episodes"] + 3, 10)
@@ -138,7 +138,7 @@ def test_an_environment_without_the_hook_shows_its_steps_and_its_frame():
             assert snapshot.error == "export_state: ZeroDivisionError: the pond is dry"
 
 
-def test_a_name_is_asked_for_or_made_and_is_one_runs_alone():
+def test_session_names_are_given_or_generated_and_unique():
     with shoal.make_vec("CartPole-v1", 2) as envs, shoal.make_vec("CartPole-v1", 2) as other:
         assert envs.session == f"CartPole-v1-{os.getpid()}"
         assert other.session == f"CartPole-v1-{os.getpid()}-2"
@@ -154,7 +154,7 @@ def test_a_name_is_asked_for_or_made_and_is_one_runs_alone():
         pass
 
 
-def test_none_and_the_environment_variable_turn_it_off(monkeypatch):
+def test_sessions_can_be_turned_off(monkeypatch):
     with shoal.make_vec("CartPole-v1", 2, session=None) as envs:
         assert envs.session is None and shoal.state.sessions() == []
     monkeypatch.setenv("SHOAL_SESSIONS", "off")
@@ -162,10 +162,10 @@ def test_none_and_the_environment_variable_turn_it_off(monkeypatch):
         assert envs.session is None and others.session is None and shoal.state.sessions() == []
 
 
-def test_attaching_to_nothing_says_what_there_is():
-    with pytest.raises(SessionError, match="is called 'nobody'; live are: none"):
+def test_attaching_to_an_unknown_name_lists_live_sessions():
+    with pytest.raises(SessionError, match="is called 'nobody'; live sessions: none"):
         shoal.attach("nobody")
-    with pytest.raises(SessionError, match="no live sessions in .*; is a run going on"):
+    with pytest.raises(SessionError, match="no live sessions in .*; start a run first"):
         shoal.attach()
     with pytest.raises(ValueError, match="a session's name must have"):
         shoal.attach("../../etc/passwd")
@@ -181,7 +181,7 @@ def test_attaching_to_nothing_says_what_there_is():
         session.counters()
 
 
-def test_a_run_that_makes_no_step_is_a_timeout():
+def test_snapshot_of_a_run_that_does_not_step_times_out():
     with shoal.make_vec("CartPole-v1", 2, session="idle") as envs, shoal.attach("idle") as session:
         with pytest.raises(TimeoutError, match="was not stepped within 0.1 s"):
             session.snapshot(0, timeout_s=0.1)
@@ -190,7 +190,7 @@ def test_a_run_that_makes_no_step_is_a_timeout():
 
 
 @pytest.mark.parametrize("kind", ["threads", "Python in processes"])
-def test_a_killed_run_leaves_nothing_that_is_listed(kind, own_sessions):
+def test_killed_run_is_not_listed(kind, own_sessions):
     with running(RUNS[kind]) as (run, name):
         session = shoal.attach(name)
         last = session.snapshot(0)
@@ -212,7 +212,7 @@ def test_a_killed_run_leaves_nothing_that_is_listed(kind, own_sessions):
             shoal.attach(name)
 
 
-def test_a_dead_runs_name_can_be_taken(own_sessions):
+def test_name_of_a_dead_run_can_be_reused(own_sessions):
     with running("step_for_ever(shoal.make_vec(STATEFUL, 1, session='again'))") as (run, name):
         run.kill()
         run.wait()
@@ -225,7 +225,7 @@ def watched_by(envs):
     return sorted(env for env, _ in envs._backend._state["watched"].tolist() if env >= 0)
 
 
-def test_a_killed_watcher_watches_nothing_any_more():
+def test_killed_watcher_stops_watching():
     with shoal.make_vec(STATEFUL, 3, session="watched") as envs, Stepping(envs):
         watcher = start_run("s = shoal.attach('watched'); s.snapshot(2); say('there'); time.sleep(60)")
         assert watcher.stdout.readline() == "there\n"
@@ -242,7 +242,7 @@ def test_a_killed_watcher_watches_nothing_any_more():
         wait_until(lambda: not publisher._windows, 5)  # and its memory was given back
 
 
-def test_sixteen_are_watched_and_no_more():
+def test_at_most_sixteen_environments_are_watched():
     with shoal.make_vec(STATEFUL, 40, session="many") as envs, Stepping(envs):
         with shoal.attach("many") as one, shoal.attach("many") as two:
             one.watch(range(10))
@@ -257,7 +257,7 @@ def test_sixteen_are_watched_and_no_more():
             assert is_whole(two.state_arrays(14))
 
 
-def test_what_is_watched_again_is_seen_again():
+def test_watching_again_gives_new_snapshots():
     with shoal.make_vec(STATEFUL, 3, session="again") as envs, Stepping(envs):
         with shoal.attach("again") as session:
             for turn in range(30):
@@ -278,7 +278,7 @@ def test_a_world_that_grows_is_given_a_larger_window():
             assert (latest == latest[0]).all()
 
 
-def test_a_worker_that_was_replaced_is_seen_again():
+def test_restarted_worker_publishes_again():
     makers = [partial(Pond, tag) for tag in range(2)]
     with ProcessVectorEnv(makers, num_workers=2, on_fault="restart", session="mended") as envs:
         with Stepping(envs), shoal.attach("mended") as session:
@@ -288,7 +288,7 @@ def test_a_worker_that_was_replaced_is_seen_again():
             assert is_whole(session.state_arrays(1))
 
 
-def test_watching_goes_on_beside_a_fork_and_a_child_is_no_host(own_sessions):
+def test_watching_continues_after_a_fork_and_the_child_does_not_host(own_sessions):
     with shoal.make_vec(STATEFUL, 1, session="forked") as envs, Stepping(envs):
         pid = os.fork()
         if pid == 0:
@@ -333,7 +333,7 @@ def window_fd(channel, env=0):
     return note.fd
 
 
-def test_what_is_handed_over_cannot_be_written(own_sessions):
+def test_received_descriptors_cannot_be_mapped_for_writing(own_sessions):
     with shoal.make_vec(STATEFUL, 1, session="sealed") as envs, Stepping(envs):
         with connected(own_sessions, "sealed") as channel:
             notes.send(channel, Note(FACTS))
@@ -355,7 +355,7 @@ def test_what_is_handed_over_cannot_be_written(own_sessions):
                 os.close(fd)
 
 
-def test_nonsense_on_the_socket_costs_the_sender_its_connection_and_nobody_else(own_sessions):
+def test_invalid_bytes_on_the_socket_close_only_that_connection(own_sessions):
     rng = np.random.default_rng(0)
     with shoal.make_vec(STATEFUL, 2, session="hostile") as envs, Stepping(envs):
         with shoal.attach("hostile") as session:
@@ -371,7 +371,7 @@ def test_nonsense_on_the_socket_costs_the_sender_its_connection_and_nobody_else(
             assert watched_by(envs) == [0]
 
 
-def test_a_window_that_is_none_is_not_believed(own_sessions, tmp_path):
+def test_invalid_window_is_ignored(own_sessions, tmp_path):
     (tmp_path / "junk").write_bytes(b"junk" * 5000)
     with shoal.make_vec(STATEFUL, 1, session="fooled") as envs, Stepping(envs):
         with shoal.attach("fooled") as session, (tmp_path / "junk").open("rb") as junk:
@@ -393,7 +393,7 @@ def test_a_client_that_never_reads_is_dropped(own_sessions):
             assert session.counters()["steps"] > 0
 
 
-def test_thirty_two_are_answered_and_the_next_is_not(own_sessions):
+def test_at_most_32_clients_are_served(own_sessions):
     with shoal.make_vec("CartPole-v1", 1, session="crowd"), contextlib.ExitStack() as stack:
         channels = [stack.enter_context(connected(own_sessions, "crowd")) for _ in range(32)]
         for channel in channels:
@@ -448,7 +448,7 @@ except PermissionError:
         own_sessions.chmod(0o700)
 
 
-def test_a_directory_that_is_not_ours_alone_is_not_used(tmp_path, monkeypatch):
+def test_directory_that_others_can_access_is_not_used(tmp_path, monkeypatch):
     shared = tmp_path / "shared"
     shared.mkdir(mode=0o777)
     shared.chmod(0o777)
@@ -473,7 +473,7 @@ def test_a_script_that_never_closes_leaves_no_name(own_sessions):
     ("directory", "message"),
     [
         ("/tmp/" + "d" * 99, "too long for a socket"),
-        ("/nonexistent/dir", "cannot make /nonexistent/dir for sessions: No such file or directory"),
+        ("/nonexistent/dir", "cannot create /nonexistent/dir for sessions: No such file or directory"),
         ("/etc/passwd", "must be a directory of user"),
     ],
 )
@@ -484,7 +484,7 @@ def test_a_directory_that_cannot_be_used_is_named(directory, message, monkeypatc
     assert not Path("/tmp/" + "d" * 99).exists()
 
 
-def test_what_is_asked_for_wrongly_is_said(monkeypatch):
+def test_wrong_arguments_are_errors(monkeypatch):
     with shoal.make_vec("CartPole-v1", 2, session="asked"), shoal.attach("asked") as session:
         with pytest.raises(TypeError, match="env_ids must be a list of ints, got int: 3"):
             session.watch(3)
@@ -498,7 +498,7 @@ def test_what_is_asked_for_wrongly_is_said(monkeypatch):
         shoal.make_vec("CartPole-v1", 2)
 
 
-def test_a_field_that_is_wrong_hides_nothing_else():
+def test_wrong_field_does_not_hide_the_step():
     with shoal.make_vec(STATEFUL, 1, wrong=6, session="wrong") as envs, Stepping(envs):
         with shoal.attach("wrong") as session:
             wait_until(lambda: session.snapshot(0).tick > 2, 5)
@@ -509,7 +509,7 @@ def test_a_field_that_is_wrong_hides_nothing_else():
 
 
 @pytest.mark.parametrize("how", [{"num_workers": 2}, {"num_workers": 2, "batch_size": 2}])
-def test_another_thread_that_looks_while_one_steps_is_told_to_attach(how):
+def test_reading_state_during_a_step_is_an_error_that_says_attach(how):
     with ProcessVectorEnv([partial(Pond, tag) for tag in range(4)], session="looked", **how) as envs:
         going, told = True, []
 

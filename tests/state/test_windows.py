@@ -80,7 +80,7 @@ def test_damaged_bytes_are_a_snapshot_or_an_error(snapshot, data):
         pass
 
 
-def test_what_does_not_fit_is_not_written():
+def test_snapshot_that_does_not_fit_is_not_written():
     small = Snapshot(0, 0, 0, 1, {"a": Field("a", np.zeros(4))})
     large = Snapshot(0, 0, 0, 2, {"a": Field("a", np.zeros(100_000))})
     window = WriteWindow(small)
@@ -92,7 +92,7 @@ def test_what_does_not_fit_is_not_written():
 
 def test_memory_without_a_window_is_refused():
     with Segment(Layout({"other": (np.uint8, (128,))})) as segment, segment.reader() as reader:
-        with pytest.raises(SessionError, match="a window has a field 'window'"):
+        with pytest.raises(SessionError, match="a window must have a field 'window'"):
             ReadWindow(os.dup(reader.fileno()))
     with Segment(Layout({"window": (np.uint8, (8,))})) as segment, segment.reader() as reader:
         with pytest.raises(SessionError, match="at least 64 bytes"):

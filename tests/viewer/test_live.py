@@ -87,7 +87,7 @@ def test_the_commands_show_a_run(run, capsys):
     title, _, *lines = capsys.readouterr().out.splitlines()
     assert title.startswith("live: 4 x CartPole-v1") and re.search(r"\d+:\d+$", lines[-1])
     assert main(["top", "other"]) == 1
-    assert "is called 'other'; live are: live" in capsys.readouterr().err
+    assert "is called 'other'; live sessions: live" in capsys.readouterr().err
 
 
 def test_without_a_run_the_commands_report_it(run, capsys):

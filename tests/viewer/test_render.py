@@ -271,14 +271,14 @@ def test_a_png_has_the_same_pixels(tmp_path):
     "bad", [np.zeros((4, 4), np.uint8), np.zeros((4, 4, 3)), np.zeros((0, 4, 3), np.uint8)]
 )
 def test_an_array_that_is_not_a_picture_raises(bad):
-    with pytest.raises(ValueError, match=r"a picture is uint8 \[height, width, 3\], not"):
+    with pytest.raises(ValueError, match=r"a picture must be uint8 \[height, width, 3\], got"):
         to_png(bad)
 
 
 def test_wrong_types_raise_and_are_named():
     with pytest.raises(TypeError, match=r"render draws a Snapshot, .* got int"):
         render(3)
-    with pytest.raises(TypeError, match=r"a picture is an array, .* got str"):
+    with pytest.raises(TypeError, match=r"a picture must be an array, .* got str"):
         write_png("never.png", "x")
 
 

@@ -1,11 +1,11 @@
-/* shoal.state/1: let others look into an environment, as named and typed fields of its world.
+/* shoal.state/1: export an environment's state to watchers, as named and typed fields of its world.
  *
  *   host, between two steps                            plug-in
  *   fields(envs, env, host, add)  -------------------> add(host, &field) for each field
  *
- * A field inside the instance that is flagged stable is seen where it lies, without a copy; any other is
- * copied while add runs, and so is all else of a field: it may lie anywhere, on the stack too. The rest says
- * how to draw it; a viewer knows nothing else of the environment. */
+ * A field that is flagged stable and lies inside the instance is read in place, without a copy. add copies
+ * the data of any other field, and all names and categories, before it returns, so they may be on the stack.
+ * Role, columns and categories say how to draw a field; a viewer knows nothing else about the environment. */
 // SPDX-License-Identifier: MIT
 #ifndef SHOAL_EXT_STATE_H
 #define SHOAL_EXT_STATE_H
@@ -15,17 +15,17 @@
 #define SHOAL_EXT_STATE "shoal.state/1"
 
 enum shoal_state_flags {
-    SHOAL_STATE_STABLE = 1 /* address and shape hold for the environment's life; the content may change */
+    SHOAL_STATE_STABLE = 1 /* address and shape never change; the content may */
 };
 
 enum shoal_state_role {
     SHOAL_ROLE_NONE = 0,
-    SHOAL_ROLE_GRID = 1, /* [height, width] of integers: tiles, each a category; in a second grid, which lies
-                            above the first, values without a category let it through */
-    SHOAL_ROLE_ENTITIES = 2, /* [count, columns]: one row for each; columns r and c (or x and y) say where,
-                                kind which category, hp and hp_max how healthy, dir where it faces (0 up, 1
-                                right, 2 down, 3 left); r < 0: it is not there */
-    SHOAL_ROLE_SCALAR = 3,   /* one number, or a few: charts */
+    SHOAL_ROLE_GRID = 1, /* [height, width] of integers: tiles, each a category; a second grid is drawn above
+                            the first, and values without a category are transparent */
+    SHOAL_ROLE_ENTITIES = 2, /* [count, columns]: one row per entity; columns r and c (or x and y) are its
+                                position, kind its category, hp and hp_max its health, dir its direction (0
+                                up, 1 right, 2 down, 3 left); r < 0: it is not on the map */
+    SHOAL_ROLE_SCALAR = 3,   /* one number, or a few, for charts */
     SHOAL_ROLE_IMAGE = 4     /* [height, width] or [height, width, 3] of uint8 */
 };
 
@@ -40,7 +40,7 @@ typedef struct shoal_state_field {
     const char *name;
     shoal_dtype dtype;
     uint32_t ndim;
-    int64_t shape[SHOAL_MAX_NDIM]; /* 0 is allowed: nothing of it just now */
+    int64_t shape[SHOAL_MAX_NDIM]; /* 0 is allowed: the field is empty now */
     const void *data;              /* packed, in C order */
     uint32_t flags;                /* shoal_state_flags */
     uint32_t role;                 /* shoal_state_role */
@@ -51,7 +51,7 @@ typedef struct shoal_state_field {
 } shoal_state_field;
 
 typedef struct shoal_state_v1 {
-    /* Adds the fields of one environment and changes nothing. Not while it is stepped. [worker] */
+    /* Adds the fields of one environment and changes nothing. Not called while it is stepped. [worker] */
     void (*fields)(shoal_envs *envs, uint64_t env, void *host,
                    void (*add)(void *host, const shoal_state_field *field));
 } shoal_state_v1;

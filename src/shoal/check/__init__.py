@@ -1,9 +1,9 @@
-"""`shoal check`: holds a C environment against the contract of include/shoal/env.h.
+"""`shoal check`: tests a C environment against the contract of include/shoal/env.h.
 
-command   what the user typed -> a library (subject), compiled with --asan too (sanitize)
-child     runs the suite in a process of its own and reads what it reports
+command   turns the arguments into a library (subject), with --asan compiled for it (sanitize)
+child     runs the suite in a separate process and reads its reports
 suite     the checks; traces compares runs and names rows, guards puts guard bytes around all memory
-crash     which C function and line a crash, an endless loop or a sanitizer's report is in
+crash     finds the C function and line of a crash, an endless loop or a sanitizer's report
 """
 
 from shoal.check.command import run

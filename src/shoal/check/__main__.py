@@ -1,4 +1,4 @@
-"""The process that runs the checks, for shoal.check.child."""
+"""The process that shoal.check.child starts to run the checks."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""include/shoal/env.h in ctypes, as far as stepping a plug-in by hand needs it (tests/abi compares both)."""
+"""The part of include/shoal/env.h, in ctypes, that stepping a plug-in needs (tests/abi compares both)."""
 
 from __future__ import annotations
 
@@ -57,19 +57,19 @@ class Observe(ctypes.Structure):
 
 
 def find_entry(library: str) -> tuple[ctypes.CDLL, Any]:
-    """The loaded library and its `shoal_entry`, which lives as long as the library does."""
+    """Loads a library; returns it and its `shoal_entry`, which is valid while the library is loaded."""
     loaded = ctypes.CDLL(library)
     return loaded, Entry.in_dll(loaded, "shoal_entry")
 
 
 def find_observe(entry: Any) -> Any:
-    """The function of shoal.observe/1; None if the plug-in does not have it."""
+    """Returns the function of shoal.observe/1; None if the plug-in does not have it."""
     address = entry.get_extension(b"shoal.observe/1") if entry.get_extension else None
     return None if address is None else Observe.from_address(address).observe
 
 
 def to_values(options: Sequence[int | float | str]) -> Any:
-    """The options in the plug-in's order, as an array of shoal_value."""
+    """Returns the options, in the plug-in's order, as an array of shoal_value."""
     values = (Value * max(1, len(options)))()
     for value, option in zip(values, options, strict=False):
         if isinstance(option, str):

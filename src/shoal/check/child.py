@@ -1,4 +1,4 @@
-"""Runs checks in a process of their own, which a plug-in may crash or stop, and reads what it reports."""
+"""Runs checks in a separate process, which a plug-in may crash or stop, and reads its reports."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class Crashed(str):
 def run_checks(
     subject: Subject, names: Sequence[str], variables: Mapping[str, str]
 ) -> Iterator[tuple[str, str | None]]:
-    """(check, what went wrong or None) for each check; a Crashed is the last.
+    """Yields (check, problem or None) for each check; a Crashed problem is the last.
 
-    `variables` are added to the environment of the process; with any, a sanitizer reports crashes.
+    `variables` are added to the environment of the process; if there are any, a sanitizer reports crashes.
     """
     reading, writing = os.pipe()
     temporary = tempfile.TemporaryFile
@@ -50,7 +50,7 @@ def run_checks(
             "names": list(names),
             "call_limit_s": subject.call_limit_s,
         }
-        # What the plug-in prints goes to a file: it would stop at a pipe that nobody reads.
+        # The plug-in prints to a file, because it would block on a full pipe.
         child = subprocess.Popen(
             [sys.executable, "-m", "shoal.check", json.dumps(arguments)],
             stdout=printed,
@@ -97,9 +97,9 @@ def _explain_end(
     crash: BinaryIO,
 ) -> str:
     status = child.wait()
-    said, report = (_read_all(file) for file in (printed, crash))
+    output, report = (_read_all(file) for file in (printed, crash))
     found = read_report(report)
-    sanitizer = explain_report(said, subject.library, regions)
+    sanitizer = explain_report(output, subject.library, regions)
     if found is not None and found.signal == signal.SIGALRM:
         cause = f"{found.call} did not return within {subject.call_limit_s} s: is there an endless loop?"
         return f"{cause}\n{locate(subject.library, found.frames)}"
@@ -111,7 +111,7 @@ def _explain_end(
         cause = f"the process was ended by {explain_signal(-status, '')}"
     else:
         cause = f"the process ended by itself with exit status {status}: does the environment call exit()?"
-    lines = said.strip().splitlines()[-_PRINTED_LINES:]
+    lines = output.strip().splitlines()[-_PRINTED_LINES:]
     return "\n".join([cause, *(["it printed:", *lines] if lines else [])])
 
 
@@ -121,9 +121,9 @@ def _read_all(file: BinaryIO) -> str:
 
 
 def serve(arguments: dict[str, Any]) -> None:
-    """The child: runs the checks and reports one line each."""
+    """Runs the checks in the child process and reports one line for each."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: a looping plug-in must not outlive us
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: ends a looping plug-in
     sanitized = arguments["sanitized"]
     _core.report_crashes_to(arguments["crash"], not sanitized)
     with open(arguments["reports"], "w") as reports:

@@ -1,4 +1,4 @@
-"""`shoal check`, as a user types it: a line for each check, warnings, and the exit status."""
+"""The command `shoal check`: prints a line for each check and warnings, and returns the exit status."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def run(env: str, options: dict[str, Any] | None = None, asan: bool = False) -> 
         _print_line(
             "warning",
             f"It has writable global variables: {', '.join(shared)}",
-            "All environments of a process share them, on all threads. Keep them in the struct, or make them "
-            "const.",
+            "All environments of a process share them, on all threads. Move them into the struct, or make "
+            "them const.",
         )
     return 1 if failures else 0
 

@@ -1,4 +1,4 @@
-"""Where in the C source a process was that crashed, looped or was stopped by a sanitizer."""
+"""Finds where in the C source a process crashed, looped or was stopped by a sanitizer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CAUSES = {
 
 @dataclass(frozen=True)
 class Report:
-    """What core/crash.c wrote: the signal, the call it was in, and (library, offset) innermost first."""
+    """A report of core/crash.c: the signal, the call in progress, and (library, offset), innermost first."""
 
     signal: int
     call: str
@@ -34,7 +34,7 @@ class Report:
 
 
 def read_report(text: str) -> Report | None:
-    """Reads a report; None if there is none."""
+    """Parses a report; returns None if there is none."""
     number = re.search(r"^signal (\d+)$", text, re.MULTILINE)
     if number is None:
         return None
@@ -46,7 +46,7 @@ def read_report(text: str) -> Report | None:
 
 
 def explain_signal(number: int, call: str) -> str:
-    """The signal that ended a process, the call it was in, and what usually sends it."""
+    """Returns a text with the signal that ended a process, the call in progress and the usual cause."""
     try:
         name = signal.Signals(number).name
     except ValueError:
@@ -56,14 +56,14 @@ def explain_signal(number: int, call: str) -> str:
 
 
 def locate(library: Path, frames: Sequence[tuple[str, int]]) -> str:
-    """The C functions and lines of the frames that are in a library, or why they cannot be had."""
+    """Returns the C functions and lines of the frames in a library, or why they are unknown."""
     offsets = [offset for path, offset in frames if os.path.realpath(path) == os.path.realpath(library)]
     if not offsets:
-        return "the C function is unknown: none of the calls under way is in the environment's library"
+        return "the C function is unknown: the stack has no call in the environment's library"
     program = next(filter(None, map(shutil.which, _PROGRAMS)), None)
     if program is None:
         return (
-            "the C function and line are unknown: there is no addr2line here (Debian: apt install binutils); "
+            "the C function and line are unknown: addr2line is not installed (Debian: apt install binutils); "
             f"the address is {offsets[0]:#x} in {library}"
         )
     places = []

@@ -1,11 +1,11 @@
-"""Steps a plug-in in memory with guard bytes around every piece of it, and finds what was written outside.
+"""Steps a plug-in in memory with guard bytes around every piece, and finds writes outside a piece.
 
     one array:    guard | rows of environment 0 | guard | guard | rows of environment 1 | guard | ...
 
-Each environment (each block of `lanes` environments) has its pieces apart from all others: the struct, the
-generator, and its rows of every array. The plug-in sees usual arrays, because each call is for one block and
-gets base addresses from which its rows lie where they always lie. Under AddressSanitizer the guard bytes are
-poisoned, so that it reports the instruction that touches them.
+Each environment (each block of `lanes` environments) has its own pieces: the struct, the generator, and its
+rows of every array. The plug-in sees ordinary arrays: each call is for one block, and its base addresses are
+chosen so that the usual offsets lead to its pieces. Under AddressSanitizer the guard bytes are poisoned, so
+it reports the instruction that accesses them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Pieces:
     def __init__(self, name: str, size: int, blocks: int) -> None:
         self.name, self.size = name, size
         self._guard = -(-min(max(size, _LEAST), _MOST) // _LINE) * _LINE
-        gap = 2 * self._guard  # one piece's guard and the next one's; whole lines, so that pieces ...
+        gap = 2 * self._guard  # the guards of two neighbours; whole cache lines, so that pieces ...
         self._stride = gap + size  # ... have the alignment that they have in an array without guards
         self._memory = np.full(gap + blocks * self._stride + _LINE, _GUARD, np.uint8)
         self._first = gap + -self._memory.ctypes.data % _LINE
@@ -51,16 +51,16 @@ class Pieces:
         self._pieces[:] = values if isinstance(values, int) else values.reshape(self._pieces.shape)
 
     def read(self) -> NDArray[np.uint8]:
-        """A copy of the pieces, one after another, as they would lie in an array without guards."""
+        """Returns a copy of the pieces, one after another, as in an array without guards."""
         copy: NDArray[np.uint8] = self._pieces.copy().reshape(-1)
         return copy
 
     def base(self, block: int) -> int:
-        """The address from which the piece of a block lies where it would in an array without guards."""
+        """Returns the base address at which the usual offset of a block leads to its piece."""
         return self.region(block)[0] - block * self.size
 
     def region(self, block: int) -> tuple[int, int]:
-        """The addresses at which the piece of a block begins and ends."""
+        """Returns the addresses at which the piece of a block begins and ends."""
         begin = int(self._memory.ctypes.data) + self._first + block * self._stride
         return begin, begin + self.size
 
@@ -71,7 +71,7 @@ class Pieces:
             _POISON(c_void_p(begin - 2 * self._guard + gap * self._stride), c_size_t(2 * self._guard))
 
     def find_damage(self) -> tuple[int, str] | None:
-        """(block, what was written outside its piece) for the first that has damaged guard bytes."""
+        """Returns (block, description) of the first damaged guard bytes; None if there are none."""
         if _UNPOISON is not None:
             _UNPOISON(c_void_p(self._memory.ctypes.data), c_size_t(len(self._memory)))
         damaged = self._gaps != _GUARD
@@ -91,9 +91,9 @@ def _count(number: int) -> str:
 
 
 class GuardedEnvs:
-    """`num_envs` environments whose memory has guard bytes; every call looks for damage.
+    """`num_envs` environments whose memory has guard bytes; every call checks for damage.
 
-    With `in_one_block`, there are guard bytes around all environments only, so that calls can have any range.
+    With `in_one_block`, guard bytes are only around all environments together, so calls can have any range.
     """
 
     def __init__(self, subject: Subject, num_envs: int, in_one_block: bool = False) -> None:
@@ -138,7 +138,7 @@ class GuardedEnvs:
         self._envs = [self._make_envs(block) for block in range(self.blocks)]
 
     def _make_envs(self, block: int) -> Envs:
-        """The struct that the plug-in is given for one block."""
+        """Returns the struct that is passed to the plug-in for one block."""
         observations, actions = (
             (c_void_p * len(fields))(*(one.base(block) for one in fields))
             for fields in (self.observations, self.actions)
@@ -181,9 +181,9 @@ class GuardedEnvs:
         self._seed(0)
         self._forbid()
         for env in range(self.num_envs if self._entry.init else 0):
-            refusal = self._call("init", env // self.per_block, env)
-            if refusal is not None:
-                raise CheckFailed(f"init of environment {env}: {refusal.decode(errors='replace')}")
+            message = self._call("init", env // self.per_block, env)
+            if message is not None:
+                raise CheckFailed(f"init of environment {env}: {message.decode(errors='replace')}")
         self._require_undamaged("init")
 
     def reset(self, seed: int) -> None:
@@ -191,7 +191,7 @@ class GuardedEnvs:
         self.reset_range(0, self.num_envs)
 
     def reset_range(self, begin: int, end: int) -> None:
-        """Resets these environments, whose generators go on."""
+        """Resets these environments without seeding their generators."""
         self._forbid()
         for env in range(begin, end):
             self._call("reset", env // self.per_block, env, env + 1)
@@ -212,7 +212,7 @@ class GuardedEnvs:
     def write_inputs(
         self, actions: Sequence[NDArray[Any]], resets: NDArray[np.bool_]
     ) -> list[NDArray[np.uint8]]:
-        """Writes actions and reset flags; the bytes of each of `inputs`."""
+        """Writes actions and reset flags; returns the bytes of each of `inputs`."""
         rows = self.blocks * self.per_block
         given = [_pad(action, rows * self.info.agents) for action in actions] + [_pad(resets, rows)]
         for one, values in zip(self.inputs, given, strict=True):
@@ -230,8 +230,8 @@ class GuardedEnvs:
         for one, values in zip(self.inputs, given, strict=True):
             changed = np.flatnonzero(one.read() != values)
             if len(changed):
-                who = self.name_block(int(changed[0]) // one.size)
-                raise CheckFailed(f"step of {who} wrote to {one.name}, which it may only read")
+                block_name = self.name_block(int(changed[0]) // one.size)
+                raise CheckFailed(f"step of {block_name} wrote to {one.name}, which it may only read")
 
     def close(self) -> None:
         self._forbid()
@@ -263,7 +263,7 @@ class GuardedEnvs:
 
 
 def _pad(rows: NDArray[Any], count: int) -> NDArray[np.uint8]:
-    """The bytes of `count` rows, those that are missing as zeros."""
+    """Returns the bytes of `count` rows; missing rows are zeros."""
     padded = np.zeros((count, *rows.shape[1:]), rows.dtype)
     padded[: len(rows)] = rows
     return padded.reshape(-1).view(np.uint8)
@@ -278,8 +278,8 @@ def guard_trace(
 ) -> tuple[Trace, list[NDArray[np.bool_]]]:
     """Steps guarded environments into results that hold `fill` beforehand.
 
-    Gives what they wrote, and for each step which environments were reset in it. CheckFailed with the name of
-    whatever was written outside its own memory.
+    Returns what they wrote, and which environments each step reset. Raises CheckFailed if something was
+    written outside its own memory.
     """
     envs = GuardedEnvs(subject, num_envs)
     if subject.report_regions is not None:
@@ -296,7 +296,7 @@ def guard_trace(
 
 
 def play(envs: GuardedEnvs, steps: int, fill: int) -> Iterator[NDArray[np.bool_]]:
-    """Steps all environments, yields which of them were reset; every other one is also reset at random."""
+    """Steps all environments and yields which were reset; every second one is also reset at random."""
     info = envs.info
     moves, chance = Moves(info.actions, 3), np.random.default_rng(3)
     rows = np.arange(envs.num_envs * info.agents)
@@ -314,7 +314,7 @@ def play(envs: GuardedEnvs, steps: int, fill: int) -> Iterator[NDArray[np.bool_]
 
 
 def _read_rows(envs: GuardedEnvs, pieces: Pieces, dtype: Any, shape: tuple[int, ...] = ()) -> NDArray[Any]:
-    """The rows of one array, without guards and padding."""
+    """Returns the rows of one array, without guards and padding."""
     rows: NDArray[Any] = pieces.read().view(dtype).reshape(-1, *shape)
     return rows[: envs.num_envs * envs.info.agents]
 

@@ -1,4 +1,4 @@
-"""The check of what reset and step write: whole rows, and nothing outside the environment's own memory."""
+"""Checks that reset and step write whole rows, and nothing outside the environment's own memory."""
 
 from __future__ import annotations
 
@@ -46,10 +46,11 @@ def memory(subject: Subject) -> None:
     if missing.any():
         raise CheckFailed(
             f"{found.call} does not write its whole row: {found.where}, element {int(missing.argmax())} of "
-            f"{len(missing)} keeps what was there before"
+            f"{len(missing)} keeps its old value"
         )
     raise CheckFailed(
-        f"{found.call} gives another result if the result arrays hold other bytes before it: {found.where}; "
+        f"{found.call} gives different results if the result arrays hold other bytes before the call: "
+        f"{found.where}; "
         "write every byte of a row, and never read from it"
     )
 
@@ -57,7 +58,7 @@ def memory(subject: Subject) -> None:
 def _find_difference(
     one: Trace, other: Trace, resets: Sequence[NDArray[np.bool_]], agents: int
 ) -> _Difference | None:
-    """The first row in which two runs differ; in a reset row only observations count."""
+    """Returns the first row in which two runs differ; in a reset row only observations are compared."""
     for moment, others, was_reset in zip(one, other, resets, strict=True):
         stepped = ~np.repeat(was_reset, agents)
         for name, array in moment.results.items():
@@ -74,6 +75,6 @@ def _find_difference(
 
 
 def _to_bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
-    """The bytes of each element of each row."""
+    """Returns the bytes of each element of each row."""
     flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     return flat.reshape(len(array), -1, array.dtype.itemsize)

@@ -1,4 +1,4 @@
-"""The check of shoal.observe/1: for any range, it writes the last observations again and nothing else."""
+"""Checks shoal.observe/1: for any range it must write the last observations again, and nothing else."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from shoal.native.plugin import FieldInfo
 __all__ = ["observe"]
 
 _ENVS, _STEPS = 37, 200
-_RUBBISH = (0x5A, 0xC3)  # what the arrays hold before it, in turn
+_RUBBISH = (0x5A, 0xC3)  # bytes in the arrays before a call, in turn
 
 
 def observe(subject: Subject) -> None:
-    """If it can observe, it writes the last bytes again and changes nothing."""
+    """If it can observe, it writes the same bytes again and changes nothing."""
     seen, unseen = (GuardedEnvs(subject, _ENVS, in_one_block=True) for _ in range(2))
     if not seen.can_observe:
         return
@@ -68,7 +68,7 @@ def _require_same_run(seen: GuardedEnvs, unseen: GuardedEnvs, when: str) -> None
 
 
 class _Observer:
-    """Observes into arrays of rubbish, compares every byte, and puts back what was there."""
+    """Observes into arrays of rubbish, compares every byte, and restores the old bytes."""
 
     def __init__(self, envs: GuardedEnvs) -> None:
         self._envs, self._calls = envs, 0
@@ -97,7 +97,7 @@ class _Observer:
             one.write(before)
 
     def _require_same(self, what: str, one: Pieces, before: NDArray[np.uint8]) -> None:
-        """That an array, of which observe may write no byte, is as it was before."""
+        """Requires that an array, which observe must not write, has not changed."""
         changed = np.flatnonzero(one.read() != before)
         if len(changed):
             lanes = self._envs.info.lanes if one is self._envs.instances else 1
@@ -116,7 +116,7 @@ class _Observer:
         before: NDArray[np.uint8],
         rubbish: int,
     ) -> None:
-        """That the rows of these environments are those of the last step or reset, and others are rubbish."""
+        """Requires the rows of the last step or reset for these environments, and rubbish for others."""
         agents = self._envs.info.agents
         shape = (self._envs.per_block * agents, -1, field.dtype.itemsize)
         found: NDArray[np.uint8] = one.read().reshape(shape)
@@ -134,13 +134,13 @@ class _Observer:
         if (found[row, element] == rubbish).all():
             raise CheckFailed(
                 f"{what} does not write its whole row: {where}, element {element} of {found.shape[1]} keeps "
-                "what was there before"
+                "its old value"
             )
         value, wanted = (
             np.frombuffer(each[row, element].tobytes(), field.dtype)[0] for each in (found, last)
         )
         raise CheckFailed(
-            f"{what} wrote other bytes than the last step or reset: {where}, element {element} of "
+            f"{what} wrote different bytes from the last step or reset: {where}, element {element} of "
             f"{found.shape[1]} is {value} instead of {wanted}; keep in the struct all that an observation "
             "shows: observe must not read actions, flags or result arrays"
         )

@@ -1,6 +1,6 @@
-"""`shoal check --asan`: the flags, the runtime that must be loaded first, and what its reports say.
+"""`shoal check --asan`: the flags, the runtime that must be loaded first, and the reports.
 
-The report's own stack trace is left as addresses: shoal.check.crash looks the lines up, as for any crash.
+The stack trace in a report has addresses only: shoal.check.crash finds the lines, as for any crash.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from shoal.native.build import find_compiler
 
 __all__ = ["SANITIZE", "explain_report", "sanitized_environment"]
 
-# One variant for all processors: a function that picks one is called before the runtime is ready.
+# SHOAL_ONE_ISA: the function that chooses an instruction set would run before the runtime is ready.
 SANITIZE = (
     "-g",
     "-O1",
     "-fno-omit-frame-pointer",
     "-fsanitize=address,undefined",
-    "-fno-sanitize=object-size",  # AddressSanitizer says more about the same
+    "-fno-sanitize=object-size",  # AddressSanitizer reports the same with more detail
     "-fno-sanitize-recover=all",
     "-DSHOAL_ONE_ISA",
 )
 
 
 def sanitized_environment(source: str) -> tuple[list[str], dict[str, str]]:
-    """(flags to compile with, environment variables to run with); BuildError where there is no sanitizer."""
+    """Returns (compiler flags, environment variables); raises BuildError if there is no sanitizer."""
     if sys.platform != "linux":
         raise BuildError(f"--asan needs Linux; this is {sys.platform}. Run shoal check without it")
     compiler = find_compiler(source)
@@ -48,7 +48,7 @@ def sanitized_environment(source: str) -> tuple[list[str], dict[str, str]]:
             "Install it (Debian: apt install gcc, or libclang-rt-dev for clang; Fedora: dnf install libasan "
             "libubsan), or choose another compiler with CC"
         )
-    # Exceptions of C++ go through the runtime: it must find the library that throws them when it starts.
+    # The runtime intercepts C++ exceptions, so it must find the library that throws them when it starts.
     preloads = [runtime, _find_file(compiler, "libstdc++.so") or _find_file(compiler, "libstdc++.so.6")]
     variables = {
         "LD_PRELOAD": " ".join(filter(None, [*preloads, os.environ.get("LD_PRELOAD")])),
@@ -61,7 +61,7 @@ def sanitized_environment(source: str) -> tuple[list[str], dict[str, str]]:
 
 
 def _join(ours: str, variable: str) -> str:
-    return ":".join(filter(None, [ours, os.environ.get(variable)]))  # the last one counts
+    return ":".join(filter(None, [ours, os.environ.get(variable)]))  # later options override
 
 
 def _ask(compiler: Sequence[str], question: str) -> str:
@@ -77,7 +77,7 @@ def _find_file(compiler: Sequence[str], name: str) -> str | None:
 
 
 def explain_report(text: str, library: Path, regions: Sequence[Region]) -> str | None:
-    """A sanitizer's report in words, with the C function and line; None if the text has none."""
+    """Explains a sanitizer's report, with the C function and line; returns None if the text has none."""
     undefined = re.search(r"^.*: runtime error: (.*)$", text, re.MULTILINE)
     address = re.search(r"ERROR: AddressSanitizer: (\S+)(?:.*? address (0x[0-9a-f]+))?", text)
     access = re.search(r"^(READ|WRITE) of size (\d+)", text, re.MULTILINE)
@@ -99,7 +99,7 @@ def explain_report(text: str, library: Path, regions: Sequence[Region]) -> str |
 
 
 def _name_address(address: int, size: int, regions: Sequence[Region]) -> str:
-    """Which environment's memory an access is next to.
+    """Returns a text that says which environment's memory an access is next to.
 
     For a call such as memset, the report has the size of the whole access and the address of the first byte
     that is out of bounds; for a single instruction, the address at which the access begins.

@@ -1,4 +1,4 @@
-"""The environment that is checked: a compiled plug-in and its options."""
+"""The environment to check: a compiled plug-in and its options."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ LIBRARIES = (".so", ".dylib")
 
 
 class CheckFailed(ShoalError):
-    """What the plug-in did against the contract."""
+    """The plug-in violates the contract; the message says how."""
 
 
 class Region(NamedTuple):
-    """Where a plug-in's memory lies, for the reader of a sanitizer's report."""
+    """The addresses of one array of a plug-in, to explain a sanitizer's report."""
 
     array: str
     environments: str
@@ -44,7 +44,7 @@ class Region(NamedTuple):
 
 @dataclass(frozen=True)
 class Subject:
-    """A plug-in, the options it is checked with, and how long one call of it may take."""
+    """A plug-in, the options to check it with, and the time limit of one call."""
 
     library: Path
     options: dict[str, Any] = field(default_factory=dict)
@@ -53,17 +53,17 @@ class Subject:
 
     def make(self, num_envs: int = 37, **keywords: Any) -> Watched:
         """Makes environments, on one thread unless `num_threads` says otherwise."""
-        made = self.watch(make_vec, "init")(
+        envs = self.watch(make_vec, "init")(
             self.library, num_envs, session=None, **{"num_threads": 1, **keywords}, **self.options
         )
-        return Watched(made, self)
+        return Watched(envs, self)
 
     def describe(self) -> PluginInfo:
         info: PluginInfo = self.watch(load, "describe")(self.library, self.options)
         return info
 
     def watch(self, function: Callable[..., Any], name: str) -> Callable[..., Any]:
-        """The same function; in the process of the checks, a call that takes too long is reported."""
+        """Wraps a function so that, in the process of the checks, a call that takes too long is reported."""
 
         def call(*args: Any, **keywords: Any) -> Any:
             _core.watch_call(name, self.call_limit_s)
@@ -76,18 +76,18 @@ class Subject:
 
 
 class Watched:
-    """A vector environment, each call of which is watched (`Subject.watch`)."""
+    """A vector environment whose calls have a time limit (`Subject.watch`)."""
 
     def __init__(self, envs: Any, subject: Subject) -> None:
         self._envs, self._subject = envs, subject
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._envs, name)
-        return self._subject.watch(found, name) if callable(found) else found
+        value = getattr(self._envs, name)
+        return self._subject.watch(value, name) if callable(value) else value
 
 
 def find_mistake(env: str, asan: bool) -> str | None:
-    """What is wrong with the arguments, before anything is built; None if nothing is."""
+    """Returns what is wrong with the arguments, before anything is built; None if nothing is."""
     path = Path(env)
     if path.is_dir():
         example = next(iter(sorted(path.glob("*.c"))), path / "NAME.c")
@@ -106,7 +106,7 @@ def find_mistake(env: str, asan: bool) -> str | None:
 
 
 def prepare_subject(env: str, options: dict[str, Any], flags: Sequence[str]) -> Subject:
-    """Compiles the environment with extra flags where it is given as source."""
+    """Returns the subject; an environment that is given as source is compiled with extra flags."""
     if env.startswith("puffer:"):
         ready = prepare(env.removeprefix("puffer:"), options, flags=flags)
         library, options = ready.library, {"settings": ready.settings}

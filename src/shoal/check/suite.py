@@ -1,4 +1,4 @@
-"""The checks: the first line of each function's documentation says what it checks; it raises CheckFailed."""
+"""The checks. The first line of a check's docstring is its name in the report; it raises CheckFailed."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def spaces(subject: Subject) -> None:
 
 
 def _leaves_space(field: FieldInfo, array: NDArray[Any]) -> tuple[int, str] | None:
-    """(row, what is wrong with it) of the first row outside the field's space."""
+    """Returns (row, problem) of the first row outside the field's space; None if there is none."""
     if array.dtype.kind == "f":
         row = _first_row(np.isnan(array).reshape(len(array), -1).any(axis=1))
         if row is not None:
@@ -117,7 +117,7 @@ def same_seed(subject: Subject) -> None:
         record(first, steps),
         expected,
         agents,
-        "a second run after reset(seed=) differs from the first: reset keeps something of the old episode",
+        "a second run after reset(seed=) differs from the first: does reset keep state of the old episode?",
     )
 
 
@@ -142,7 +142,7 @@ def alone(subject: Subject) -> None:
     steps = count_steps(many._info, _ENVS, 100)
     expected, agents, lanes = record(many, steps), many.agents_per_env, many._info.lanes
     for env in range(_ENVS):
-        # It keeps its lane: in the lanes before it are other environments than among the many.
+        # It stays in the same lane, with different environments in the lanes before it.
         before = [(env + 1 + lane) % _ENVS for lane in range(env % lanes)]
         found = record(subject.make(len(before) + 1), steps, env_ids=[*before, env])
         difference = find_difference(found, expected, agents, len(before) * agents, env * agents, agents)
@@ -168,7 +168,7 @@ def instances(subject: Subject) -> None:
 
 
 class _Interleaved(Watched):
-    """Does something else before each step."""
+    """Calls a function before each step."""
 
     def __init__(self, envs: Watched, between: Callable[[], Any]) -> None:
         super().__init__(envs._envs, envs._subject)
@@ -218,12 +218,12 @@ def reset_any_time(subject: Subject) -> None:
         record(envs, 50),
         expected,
         envs.agents_per_env,
-        "a seeded run differs after resets in the middle of episodes: reset keeps something of the old one",
+        "a seeded run differs after resets in the middle of episodes: does reset keep state of the old one?",
     )
 
 
 def checkpoint(subject: Subject) -> None:
-    """If it can be saved, a restored environment goes on as the saved one did."""
+    """If it can be saved, a restored environment continues as the saved one did."""
     envs = subject.make(3)
     if not envs.has_extension("shoal.checkpoint/1"):
         return
@@ -240,7 +240,7 @@ def checkpoint(subject: Subject) -> None:
         _play(envs, plan),
         first,
         envs.agents_per_env,
-        "restored environments behave differently from the saved ones: the checkpoint misses something",
+        "restored environments behave differently from the saved ones: is part of the state not saved?",
     )
 
 
@@ -254,7 +254,7 @@ def _play(envs: Watched, plan: list[Any]) -> Trace:
 
 
 def state(subject: Subject) -> None:
-    """If it exports its state, looking changes nothing, and what is stable stays where it is."""
+    """If it exports its state, exporting changes nothing, and stable fields never move."""
     envs, unseen = subject.make(3), subject.make(3)
     if not envs.has_extension("shoal.state/1"):
         return
@@ -267,7 +267,7 @@ def state(subject: Subject) -> None:
         _require(
             not changed,
             f"after {step} steps, the state field {', '.join(map(repr, changed))} of environment 1 differs "
-            "when asked twice without a step",
+            "when it is exported twice without a step",
         )
         seen, plain = (
             [copy_results(f"at step {step + 1}", fields, one.step(move)[0], ())] for one in (envs, unseen)
@@ -288,14 +288,14 @@ def state(subject: Subject) -> None:
 
 
 def _stable_places(envs: Watched) -> dict[str, Any]:
-    """Address and shape of the fields that an environment says are stable."""
+    """Returns address and shape of the fields that are flagged stable."""
     arrays, schema = envs.state_arrays(1), envs.state_schema(1)
     stable = [name for name in arrays if schema[name]["stable"]]
     return {name: (hex(arrays[name].ctypes.data), arrays[name].shape) for name in stable}
 
 
 def speed(subject: Subject) -> None:
-    """It can be stepped a thousand at a time."""
+    """A thousand environments can be stepped at once."""
     envs = subject.make(1024)
     envs.reset(seed=0)
     moves = list(Moves(envs._info.actions, 0)(envs, 4))

@@ -1,4 +1,4 @@
-"""Runs of environments as lists of named arrays, and the first place in which two runs differ."""
+"""Records runs of environments as lists of named arrays, and finds the first difference between two runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = [
 
 
 class Moment(NamedTuple):
-    """What one reset or step gave, by the names of `name_results`."""
+    """The results of one reset or step, by the names of `name_results`."""
 
     when: str
     results: dict[str, NDArray[Any]]
@@ -40,17 +40,17 @@ _FEWEST, _TRACE_BYTES = 30, 1 << 26
 
 
 def name_array(kind: str, field: FieldInfo) -> str:
-    """What messages call a field of the observation or the action."""
+    """Returns the name, in messages, of a field of the observation or the action."""
     return kind if field.name is None else f"{kind} field {field.name!r}"
 
 
 def name_row(row: int, agents: int) -> str:
-    """What messages call a row of a result."""
+    """Returns the name, in messages, of a row of a result."""
     return f"environment {row}" if agents == 1 else f"environment {row // agents}, agent {row % agents}"
 
 
 def name_results(fields: Sequence[FieldInfo], observation: Any, others: Sequence[Any]) -> dict[str, Any]:
-    """The results of a reset (no `others`) or a step, by name."""
+    """Returns the results of a reset (no `others`) or a step, by name."""
     parts = list(observation.values()) if isinstance(observation, dict) else [observation]
     names = [name_array("observation", field) for field in fields]
     names += ["reward", "terminated", "truncated"][: len(others)]
@@ -58,7 +58,7 @@ def name_results(fields: Sequence[FieldInfo], observation: Any, others: Sequence
 
 
 class Moves:
-    """Random actions: a row's depend on seed, row and step, and not on how many rows there are."""
+    """Random actions that depend on seed, row and step, but not on the number of rows."""
 
     def __init__(self, fields: Sequence[FieldInfo], seed: int) -> None:
         self._picks = np.random.default_rng(seed).integers(0, _CHOICES, (_STEPS, _ROWS))
@@ -70,12 +70,12 @@ class Moves:
             self._tables.append(np.array(samples, field.dtype).reshape(_CHOICES, *field.shape))
 
     def pick(self, rows: NDArray[Any], step: int) -> list[NDArray[Any]]:
-        """The actions of these rows, an array per field."""
+        """Returns the actions of these rows, an array per field."""
         picks = self._picks[step % _STEPS, rows % _ROWS]
         return [table[picks] for table in self._tables]
 
     def get(self, rows: NDArray[Any], step: int) -> Any:
-        """The same as `step` of a vector environment takes them."""
+        """Returns the actions of these rows in the form of a vector environment's `step`."""
         parts = self.pick(rows, step)
         return parts[0] if self._names[0] is None else dict(zip(self._names, parts, strict=True))
 
@@ -86,16 +86,16 @@ class Moves:
 
 
 def count_steps(info: PluginInfo, num_envs: int, most: int) -> int:
-    """How many steps a run has: fewer than `most` where observations are large, so that it takes seconds."""
+    """Returns the steps of a run: fewer than `most` if observations are large, so that it takes seconds."""
     row = sum(field.dtype.itemsize * math.prod(field.shape) for field in info.observations)
     return max(min(most, _FEWEST), min(most, _TRACE_BYTES // (max(1, row) * info.agents * num_envs)))
 
 
 def record(envs: Watched, steps: int, seed: int = 1, env_ids: Sequence[int] | None = None) -> Trace:
-    """A seeded reset and `steps` random steps.
+    """Records a seeded reset and `steps` random steps.
 
-    `env_ids`: these environments have the seeds and the actions that others of those numbers have in a run of
-    more environments.
+    With `env_ids`, the environments get the seeds and actions that the environments with these ids have in a
+    larger run.
     """
     ids = np.arange(envs.num_worlds) if env_ids is None else np.array(env_ids)
     agents = envs.agents_per_env
@@ -110,7 +110,7 @@ def record(envs: Watched, steps: int, seed: int = 1, env_ids: Sequence[int] | No
 
 
 def copy_results(when: str, fields: Sequence[FieldInfo], observation: Any, others: Sequence[Any]) -> Moment:
-    """A reset or a step for a trace, which the next step does not change."""
+    """Returns a copy of the results of a reset or a step, which the next step does not change."""
     named = name_results(fields, observation, others)
     return Moment(when, {name: np.array(array) for name, array in named.items()})
 
@@ -118,10 +118,10 @@ def copy_results(when: str, fields: Sequence[FieldInfo], observation: Any, other
 def find_difference(
     found: Trace, expected: Trace, agents: int, first_found: int = 0, first_expected: int = 0, rows: int = 0
 ) -> str | None:
-    """The first place where two runs differ, in words; None if they are the same.
+    """Returns a text on the first difference between two runs; None if they are the same.
 
-    Of each array only `rows` rows are compared (0: all), from row `first_found` and row `first_expected` on;
-    the latter is the number that the text gives.
+    Compares `rows` rows of each array (0: all), from row `first_found` and row `first_expected` on; the text
+    names the row by its number in `expected`.
     """
     for one, other in zip(found, expected, strict=True):
         for name, whole in one.results.items():
@@ -144,7 +144,7 @@ def _to_bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def _first(one: NDArray[Any], other: NDArray[Any]) -> int:
-    """The first entry in which two arrays of one shape differ, byte by byte (a NaN equals itself)."""
+    """Returns the first index at which two arrays differ, byte by byte (a NaN equals itself)."""
     differs = [a.tobytes() != b.tobytes() for a, b in zip(one, other, strict=True)]
     return differs.index(True)
 

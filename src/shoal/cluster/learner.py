@@ -14,7 +14,7 @@ import numpy as np
 from shoal.cluster.fleet import Fleet
 from shoal.learner import Learner, Settings
 from shoal.learner.model import Array, Categorical, Model
-from shoal.learner.ppo import Batch, fitting
+from shoal.learner.ppo import Batch, make_distribution
 
 __all__ = ["ActorPolicy", "FleetLearner"]
 
@@ -29,7 +29,7 @@ class ActorPolicy:
     """
 
     def __init__(self, envs: Any, rng: np.random.Generator, hidden: int = Settings.hidden) -> None:
-        inputs, head = fitting(envs)
+        inputs, head = make_distribution(envs)
         self._model, self._rng = Model(inputs, head, hidden, rng), rng
         rows = envs.num_envs
         self._categorical = isinstance(head, Categorical)
@@ -42,8 +42,8 @@ class ActorPolicy:
     def __call__(self, observations: Array) -> tuple[Array, dict[str, Array]]:
         head = self._model.head
         out = self._model.actor.forward(observations.astype(np.float32, copy=False))
-        actions = head.draw(out, self._rng, self._drawn)
-        score, _ = head.score(out, self._drawn)
+        actions = head.sample(out, self._rng, self._drawn)
+        score, _ = head.evaluate(out, self._drawn)
         return actions, {"score": score} if self._categorical else {"score": score, "drawn": self._drawn}
 
     def set_weights(self, weights: Array) -> None:
@@ -67,7 +67,7 @@ class FleetLearner(Learner):
 
     envs: Fleet
 
-    def _begin(self, seed: int) -> None:
+    def _start(self, seed: int) -> None:
         self._arriving = self.envs.rollouts(self.length)
         self._sums: dict[int, tuple[Array, Array]] = {}
         self.envs.set_weights(self.model.weights)
@@ -77,22 +77,22 @@ class FleetLearner(Learner):
         begin = time.perf_counter()
         rollout = self.rollout = next(self._arriving)
         self.times["env"] += time.perf_counter() - begin
-        self._drawn = rollout.extras.get("drawn", rollout.actions)
+        self._samples = rollout.extras.get("drawn", rollout.actions)
         if rollout.runner not in self._sums or "fault" in rollout.info:
             rows = len(rollout.over)
             self._sums[rollout.runner] = np.zeros(rows), np.zeros(rows, np.int64)
-        self._return, self._length = self._sums[rollout.runner]
-        self._counts[-1] = ~rollout.over
-        self._follow(rollout.terminated | rollout.truncated)
+        self._running_returns, self._running_lengths = self._sums[rollout.runner]
+        self._is_transition[-1] = ~rollout.over
+        self._record_episodes(rollout.terminated | rollout.truncated)
 
     def update(self) -> None:
         """Updates the model from the rollout and sends the new weights to the fleet."""
         super().update()
         self.envs.set_weights(self.model.weights)
 
-    def _judged(self, seen: Array) -> Batch:
-        batch = super()._judged(seen)
-        batch.scores = self.rollout.extras["score"].reshape(-1)  # from the policy that acted
+    def _build_batch(self, observations: Array) -> Batch:
+        batch = super()._build_batch(observations)
+        batch.old_log_probs = self.rollout.extras["score"].reshape(-1)  # those of the policy that acted
         return batch
 
     def play(self) -> None:

@@ -1,4 +1,4 @@
-"""Drawing in NumPy: colours, text, marks and PNG files. It knows nothing of environments."""
+"""Drawing in NumPy: colours, text, marks and PNG files. It does not depend on environments."""
 
 from shoal.draw.font import HEIGHT, PITCH, mask_of
 from shoal.draw.pixels import Pixels, rgb, stamp

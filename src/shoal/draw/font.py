@@ -1,4 +1,4 @@
-"""Small letters for drawn pictures: 5 by 7, capitals only, drawn below as they look."""
+"""A font for pictures: capital letters, digits and signs of 5 by 7 pixels, drawn below."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 __all__ = ["HEIGHT", "PITCH", "mask_of"]
 
 HEIGHT, PITCH = 7, 6
-"""Of a letter, and from one letter to the next."""
+"""The height of a letter, and the distance from one letter to the next, in pixels."""
 
 _ART = """\
 A     B     C     D     E     F     G     H     I     J     K     L     M     N     O     P     Q
@@ -38,21 +38,21 @@ R     S     T     U     V     W     X     Y     Z     0     1     2     3     4 
 """
 
 
-def _letters() -> dict[str, NDArray[np.bool_]]:
-    """Each band of the drawing is a line with the letters, and seven lines with how they look."""
-    lines, found = _ART.splitlines(), {}
+def _parse_letters() -> dict[str, NDArray[np.bool_]]:
+    """Returns the mask of each letter. A band of `_ART` is one line of letters and seven lines of pixels."""
+    lines, masks = _ART.splitlines(), {}
     for band in range(0, len(lines), HEIGHT + 1):
-        drawn = np.array([list(line) for line in lines[band + 1 : band + 1 + HEIGHT]]) == "#"
+        pixels = np.array([list(line) for line in lines[band + 1 : band + 1 + HEIGHT]]) == "#"
         for at, letter in enumerate(lines[band].split()):
-            found[letter] = drawn[:, at * PITCH : at * PITCH + PITCH - 1]
-    return found
+            masks[letter] = pixels[:, at * PITCH : at * PITCH + PITCH - 1]
+    return masks
 
 
-_LETTERS = _letters()
+_LETTERS = _parse_letters()
 
 
 def mask_of(text: str, size: int = 1) -> NDArray[np.bool_]:
-    """Where a text has ink, each letter `size` times as large; a letter that is not known is a `?`."""
+    """Returns the mask of a text, with letters `size` times as large; unknown letters become `?`."""
     mask = np.zeros((HEIGHT, max(1, len(text) * PITCH - 1)), np.bool_)
     for at, letter in enumerate(text.upper()):
         if letter != " ":

@@ -1,4 +1,4 @@
-"""A learner to read: PPO in plain NumPy, the living example of rollouts in place."""
+"""PPO in plain NumPy: a small learner that is easy to read, and an example of rollouts in place."""
 
 from shoal.learner.ppo import Learner, Settings
 

@@ -1,6 +1,6 @@
-"""A policy in plain NumPy: two small networks, what draws actions, and the gradients of both.
+"""A policy in plain NumPy: two small networks, an action distribution, and their gradients.
 
-observations -> actor -> logits or means -> Categorical or Gaussian -> actions, their scores
+observations -> actor -> logits or means -> Categorical or Gaussian -> actions, log-probabilities
 observations -> critic -> values
 """
 
@@ -18,7 +18,7 @@ Array = NDArray[Any]
 
 
 class Network:
-    """Layers with tanh between them; weights and gradient are parts of vectors that somebody else holds."""
+    """A multilayer perceptron with tanh; its weights and gradient are slices of vectors that a Model owns."""
 
     def __init__(self, sizes: list[int], last_gain: float, rng: np.random.Generator) -> None:
         self._shapes = list(zip(sizes[:-1], sizes[1:], strict=True))
@@ -27,19 +27,19 @@ class Network:
         self._rng = rng
 
     def bind(self, weights: Array, gradient: Array) -> None:
-        """Uses these vectors, and begins with orthogonal weights."""
-        self._layers, at = [], 0
+        """Stores weights and gradient in these vectors, and initialises the weights orthogonally."""
+        self._layers, start = [], 0
         for (rows, columns), gain in zip(self._shapes, self._gains, strict=True):
-            cut, end = at + rows * columns, at + (rows + 1) * columns
-            pairs = [(part[at:cut].reshape(rows, columns), part[cut:end]) for part in (weights, gradient)]
+            middle, end = start + rows * columns, start + (rows + 1) * columns
+            pairs = [(v[start:middle].reshape(rows, columns), v[middle:end]) for v in (weights, gradient)]
             q, r = np.linalg.qr(self._rng.standard_normal((max(rows, columns), min(rows, columns))))
             q *= gain * np.sign(np.diag(r))
             pairs[0][0][:] = q if rows >= columns else q.T
             self._layers.append(pairs)
-            at = end
+            start = end
 
     def forward(self, x: Array) -> Array:
-        x, self._inputs = _blocks(x), list[Array]()
+        x, self._inputs = _split_into_blocks(x), list[Array]()
         for (weight, bias), _ in self._layers:
             if self._inputs:
                 np.tanh(x, out=x)
@@ -49,8 +49,8 @@ class Network:
         return x.reshape(-1, x.shape[-1])
 
     def backward(self, d: Array) -> None:
-        """Writes the gradient, given that of what `forward` returned last."""
-        d = _blocks(d)
+        """Writes the gradient of the weights, given the gradient `d` of the last output of `forward`."""
+        d = _split_into_blocks(d)
         for (weight, _), (d_weight, d_bias) in reversed(self._layers):
             x = self._inputs.pop()
             (x.transpose(0, 2, 1) @ d).sum(0, out=d_weight)
@@ -60,17 +60,18 @@ class Network:
                 d *= 1 - x * x
 
 
-def _blocks(x: Array) -> Array:
-    """Rows in blocks: products of 64 x 64 x 64 are the largest that OpenBLAS does not split over threads.
+def _split_into_blocks(x: Array) -> Array:
+    """Returns the rows in blocks of at most 64, so that OpenBLAS uses one thread.
 
-    Threads would gain a third on idle cores, and cost ten times as much and more where others use the cores.
+    64 x 64 x 64 is the largest product that OpenBLAS does not split over threads. On idle cores threads are a
+    third faster; on busy cores they are more than ten times slower.
     """
     rows = next((rows for rows in range(64, 15, -1) if len(x) % rows == 0), len(x))
     return x.reshape(-1, rows, x.shape[-1])
 
 
 class Categorical:
-    """One of `n` actions; the actor's outputs are logits."""
+    """The distribution over `n` discrete actions; the actor's outputs are logits."""
 
     size = 0
 
@@ -78,34 +79,37 @@ class Categorical:
         self.outputs, self.start = n, start
 
     def bind(self, weights: Array, gradient: Array) -> None:
-        """There is nothing to learn here."""
+        """Does nothing: this distribution has no weights of its own."""
 
-    def draw(self, logits: Array, rng: np.random.Generator, drawn: Array) -> Array:
-        """Writes actions into `drawn`; returns them as the environments take them."""
-        edges = np.exp(logits - logits.max(1, keepdims=True)).cumsum(1)
-        along = rng.random((len(edges), 1), np.float32) * edges[:, -1:]
-        np.sum(along >= edges[:, :-1], axis=1, out=drawn)
-        drawn += self.start
-        return drawn
+    def sample(self, logits: Array, rng: np.random.Generator, samples: Array) -> Array:
+        """Writes sampled actions into `samples`; returns the actions for the environments."""
+        cumulative = np.exp(logits - logits.max(1, keepdims=True)).cumsum(1)
+        threshold = rng.random((len(cumulative), 1), np.float32) * cumulative[:, -1:]
+        np.sum(threshold >= cumulative[:, :-1], axis=1, out=samples)
+        samples += self.start
+        return samples
 
-    def score(self, logits: Array, drawn: Array) -> tuple[Array, Array]:
-        """Of each row the logarithm of the action's probability, and the entropy."""
-        self._log = logits - logits.max(1, keepdims=True)
-        self._log -= np.log(np.exp(self._log).sum(1, keepdims=True))
-        self._chosen = np.arange(len(logits)), drawn - self.start
-        self._entropy = -(np.exp(self._log) * self._log).sum(1)
-        return self._log[self._chosen], self._entropy
+    def evaluate(self, logits: Array, samples: Array) -> tuple[Array, Array]:
+        """Returns the log-probability of each row's sample, and each row's entropy."""
+        self._log_probs = logits - logits.max(1, keepdims=True)
+        self._log_probs -= np.log(np.exp(self._log_probs).sum(1, keepdims=True))
+        self._chosen = np.arange(len(logits)), samples - self.start
+        self._entropy = -(np.exp(self._log_probs) * self._log_probs).sum(1)
+        return self._log_probs[self._chosen], self._entropy
 
-    def backward(self, d_score: Array, d_entropy: Array) -> Array:
-        """The gradient of the logits, given those of what `score` returned last."""
-        d_log = d_score[:, None] + d_entropy[:, None] * (self._log + self._entropy[:, None])
-        d: Array = -np.exp(self._log) * d_log
-        d[self._chosen] += d_score
+    def backward(self, d_log_prob: Array, d_entropy: Array) -> Array:
+        """Returns the gradient of the logits, given the gradients of the last output of `evaluate`."""
+        d_rows = d_log_prob[:, None] + d_entropy[:, None] * (self._log_probs + self._entropy[:, None])
+        d: Array = -np.exp(self._log_probs) * d_rows
+        d[self._chosen] += d_log_prob
         return d
 
 
 class Gaussian:
-    """Numbers around the actor's outputs; -1 to 1 is the Box, if it has bounds, and all is clipped."""
+    """Independent normal distributions whose means are the actor's outputs.
+
+    A bounded Box is rescaled so that samples from -1 to 1 cover it; actions are clipped to the Box.
+    """
 
     def __init__(self, low: Array, high: Array) -> None:
         self.size = self.outputs = len(low)
@@ -118,24 +122,24 @@ class Gaussian:
         self._log_std, self._d_log_std = weights, gradient
         weights[:] = -0.5
 
-    def draw(self, mean: Array, rng: np.random.Generator, drawn: Array) -> Array:
-        drawn[:] = mean + np.exp(self._log_std) * rng.standard_normal(mean.shape, np.float32)
-        actions: Array = (self._middle + self._half * drawn).clip(self._low, self._high)
+    def sample(self, mean: Array, rng: np.random.Generator, samples: Array) -> Array:
+        samples[:] = mean + np.exp(self._log_std) * rng.standard_normal(mean.shape, np.float32)
+        actions: Array = (self._middle + self._half * samples).clip(self._low, self._high)
         return actions.astype(self._low.dtype, copy=False)
 
-    def score(self, mean: Array, drawn: Array) -> tuple[Array, Array]:
-        self._z = (drawn - mean) / np.exp(self._log_std)
-        spread = self._log_std + 0.5 * math.log(2 * math.pi)
-        return -(0.5 * self._z**2 + spread).sum(1), np.full(len(mean), (spread + 0.5).sum())
+    def evaluate(self, mean: Array, samples: Array) -> tuple[Array, Array]:
+        self._z = (samples - mean) / np.exp(self._log_std)
+        log_scale = self._log_std + 0.5 * math.log(2 * math.pi)
+        return -(0.5 * self._z**2 + log_scale).sum(1), np.full(len(mean), (log_scale + 0.5).sum())
 
-    def backward(self, d_score: Array, d_entropy: Array) -> Array:
-        self._d_log_std[:] = ((self._z**2 - 1) * d_score[:, None]).sum(0) + d_entropy.sum()
-        d: Array = d_score[:, None] * self._z / np.exp(self._log_std)
+    def backward(self, d_log_prob: Array, d_entropy: Array) -> Array:
+        self._d_log_std[:] = ((self._z**2 - 1) * d_log_prob[:, None]).sum(0) + d_entropy.sum()
+        d: Array = d_log_prob[:, None] * self._z / np.exp(self._log_std)
         return d
 
 
 class Model:
-    """An actor, a critic and what draws actions, over one vector of weights and one of their gradient."""
+    """An actor, a critic and an action distribution that share one vector of weights and one of gradients."""
 
     def __init__(
         self,

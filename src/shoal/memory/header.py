@@ -1,4 +1,4 @@
-"""Reading a segment's header: anything that is not a whole segment of this format is a clear error."""
+"""Reads a segment's header; raises a clear error for anything but a complete segment of this format."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from shoal import _core
 from shoal.errors import CorruptFileError, LayoutError, VersionError
 from shoal.memory.layout import Layout
 
-__all__ = ["HEADER_BYTES", "inspected"]
+__all__ = ["HEADER_BYTES", "read_header"]
 
 HEADER_BYTES = 128
 _MAX_SCHEMA = 64 << 20
@@ -17,8 +17,8 @@ _MAX_SCHEMA = 64 << 20
 _TOO_SHORT, _FOREIGN, _BYTE_ORDER, _FORMAT_NEW, _WRONG_SIZE, _BOUNDS = range(1, 7)
 
 
-def inspected(fd: int, what: str) -> tuple[Layout, int, int]:
-    """(layout, size, offset of the data) of an open segment; a clear error for anything else."""
+def read_header(fd: int, what: str) -> tuple[Layout, int, int]:
+    """Returns (layout, size, offset of the data) of an open segment; raises an error for anything else."""
     try:
         status, header = _core.inspect(fd)
     except OSError as error:
@@ -32,12 +32,12 @@ def inspected(fd: int, what: str) -> tuple[Layout, int, int]:
     if status == _TOO_SHORT or status == _WRONG_SIZE:
         expected = f"{size}" if status == _WRONG_SIZE else f"at least {HEADER_BYTES}"
         raise CorruptFileError(
-            f"the {what} is not whole: expected {expected} bytes, found {header['file_bytes']}; "
-            "it was truncated or grown by another program"
+            f"the {what} is incomplete or changed: expected {expected} bytes, found {header['file_bytes']}; "
+            "another program truncated or extended it, so restore it or write it again"
         )
     if status == _BYTE_ORDER:
         raise VersionError(
-            f"the {what} was written on a machine of the other byte order; write it again here",
+            f"the {what} was written on a machine with the other byte order; write it again on this one",
             found=header["format"],
             expected=1,
         )
@@ -50,7 +50,7 @@ def inspected(fd: int, what: str) -> tuple[Layout, int, int]:
             expected=1,
         )
     if status == _BOUNDS or schema_bytes > _MAX_SCHEMA:
-        raise CorruptFileError(f"the {what} is damaged: its header contradicts itself; restore it")
+        raise CorruptFileError(f"the {what} is damaged: the sizes in its header are inconsistent; restore it")
     try:
         schema = os.pread(fd, schema_bytes, HEADER_BYTES)
         layout = Layout.from_schema(schema)
@@ -61,6 +61,6 @@ def inspected(fd: int, what: str) -> tuple[Layout, int, int]:
     if header["data_offset"] + layout.size_bytes > size:
         raise CorruptFileError(
             f"the {what} is damaged: its fields need {layout.size_bytes} bytes after the header, "
-            f"it has {size - header['data_offset']}"
+            f"but it has {size - header['data_offset']}; restore it"
         )
     return layout, size, header["data_offset"]

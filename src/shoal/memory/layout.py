@@ -18,26 +18,26 @@ from shoal.errors import UNREADABLE, LayoutError
 __all__ = ["ALIGNMENT", "Field", "FieldSpec", "Layout", "array_fields"]
 
 ALIGNMENT = 64
-"""Every field starts on a cache line of its own, so two writers never share one."""
+"""Every field starts on its own cache line, so writers of different fields never share one."""
 
 _MAX_BYTES = 2**62
 _MAX_NDIM = 32
-_MAX_NAME = 65536  # the path of a value in a deeply nested space
+_MAX_NAME = 65536  # a name can be the path of a value in a deeply nested space
 _STORED_DTYPE = re.compile(r"[<>|][biufc][0-9]{1,2}")
 
 FieldSpec: TypeAlias = tuple[DTypeLike, Sequence[int]]
 
 
-def stored_dtype(text: Any) -> np.dtype[Any]:
-    """The dtype that a file or another process names; ValueError for what is no plain name of one."""
-    if not isinstance(text, str) or not _STORED_DTYPE.fullmatch(text):  # NumPy evaluates far more than a name
+def parse_dtype(text: Any) -> np.dtype[Any]:
+    """Returns the dtype that a file or another process names; raises ValueError for anything else."""
+    if not isinstance(text, str) or not _STORED_DTYPE.fullmatch(text):  # np.dtype would parse far more
         raise ValueError(f"{text!r} is not a dtype of a field")
     return np.dtype(text)
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One array of a layout: what it is, and where it lies in the data.
+    """One array of a layout: its name, dtype, shape and offset.
 
     >>> field = Layout({"reward": (np.float64, (8,)), "done": (np.bool_, (8,))})["done"]
     >>> field.offset, field.size_bytes, str(field)
@@ -51,14 +51,14 @@ class Field:
 
     @property
     def size_bytes(self) -> int:
-        """Of its values, without what aligns the next field."""
+        """The bytes of its values, without the padding after them."""
         return self.dtype.itemsize * math.prod(self.shape)
 
     def __str__(self) -> str:
         return f"{self.dtype.name}{list(self.shape)}"
 
 
-def _checked_name(name: object) -> str:
+def _check_name(name: object) -> str:
     if not isinstance(name, str):
         raise LayoutError(f"a field's name must be a str, got {type(name).__name__}: {name!r}")
     if not name or len(name) > _MAX_NAME or "\0" in name:
@@ -68,14 +68,14 @@ def _checked_name(name: object) -> str:
     return name
 
 
-def _checked_dtype(name: str, dtype: DTypeLike) -> np.dtype[Any]:
+def _check_dtype(name: str, dtype: DTypeLike) -> np.dtype[Any]:
     try:
         checked = np.dtype(dtype)
     except (TypeError, ValueError, SyntaxError, OverflowError) as error:  # np.dtype parses strings
         raise LayoutError(f"field {name!r}: {dtype!r} is not a NumPy dtype") from error
     if checked.kind not in "biufc" or checked.subdtype is not None:
         raise LayoutError(
-            f"field {name!r}: dtype {checked} cannot live in shared memory; "
+            f"field {name!r}: dtype {checked} cannot be stored in shared memory; "
             "use a bool, integer, float or complex dtype"
         )
     if not checked.isnative:
@@ -86,7 +86,7 @@ def _checked_dtype(name: str, dtype: DTypeLike) -> np.dtype[Any]:
     return checked
 
 
-def _checked_shape(name: str, shape: Sequence[int]) -> tuple[int, ...]:
+def _check_shape(name: str, shape: Sequence[int]) -> tuple[int, ...]:
     try:
         checked = tuple(shape)
     except TypeError:
@@ -97,7 +97,7 @@ def _checked_shape(name: str, shape: Sequence[int]) -> tuple[int, ...]:
     for size in checked:
         if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 0:
             raise LayoutError(f"field {name!r}: every dimension must be an int of at least 0, got {size!r}")
-        if size > _MAX_BYTES:  # its digits, and the product's, may be too many to print
+        if size > _MAX_BYTES:  # the number may have too many digits to print
             raise LayoutError(
                 f"field {name!r}: a dimension of 2**{int(size).bit_length() - 1} or more is more than any "
                 "machine can address; check num_envs and the shape"
@@ -112,7 +112,7 @@ class Layout(Mapping[str, Field]):
     >>> layout["done"].offset, layout.size_bytes
     (64, 128)
 
-    Two layouts are equal, and have the same `digest`, when names, dtypes, shapes and order agree.
+    Two layouts are equal, and have the same `digest`, if their names, dtypes, shapes and order are equal.
     """
 
     def __init__(self, fields: Mapping[str, FieldSpec]) -> None:
@@ -123,17 +123,17 @@ class Layout(Mapping[str, Field]):
         self._fields: dict[str, Field] = {}
         end = 0
         for key, spec in fields.items():
-            name = _checked_name(key)
+            name = _check_name(key)
             try:
                 dtype_like, shape_like = spec
             except (TypeError, ValueError):
                 raise LayoutError(
                     f"field {name!r}: expected (dtype, shape), for example (np.float32, (4,)), got {spec!r}"
                 ) from None
-            dtype = _checked_dtype(name, dtype_like)
-            field = Field(name, dtype, _checked_shape(name, shape_like), end)
+            dtype = _check_dtype(name, dtype_like)
+            field = Field(name, dtype, _check_shape(name, shape_like), end)
             end += -(-field.size_bytes // ALIGNMENT) * ALIGNMENT
-            # NumPy refuses a shape whose nonzero part is too large, even if a 0 makes the array empty.
+            # NumPy rejects a shape whose nonzero part is too large, even if a 0 makes the array empty.
             reach = max(end, dtype.itemsize * math.prod(filter(None, field.shape)))
             if reach > _MAX_BYTES:
                 raise LayoutError(
@@ -150,17 +150,17 @@ class Layout(Mapping[str, Field]):
 
     @classmethod
     def from_schema(cls, schema: bytes) -> Layout:
-        """Rebuilds a layout from `schema`; anything that is not one raises LayoutError."""
+        """Rebuilds a layout from `schema`; raises LayoutError if it is not a schema."""
         try:
             specs = json.loads(schema.decode())["fields"]
             fields = {name: (dtype, shape) for name, dtype, shape in specs}
             for dtype, _ in fields.values():
-                stored_dtype(dtype)
+                parse_dtype(dtype)
         except UNREADABLE as error:
             raise LayoutError(f"not the schema of a layout: {error}") from error
         layout = cls(fields)
         if layout.schema != schema:
-            raise LayoutError("not the schema of a layout: it does not read back as written")
+            raise LayoutError("not the schema of a layout: it is not in the form that Layout writes")
         return layout
 
     def __getitem__(self, name: str) -> Field:
@@ -186,7 +186,7 @@ class Layout(Mapping[str, Field]):
         return Layout.from_schema, (self.schema,)
 
     def difference(self, other: Layout) -> str:
-        """Says, for a message, how `other` differs from this layout; empty if it does not."""
+        """Returns a text on how `other` differs from this layout; empty if it does not."""
         lines = [
             f"{name!r}: expected {self[name] if name in self else 'no such field'}, "
             f"found {other[name] if name in other else 'no such field'}"
@@ -201,7 +201,7 @@ class Layout(Mapping[str, Field]):
 def array_fields(
     table: Iterable[tuple[str, str, str, int]], instance_bytes: int = 0, **entries: int
 ) -> dict[str, FieldSpec]:
-    """The fields of a table such as `_core.STEPPER_ARRAYS`: so many entries per row, environment, worker."""
+    """Returns the fields of a table such as `_core.STEPPER_ARRAYS`; `entries` has the rows of each kind."""
     return {
         name: (dtype, (entries[per],) if items == 1 else (entries[per], items or instance_bytes))
         for name, dtype, per, items in table

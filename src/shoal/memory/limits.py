@@ -1,7 +1,8 @@
-"""How much memory this process may still take, asked before anything is allocated.
+"""Finds how much memory this process may still allocate; read before anything is allocated.
 
-Past a memory cgroup's limit the kernel kills instead of refusing, so every limit is read first: cgroups
-(version 1 and 2, with all ancestors), the machine's memory, the process's rlimits, the free space.
+The kernel kills a process that exceeds the limit of its memory cgroup instead of failing the allocation, so
+every limit is read first: cgroups (version 1 and 2, with all ancestors), the machine's memory, the process's
+rlimits and the free space.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ __all__ = [
     "space_limits",
 ]
 
-_UNLIMITED = 2**60  # cgroup v1 says "no limit" with a number near 2**63
+_UNLIMITED = 2**60  # cgroup v1 writes a number near 2**63 for "no limit"
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """One bound on what may be allocated now."""
+    """One limit on the bytes that may be allocated now."""
 
     name: str
     free_bytes: int
@@ -40,7 +41,7 @@ class Limit:
 
 
 def format_bytes(count: int) -> str:
-    """`count` with a unit a person reads: 64.0 MB, 3.2 GB (powers of 1024).
+    """Returns `count` with a unit: 64.0 MB, 3.2 GB (powers of 1024).
 
     >>> format_bytes(64 * 1024 * 1024)
     '64.0 MB'
@@ -54,7 +55,7 @@ def format_bytes(count: int) -> str:
 
 
 def require_room(need_bytes: int, limits: Iterable[Limit]) -> None:
-    """Raises the first limit's error that is smaller than `need_bytes`."""
+    """Raises the error of the first limit that is smaller than `need_bytes`."""
     for limit in limits:
         if need_bytes > limit.free_bytes:
             raise limit.error(
@@ -66,7 +67,7 @@ def require_room(need_bytes: int, limits: Iterable[Limit]) -> None:
 
 
 def memory_limits(root: Path = Path("/")) -> list[Limit]:
-    """The limits on memory of any kind: cgroups, the machine, the address space."""
+    """Returns the limits on memory of any kind: cgroups, the machine, the address space."""
     limits = _cgroup_limits(root)
     meminfo = _read_table(root / "proc/meminfo")
     if "MemAvailable:" in meminfo:
@@ -82,14 +83,14 @@ def memory_limits(root: Path = Path("/")) -> list[Limit]:
 
 
 def space_limits(directory: str, error: type[NoRoomError]) -> list[Limit]:
-    """The limits on a file in `directory`: free space and the largest file allowed."""
+    """Returns the limits on a file in `directory`: free space and the maximum file size."""
     limits = []
     stats = os.statvfs(directory)
     if stats.f_blocks:  # 0 means the file system has no fixed size
         if directory == "/dev/shm":
             advice = (
                 "make it larger (docker run --shm-size=4g; mount -o remount,size=4g /dev/shm) "
-                "or use an anonymous segment, which it does not bound"
+                "or use an anonymous segment, which is not in /dev/shm"
             )
         else:
             advice = "free some space or choose another directory"
@@ -99,7 +100,7 @@ def space_limits(directory: str, error: type[NoRoomError]) -> list[Limit]:
 
 
 def file_size_limits() -> list[Limit]:
-    """The limit on one file's size, which memory without a name obeys too."""
+    """Returns the limit on the size of a file, which also applies to anonymous memory."""
     soft, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     if soft == resource.RLIM_INFINITY:
         return []
@@ -108,18 +109,18 @@ def file_size_limits() -> list[Limit]:
 
 
 def oom_counters(root: Path = Path("/")) -> list[Path]:
-    """The files in which the kernel counts whom it killed for want of memory in this process's cgroups."""
+    """Returns the files in which the kernel counts out-of-memory kills in this process's cgroups."""
     names = {2: "memory.events", 1: "memory.oom_control"}
     return [directory / names[version] for version, directory, _ in _memory_cgroups(root)]
 
 
 def oom_kills(counters: Iterable[Path]) -> int:
-    """How often the kernel has killed for want of memory; 0 if it does not say."""
+    """Returns the number of out-of-memory kills; 0 if it is unknown."""
     return sum(_read_table(counter).get("oom_kill", 0) for counter in counters)
 
 
 def huge_page_bytes(begin: int, end: int) -> int:
-    """How much of this process's memory between two addresses is mapped by huge pages."""
+    """Returns the bytes between two addresses of this process that are mapped by huge pages."""
     found, within = 0, False
     for line in _read_lines(Path("/proc/self/smaps")):
         name, *rest = line.split(None, 2) or [""]
@@ -148,7 +149,7 @@ def _cgroup_limits(root: Path) -> list[Limit]:
 
 
 def _memory_cgroups(root: Path) -> list[tuple[int, Path, Path]]:
-    """(version, this process's cgroup, its mount point) for each hierarchy that counts memory."""
+    """Returns (version, this process's cgroup, its mount point) for each hierarchy that limits memory."""
     paths: dict[int, str] = {}
     for line in _read_lines(root / "proc/self/cgroup"):
         _, _, rest = line.partition(":")
@@ -159,11 +160,11 @@ def _memory_cgroups(root: Path) -> list[tuple[int, Path, Path]]:
             paths[2] = path
         elif "memory" in controllers.split(","):
             paths[1] = path
-    return _mounted(root, tuple(paths.items()))
+    return _find_mounts(root, tuple(paths.items()))
 
 
-@lru_cache(maxsize=4)  # the table of mounts is long in a container, and changes there never
-def _mounted(root: Path, paths_of: tuple[tuple[int, str], ...]) -> list[tuple[int, Path, Path]]:
+@lru_cache(maxsize=4)  # the table of mounts can be long, and cgroup mounts do not change
+def _find_mounts(root: Path, paths_of: tuple[tuple[int, str], ...]) -> list[tuple[int, Path, Path]]:
     paths, found = dict(paths_of), []
     for line in _read_lines(root / "proc/self/mountinfo"):
         mount, _, system = line.partition(" - ")
@@ -176,7 +177,7 @@ def _mounted(root: Path, paths_of: tuple[tuple[int, str], ...]) -> list[tuple[in
         mounted_part, mount_point = words[3:5]
         top = root / mount_point.lstrip("/")
         path = paths[version]
-        # Inside a container the path may be the host's while only our own part is mounted.
+        # In a container the path may be the host's although only our own part is mounted.
         if mounted_part != "/" and (path + "/").startswith(mounted_part + "/"):
             path = path[len(mounted_part) :]
         directory = top / path.lstrip("/")
@@ -187,7 +188,7 @@ def _mounted(root: Path, paths_of: tuple[tuple[int, str], ...]) -> list[tuple[in
 
 
 def _cgroup_free(version: int, directory: Path) -> int | None:
-    """Bytes below this cgroup's limit, counting the page cache as free; None without a limit."""
+    """Returns the bytes left below this cgroup's limit, with the page cache as free; None without a limit."""
     if version == 2:
         names = ("memory.max", "memory.current", "inactive_file", "active_file")
     else:
@@ -208,7 +209,7 @@ def _cgroup_free(version: int, directory: Path) -> int | None:
 
 def _read_lines(path: Path) -> list[str]:
     try:
-        with open(path, "rb", buffering=0) as file:  # a dozen small files for each segment that is made
+        with open(path, "rb", buffering=0) as file:  # faster; each new segment reads a dozen files
             return (file.readall() or b"").decode(errors="replace").split("\n")
     except (OSError, ValueError):  # ValueError: a NUL in the path
         return []
@@ -224,7 +225,7 @@ def _is_number(text: str) -> bool:
 
 
 def _read_table(path: Path) -> dict[str, int]:
-    """The first number after each line's first word."""
+    """Returns a table of each line's first word and the number after it."""
     table = {}
     for line in _read_lines(path):
         words = line.split()

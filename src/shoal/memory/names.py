@@ -1,8 +1,8 @@
-"""Named segments on disk: where a name lives, who owns it, and how the name of a dead owner is taken back.
+"""Named segments on disk: the file of a name, its owner, and how the name of a dead owner is reused.
 
-1. A segment is complete and locked by its owner before it gets its name, in one atomic link.
-2. The lock (flock) is the kernel's: it goes when the owner dies, however that happens.
-3. Only a holder of the lock unlinks, and only while the name still leads to the file it locked.
+1. A segment is complete and locked by its owner before one atomic link gives it its name.
+2. The kernel releases the lock (flock) when the owner dies for any reason.
+3. Only a holder of the lock unlinks a name, and only while the name still refers to the locked file.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shoal import _core
-from shoal.errors import NameInUse, SegmentError, SegmentNotFound, telling
+from shoal.errors import NameInUse, SegmentError, SegmentNotFound, explain_os_errors
 
 __all__ = [
     "NameEntry",
-    "checked_name",
+    "check_name",
     "list_names",
     "name_path",
     "open_existing",
@@ -37,7 +37,7 @@ _held_locks: set[int] = set()
 
 
 def _drop_inherited_locks() -> None:
-    # A forked child shares the owner's lock; it must not keep the name alive after the owner.
+    # A forked child shares the owner's lock, and must not hold it after the owner has died.
     while _held_locks:
         os.close(_held_locks.pop())
 
@@ -47,7 +47,7 @@ os.register_at_fork(after_in_child=_drop_inherited_locks)
 
 @dataclass(frozen=True, slots=True)
 class NameEntry:
-    """A named segment as it lies in the directory of names.
+    """A named segment in the directory of names.
 
     >>> with shoal.Segment.named(shoal.Layout({"x": (np.float32, (8,))}), "entry-doc"):
     ...     [entry.alive for entry in list_names() if entry.name == "entry-doc"]
@@ -61,8 +61,8 @@ class NameEntry:
     alive: bool
 
 
-def checked_name(name: object) -> str:
-    """`name` if it is a valid segment name, else ValueError."""
+def check_name(name: object) -> str:
+    """Returns `name` if it is a valid segment name; raises ValueError otherwise."""
     if not isinstance(name, str):
         raise TypeError(f"a segment's name must be a str, got {type(name).__name__}: {name!r}")
     if not _VALID.fullmatch(name):
@@ -79,26 +79,26 @@ def _prefix() -> str:
 
 
 def name_path(name: str) -> Path:
-    """The file behind a name; users never share one, since it carries the uid."""
-    return Path(_core.name_directory()) / (_prefix() + checked_name(name))
+    """Returns the path of a name's file; it contains the uid, so users never share a file."""
+    return Path(_core.name_directory()) / (_prefix() + check_name(name))
 
 
 def hold_lock(fd: int) -> None:
-    """Locks a file for as long as this process lives or until `drop_lock`."""
+    """Locks a file until this process ends or calls `drop_lock`."""
     _held_locks.add(fd)
-    with telling("lock a named segment", SegmentError):
+    with explain_os_errors("lock a named segment", SegmentError):
         fcntl.flock(fd, fcntl.LOCK_EX)
 
 
 def drop_lock(fd: int) -> None:
-    """Releases and closes a descriptor given to `hold_lock`."""
+    """Closes a descriptor that was passed to `hold_lock`, which releases the lock."""
     if fd in _held_locks:
         _held_locks.discard(fd)
         os.close(fd)
 
 
 def publish_name(fd: int, temporary: str, name: str) -> Path:
-    """Gives the locked file its name, taking the name over from a dead owner; NameInUse otherwise."""
+    """Links the locked file to its name, or replaces a dead owner's file; raises NameInUse otherwise."""
     path = name_path(name)
     deadline = time.monotonic() + _REAP_WAIT_S
     while True:
@@ -112,11 +112,11 @@ def publish_name(fd: int, temporary: str, name: str) -> Path:
         if reap(path):
             continue
         pid, alive = _owner(path)
-        # Somebody else may be about to remove a dead owner's name: let them finish.
+        # Another process may be removing a dead owner's name: wait until it has finished.
         if not alive and time.monotonic() < deadline:
             time.sleep(0.001)
             continue
-        owner = "process unknown" if pid is None else f"process {pid}"
+        owner = "an unknown process" if pid is None else f"process {pid}"
         raise NameInUse(
             f"the segment name {name!r} is in use by {owner}; attach to it with "
             f"Segment.attach({name!r}), choose another name, or end that process",
@@ -125,7 +125,7 @@ def publish_name(fd: int, temporary: str, name: str) -> Path:
 
 
 def reap(path: Path) -> bool:
-    """Removes the name of a dead owner. False if the owner lives; True if the name is gone now."""
+    """Removes the name of a dead owner. Returns True if the name is gone, False if the owner is alive."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -143,17 +143,17 @@ def reap(path: Path) -> bool:
 
 
 def unlink_own(fd: int, path: Path) -> None:
-    """Unlinks `path` if it still leads to the file behind `fd`. The caller holds its lock."""
-    with telling(f"remove the name {path}", SegmentError), contextlib.suppress(FileNotFoundError):
+    """Unlinks `path` if it still refers to the file of `fd`. The caller holds its lock."""
+    with explain_os_errors(f"remove the name {path}", SegmentError), contextlib.suppress(FileNotFoundError):
         if os.path.samestat(os.fstat(fd), os.stat(path, follow_symlinks=False)):
             os.unlink(path)
 
 
 def open_named(name: str, writable: bool) -> int:
-    """Opens the file behind a name; a file that another user put there is refused."""
+    """Opens the file of a name; raises SegmentError if it belongs to another user."""
     fd = open_existing(name_path(name), writable, f"named segment {name!r}")
     try:
-        with telling(f"look at the named segment {name!r}", SegmentError):
+        with explain_os_errors(f"look at the named segment {name!r}", SegmentError):
             owner = os.fstat(fd).st_uid
         if owner != os.getuid():
             raise SegmentError(
@@ -167,13 +167,14 @@ def open_named(name: str, writable: bool) -> int:
 
 
 def open_existing(path: Path | str, writable: bool, what: str) -> int:
-    """Opens a file that should be a segment: no link followed, no device waited for."""
+    """Opens a file that should be a segment, without following links or waiting for devices."""
     flags = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
     try:
         return os.open(path, flags | (os.O_RDWR if writable else os.O_RDONLY))
     except FileNotFoundError:
         raise SegmentNotFound(
-            f"there is no {what}; it was never created, or is gone. Create it first, and keep its owner alive"
+            f"there is no {what}; it was never created, or its owner has ended. Create it first, and keep "
+            "its owner running"
             if what.startswith("named")
             else f"there is no {what}; create it first, or correct the path"
         ) from None
@@ -182,7 +183,7 @@ def open_existing(path: Path | str, writable: bool, what: str) -> int:
 
 
 def _owner(path: Path) -> tuple[int | None, bool]:
-    """The owner's pid as the segment records it, and whether that very process lives."""
+    """Returns the owner's pid from the segment's header, and whether that same process is alive."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -206,7 +207,7 @@ def _owner(path: Path) -> tuple[int | None, bool]:
 
 
 def list_names() -> list[NameEntry]:
-    """Every named segment of this user, with whether its owner lives (by its lock, not its pid).
+    """Returns every named segment of this user; `alive` says whether its owner still holds the lock.
 
     >>> with shoal.Segment.named(shoal.Layout({"x": (np.float32, (8,))}), "list-doc"):
     ...     "list-doc" in [entry.name for entry in list_names()]
@@ -215,7 +216,7 @@ def list_names() -> list[NameEntry]:
     entries = []
     prefix = _prefix()
     directory = Path(_core.name_directory())
-    # Dot files are segments in the making, on systems that cannot create a file without a name.
+    # Dot files are unfinished segments, on systems that cannot create a file without a name.
     for path in sorted((*directory.glob(prefix + "*"), *directory.glob(".shoal-*-??????"))):
         try:
             fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)

@@ -1,8 +1,8 @@
-"""Segments: one shared mapping with a layout, kept by its views and cleaned up by the kernel.
+"""Segments: shared memory with a layout; it stays mapped while views exist, and the kernel frees it.
 
-    Segment(layout)                  anonymous: no name, gone with its last holder      (the default)
-    Segment.named(layout, "run-7")   a name others can attach to while the owner lives
-    Segment.file(layout, "ring.seg") a file that stays
+    Segment(layout)                  anonymous: no name, freed after its last user      (the default)
+    Segment.named(layout, "run-7")   has a name that others can attach to while the owner runs
+    Segment.file(layout, "ring.seg") a file, which remains
 
 Creation: check limits, create without a name, reserve every byte, seal, map, write the header, publish.
 """
@@ -22,18 +22,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal import _core
-from shoal.errors import ClosedError, LayoutError, SegmentError, telling
+from shoal.errors import ClosedError, LayoutError, SegmentError, explain_os_errors
 from shoal.memory import limits, names
 from shoal.memory.allocate import (
     Handles,
+    fill_holes,
     link_file,
     map_segment,
-    refill,
     reopen,
     reserve_anonymous,
     reserve_file,
 )
-from shoal.memory.header import HEADER_BYTES, inspected
+from shoal.memory.header import HEADER_BYTES, read_header
 from shoal.memory.layout import Layout
 from shoal.memory.limits import format_bytes
 
@@ -50,84 +50,84 @@ class Segment(Mapping[str, NDArray[Any]]):
     >>> reward = segment["reward"]
     >>> reward[3] = 1.5                     # seen at once by every process that holds the segment
     >>> segment.close()
-    >>> float(reward[3])                    # arrays outlive it
+    >>> float(reward[3])                    # arrays stay valid
     1.5
 
-    It crosses to other processes by fork, or as an argument under any `multiprocessing` start method,
-    queue or pipe: the descriptor travels, never the bytes. After `close()` arrays taken before stay valid.
+    Other processes receive it by fork, as an argument under any `multiprocessing` start method, or through
+    its queues and pipes: only the descriptor is sent, never the bytes. Arrays stay valid after `close()`.
     """
 
     _arrays: dict[str, NDArray[Any]] | None  # None once closed
 
     def __init__(self, layout: Layout, *, huge_pages: bool = False) -> None:
-        """Creates an anonymous segment, all zeros. `huge_pages` makes an effort for 2 MB pages now."""
+        """Creates an anonymous segment of zeros. `huge_pages` asks for 2 MB pages at once, where possible."""
         self._create(layout, "anonymous", huge_pages=huge_pages)
 
     @classmethod
     def published(cls, layout: Layout) -> Segment:
-        """Creates an anonymous segment that nobody else can ever write: hand on `reader().fileno()`."""
+        """Creates an anonymous segment that only this mapping can write; send others `reader().fileno()`."""
         self = cls.__new__(cls)
         self._create(layout, "anonymous", huge_pages=False, published=True)
         return self
 
     @classmethod
     def named(cls, layout: Layout, name: str | None = None, *, huge_pages: bool = False) -> Segment:
-        """Creates a segment that any process of this user can attach to by name; None: one is assigned.
+        """Creates a segment that any process of this user can attach to by name; None: a name is chosen.
 
-        The name goes when this process closes the segment or ends. If it is killed, the next process
-        that asks for the name takes it over, and `shoal clean` removes it.
+        The name is removed when this process closes the segment or ends. If the process is killed, the next
+        process that asks for the name gets it, and `shoal clean` removes it.
         """
         self = cls.__new__(cls)
         if name is None:
             name = f"{os.getpid()}-{secrets.token_hex(8)}"
-        self._create(layout, "named", name=names.checked_name(name), huge_pages=huge_pages)
+        self._create(layout, "named", name=names.check_name(name), huge_pages=huge_pages)
         return self
 
     @classmethod
     def file(
         cls, layout: Layout, path: str | os.PathLike[str], *, huge_pages: bool | None = False
     ) -> Segment:
-        """Creates a segment in a new file, which stays after `close()`.
+        """Creates a segment in a new file, which remains after `close()`.
 
-        `huge_pages` as above; None: small ones, for a file that is synced often: pages are written whole.
+        `huge_pages` as above; None: small pages, for a file that is synced often (a sync writes whole pages).
         """
         self = cls.__new__(cls)
         if "\0" in os.fspath(path):
-            raise ValueError(f"a path has no NUL in it, got {os.fspath(path)!r}")
+            raise ValueError(f"a path must not contain NUL, got {os.fspath(path)!r}")
         self._create(layout, "file", path=Path(path).absolute(), huge_pages=huge_pages)
         return self
 
     @classmethod
     def attach(cls, name: str, layout: Layout | None = None, *, readonly: bool = False) -> Segment:
-        """Opens a named segment. With `layout`, LayoutError unless it is exactly that one."""
+        """Opens a named segment. With `layout`, raises LayoutError unless the segment has that layout."""
         fd = names.open_named(name, not readonly)
         path = names.name_path(name)
-        return cls._opened(fd, "named", f"named segment {name!r}", name, path, layout, readonly)
+        return cls._from_descriptor(fd, "named", f"named segment {name!r}", name, path, layout, readonly)
 
     @classmethod
     def open(
         cls, path: str | os.PathLike[str], layout: Layout | None = None, *, readonly: bool = False
     ) -> Segment:
-        """Opens a file made by `Segment.file`. With `layout`, LayoutError unless it is exactly that one."""
+        """Opens a file of `Segment.file`. With `layout`, raises LayoutError unless it has that layout."""
         path = Path(path).absolute()
         fd = names.open_existing(path, not readonly, f"segment file {str(path)!r}")
-        return cls._opened(fd, "file", f"file {str(path)!r}", None, path, layout, readonly)
+        return cls._from_descriptor(fd, "file", f"file {str(path)!r}", None, path, layout, readonly)
 
     @classmethod
     def from_fileno(cls, fd: int, *, readonly: bool = False) -> Segment:
-        """A segment from a descriptor received from another process, which it owns from now on."""
-        return cls._opened(fd, "anonymous", "segment received", None, None, None, readonly)
+        """Opens a descriptor that another process sent; the segment owns it from now on."""
+        return cls._from_descriptor(fd, "anonymous", "segment received", None, None, None, readonly)
 
     def fileno(self) -> int:
-        """The descriptor, to be passed to another process."""
+        """Returns the descriptor, to be passed to another process."""
         self._open_arrays()
         return self._handles.fd
 
     def reader(self) -> Segment:
-        """A read-only handle on the same memory; its descriptor cannot be mapped for writing."""
+        """Returns a read-only handle on the same memory; its descriptor cannot be mapped for writing."""
         self._open_arrays()
         fd = reopen(self._handles.fd, False)
-        return self._opened(fd, self.kind, repr(self), self.name, self.path, self.layout, True)
+        return self._from_descriptor(fd, self.kind, repr(self), self.name, self.path, self.layout, True)
 
     # -- arrays ---------------------------------------------------------------------------------
 
@@ -145,7 +145,7 @@ class Segment(Mapping[str, NDArray[Any]]):
         return len(self.layout)
 
     def rows(self, field: str, count: int) -> NDArray[Any]:
-        """A new array over the first `count` rows of a field, its base the mapping like the others'."""
+        """Returns a new array over the first `count` rows of a field; its base is the mapping."""
         whole = self[field]
         if whole.ndim == 0 or not 0 <= count <= len(whole):
             raise ValueError(f"field {field!r} has shape {whole.shape}; asked for its first {count} rows")
@@ -161,32 +161,32 @@ class Segment(Mapping[str, NDArray[Any]]):
 
     @property
     def mapping(self) -> _core.Mapping:
-        """The mapping itself, which lives as long as any array in it."""
+        """The mapping, which stays mapped as long as any array in it exists."""
         first = next(iter(self._open_arrays().values()))
         return cast(_core.Mapping, first.base)
 
     @property
     def huge_page_bytes(self) -> int:
-        """How much of it lies on 2 MB pages in this process now; 0 where the system does not say."""
+        """The bytes of it that are on 2 MB pages in this process now; 0 if the system does not report it."""
         self._open_arrays()
         return limits.huge_page_bytes(self._address, self._address + self.size_bytes)
 
-    # A mapping of arrays has no useful equality: two segments are the same only if they are one.
+    # Comparing the arrays of two mappings is not useful, so a segment equals only itself.
     def __eq__(self, other: object) -> bool:
         return self is other
 
     def __hash__(self) -> int:
         return id(self)
 
-    # -- life -----------------------------------------------------------------------------------
+    # -- closing --------------------------------------------------------------------------------
 
     @property
     def closed(self) -> bool:
-        """Whether this handle was given back."""
+        """Whether this handle was closed."""
         return self._arrays is None
 
     def close(self) -> None:
-        """Gives back the descriptor and, for its owner, the name. Idempotent; views stay valid memory."""
+        """Closes the descriptor and, in the owner, removes the name. Idempotent; arrays stay valid."""
         self._arrays = None
         self._finalizer()
 
@@ -207,19 +207,19 @@ class Segment(Mapping[str, NDArray[Any]]):
         size = format_bytes(self.size_bytes)
         return f"<Segment {self.kind}{where[self.kind]}, {len(self.layout)} fields, {size}{state}>"
 
-    # -- crossing to other processes --------------------------------------------------------------
+    # -- sending to other processes ---------------------------------------------------------------
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Reached by pickle itself; multiprocessing's own pickler uses the reducer registered below.
+        # Only pickle itself calls this; multiprocessing's pickler uses the reducer registered below.
         from multiprocessing.context import get_spawning_popen
 
-        if get_spawning_popen() is not None:  # somebody else's pickler inside Process.start()
+        if get_spawning_popen() is not None:  # another pickler inside Process.start()
             return _reduce(self)
         raise TypeError(
-            "a Segment, or a buffer that lies in one, is memory, not data, so pickle cannot store it. Pass "
-            "it as an argument of multiprocessing.Process or through its queues and pipes (the descriptor "
-            "travels), or give it a name or a path (Segment.named, Segment.file, ReplayBuffer(path=...)) and "
-            "attach by that; to keep a buffer's rows, save(directory)"
+            "pickle cannot store a Segment, or a buffer in one, because it is shared memory. Pass it as an "
+            "argument of multiprocessing.Process or through its queues and pipes (they send the descriptor), "
+            "or give it a name or a path (Segment.named, Segment.file, ReplayBuffer(path=...)) and attach by "
+            "that; to keep a buffer's rows, call save(directory)"
         )
 
     def __copy__(self) -> NoReturn:
@@ -252,8 +252,8 @@ class Segment(Mapping[str, NDArray[Any]]):
                 directory = _core.name_directory() if path is None else str(path.parent)
                 reserve_file(handles, size, directory, kind == "named")
             mapping = map_segment(handles.fd, size, True)
-            with telling("prepare the segment's memory", SegmentError):
-                if published:  # only now: the seal forbids mappings like this one
+            with explain_os_errors("prepare the segment's memory", SegmentError):
+                if published:  # after mapping it, because the seal forbids new writable mappings
                     _core.seal_writes(handles.fd)
                 if huge_pages is not None:
                     mapping.huge_pages(huge_pages)
@@ -269,7 +269,7 @@ class Segment(Mapping[str, NDArray[Any]]):
             raise
 
     @classmethod
-    def _opened(
+    def _from_descriptor(
         cls,
         fd: int,
         kind: Kind,
@@ -279,16 +279,16 @@ class Segment(Mapping[str, NDArray[Any]]):
         layout: Layout | None,
         readonly: bool,
     ) -> Segment:
-        """Checks and maps an open descriptor, which it owns from here on."""
+        """Checks and maps an open descriptor; the segment owns it from now on."""
         handles = Handles(os.getpid(), fd)
         try:
             if layout is not None:
                 _require_layout(layout)
-            found, size, data_offset = inspected(fd, what)
+            found, size, data_offset = read_header(fd, what)
             if layout is not None and layout.digest != found.digest:
                 raise LayoutError(f"the {what} has another layout than expected: {layout.difference(found)}")
             if kind == "file" and not readonly:
-                refill(fd, size)
+                fill_holes(fd, size)
             mapping = map_segment(fd, size, not readonly)
             self = cls.__new__(cls)
             self._adopt(found, kind, name, path, handles, mapping, data_offset, readonly)
@@ -317,7 +317,7 @@ class Segment(Mapping[str, NDArray[Any]]):
         """The whole mapping: header, fields and padding."""
         self._address = mapping.address
         self._handles = handles
-        # Each array's base is the mapping itself, which unmaps when the last of them dies.
+        # The base of each array is the mapping, which is unmapped when the last array is deleted.
         buffer = cast(memoryview, mapping)
         self._arrays = {
             field.name: np.ndarray(field.shape, field.dtype, buffer, data_offset + field.offset)
@@ -351,7 +351,7 @@ def _reduce(segment: Segment) -> tuple[Any, ...]:
 
 
 def _rebuild(duplicate: Any, kind: Kind, name: str | None, path: Path | None, readonly: bool) -> Segment:
-    return Segment._opened(duplicate.detach(), kind, "segment received", name, path, None, readonly)
+    return Segment._from_descriptor(duplicate.detach(), kind, "segment received", name, path, None, readonly)
 
 
 reduction.ForkingPickler.register(Segment, _reduce)

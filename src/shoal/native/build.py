@@ -1,9 +1,9 @@
-"""Compiling a C environment: one source file in, one shared library out, again only when something changed.
+"""Compiles a C environment from one source file to one shared library, and again only if something changed.
 
-The library of `my_env.c` lies in a cache of one's own as `my_env-HASH.so`, where HASH covers whatever the
+The library of `my_env.c` is `my_env-HASH.so` in the user's cache, where HASH covers everything that the
 result depends on: the source, the headers it includes, the flags, the compiler and the machine. A library is
-complete before it gets its name, so any number of processes may build at once. What was not asked for in a
-quarter of a year is removed; the cache may be deleted at any time.
+complete before it gets its name, so any number of processes may build at once. Libraries that were not used
+for 90 days are removed; you may delete the cache at any time.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from functools import cache
 from pathlib import Path
 
 from shoal import _core
-from shoal.errors import BuildError, telling
+from shoal.errors import BuildError, explain_os_errors
 
 __all__ = ["build", "cache_directory", "find_compiler", "include_directory"]
 
 _DAY_S = 86400.0
-_KEPT_S = 90 * _DAY_S
+_MAX_AGE_S = 90 * _DAY_S
 _FLAGS = ("-O3", "-ffp-contract=off", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra")
 
 
@@ -44,7 +44,7 @@ class _Language:
     compilers: tuple[str, ...]
 
 
-# A call of an undeclared function would link, and fail only when the library is loaded.
+# A call of an undeclared function would compile, and fail only when the library is loaded.
 _C = _Language(("-std=c11", "-Werror=implicit-function-declaration"), "CC", ("cc", "gcc", "clang"))
 _CPP = _Language(("-std=c++17",), "CXX", ("c++", "g++", "clang++"))
 _LANGUAGES = {".c": _C, ".cc": _CPP, ".cpp": _CPP}
@@ -60,31 +60,34 @@ def build(
 ) -> Path:
     """Compiles an environment and returns the absolute path of its library.
 
-    The compiler is `compiler`, else $CC ($CXX for C++), else the first of cc, gcc and clang; each may carry
-    flags. Its warnings go to stderr. With `output` the library is written there, every time; without, it is
-    the one in the cache ($XDG_CACHE_HOME or ~/.cache, then /shoal) if nothing changed. `flags` come after
-    Shoal's own and before its include directories, `libraries` after the source. A BuildError has the
-    compiler's whole message in its text, and as `compiler_output` beside `command`.
+    The compiler is `compiler`, else $CC ($CXX for C++), else the first of cc, gcc and clang; each may contain
+    flags. Its warnings go to stderr. With `output` the library is always compiled and written there. Without
+    it, the library is in the cache ($XDG_CACHE_HOME/shoal or ~/.cache/shoal) and compiled only if something
+    changed. `flags` come after Shoal's own and before its include directories, `libraries` after the source.
+    A BuildError contains the compiler's whole message, also as `compiler_output`, and the `command`.
     """
-    path, language = _checked(source)
-    program = _compiler(language, compiler)
+    path, language = _check_source(source)
+    program = _find_compiler(language, compiler)
     own = (*language.flags, *_FLAGS, *flags)
     command = [*program, *own, f"-I{path.parent}", f"-I{include_directory()}"]
     if output is not None:
         target = Path(output).absolute()
         if target.is_dir():
             raise BuildError(f"the output {target} is a directory; give the path of a file in it")
-        with _compiled(command, path, target, libraries) as built, telling(f"write {target}", BuildError):
+        with (
+            _compile(command, path, target, libraries) as built,
+            explain_os_errors(f"write {target}", BuildError),
+        ):
             os.replace(built, target)
         return target
 
-    tools = _tools(tuple(program), os.stat(program[0]).st_mtime_ns)
+    tools = _hash_tools(tuple(program), os.stat(program[0]).st_mtime_ns)
     directory = cache_directory()
-    inputs = _inputs(tools, [*command, *libraries], path, directory)
+    inputs = _hash_inputs(tools, [*command, *libraries], path, directory)
     while not _is_own_file(library := directory / f"{path.stem}-{inputs}.so"):
-        with _compiled(command, path, library, libraries) as built:
-            compiled, inputs = inputs, _inputs(tools, [*command, *libraries], path, directory)
-            if compiled == inputs:  # else someone saved a file in between: it may hold either text
+        with _compile(command, path, library, libraries) as built:
+            compiled, inputs = inputs, _hash_inputs(tools, [*command, *libraries], path, directory)
+            if compiled == inputs:  # otherwise a file changed while the compiler ran: compile again
                 os.replace(built, library)
                 _prune(directory)
                 break
@@ -93,7 +96,7 @@ def build(
 
 
 def include_directory() -> Path:
-    """Where shoal/env.h lies: beside the native module, or in the checkout of an editable install."""
+    """Returns the directory of shoal/env.h: beside the native module, or in an editable install."""
     installed = Path(_core.__file__).parent / "include"
     checkout = Path(__file__).resolve().parents[3] / "include"
     for directory in (installed, checkout):
@@ -102,33 +105,35 @@ def include_directory() -> Path:
     raise BuildError(f"shoal/env.h is neither in {installed} nor in {checkout}; install shoal again")
 
 
-def _checked(source: str | Path) -> tuple[Path, _Language]:
+def _check_source(source: str | Path) -> tuple[Path, _Language]:
     path = Path(source).absolute()
     if path.is_dir():
         example = path / f"{path.name}.c"
         raise BuildError(f"{source} is a directory; give the source file in it, such as {example}")
     if path.suffix not in _LANGUAGES:
         raise BuildError(
-            f"{source} must end in {', '.join(_LANGUAGES)}; it ends in {path.suffix or 'none of these'}"
+            f"{source} must end in one of {', '.join(_LANGUAGES)}, found {path.suffix or 'no suffix'}"
         )
     if not path.is_file():
-        raise BuildError(f"there is no file {path}; `shoal new NAME` writes one to begin with")
+        raise BuildError(f"there is no file {path}; `shoal new NAME` writes one to start from")
     return path, _LANGUAGES[path.suffix]
 
 
 def find_compiler(source: str | Path) -> list[str]:
-    """The command that compiles a file (C, unless its name says C++): its program and flags of its own."""
-    return _compiler(_LANGUAGES.get(Path(source).suffix, _C), None)
+    """Returns the command that compiles a file, as C unless its suffix is one of C++: program and flags."""
+    return _find_compiler(_LANGUAGES.get(Path(source).suffix, _C), None)
 
 
-def _compiler(language: _Language, given: str | None) -> list[str]:
-    """The command that compiles, its program as an absolute path."""
+def _find_compiler(language: _Language, given: str | None) -> list[str]:
+    """Returns the command that compiles this language; its program is an absolute path."""
     chosen = (given or os.environ.get(language.variable, "")).strip()
     for candidate in [chosen] if chosen else language.compilers:
         try:
             program, *flags = [candidate] if shutil.which(candidate) else shlex.split(candidate)
         except ValueError as error:
-            raise BuildError(f"{language.variable} is no command: {candidate!r}: {error}") from error
+            raise BuildError(
+                f"{language.variable} is not a valid command: {candidate!r}: {error}; correct the quotes"
+            ) from error
         found = shutil.which(program)
         if found is not None:
             return [str(Path(found).absolute()), *flags]
@@ -140,7 +145,7 @@ def _compiler(language: _Language, given: str | None) -> list[str]:
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
-    """Runs the compiler; BuildError with all it said if it fails."""
+    """Runs the compiler; raises BuildError with all of its output if it fails."""
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace"
@@ -148,9 +153,9 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
     except OSError as error:
         raise BuildError(f"the compiler cannot be run: {error}\ncommand: {shlex.join(command)}") from error
     if done.returncode != 0:
-        said = (done.stderr + done.stdout).strip() or f"(nothing; exit status {done.returncode})"
+        output = (done.stderr + done.stdout).strip() or f"(no output; exit status {done.returncode})"
         raise BuildError(
-            f"the compiler refused it:\n{said}\ncommand: {shlex.join(command)}",
+            f"the compiler failed:\n{output}\ncommand: {shlex.join(command)}",
             command=shlex.join(command),
             compiler_output=done.stderr + done.stdout,
         )
@@ -158,98 +163,98 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
 
 
 @contextmanager
-def _compiled(command: list[str], source: Path, library: Path, libraries: Sequence[str]) -> Iterator[Path]:
-    """The new library, complete, under a name of its own beside where it belongs."""
+def _compile(command: list[str], source: Path, library: Path, libraries: Sequence[str]) -> Iterator[Path]:
+    """Compiles and yields the complete library, in a temporary directory beside its destination."""
     try:
-        # A directory of our own: nobody can put another file where the compiler writes.
+        # A private directory, so that no other user can replace the file while the compiler writes it.
         scratch = Path(tempfile.mkdtemp(prefix=f".{library.stem}-", dir=library.parent))
     except OSError as error:
-        raise BuildError(f"nothing can be written beside {library}: {error.strerror}") from error
+        raise BuildError(f"cannot write beside {library}: {error.strerror}; choose another output") from error
     try:
         built = scratch / library.name
         done = _run([*command, str(source), "-o", str(built), *libraries, "-lm"])
         if done.stderr:
             print(done.stderr, end="", file=sys.stderr)
-        with telling(f"write {library} to disk", BuildError), built.open("rb") as file:
+        with explain_os_errors(f"write {library} to disk", BuildError), built.open("rb") as file:
             os.fsync(file.fileno())
         yield built
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-# ---- What a library depends on
+# ---- Dependencies of a library
 
 
 @cache
-def _tools(program: tuple[str, ...], mtime_ns: int) -> str:
-    """The compiler, and the machine: a home directory may be shared between several."""
-    del mtime_ns  # a new file is a new compiler
+def _hash_tools(program: tuple[str, ...], mtime_ns: int) -> str:
+    """Returns a hash of the compiler and the machine, because machines may share a home directory."""
+    del mtime_ns  # only a key of the cache: a new file is a new compiler
     return _digest([_run([*program, "--version"]).stdout, platform.machine(), *platform.libc_ver()])
 
 
-def _inputs(tools: str, command: list[str], source: Path, directory: Path) -> str:
-    """A hash of everything that goes into the library.
+def _hash_inputs(tools: str, command: list[str], source: Path, directory: Path) -> str:
+    """Returns a hash of everything that the library depends on.
 
-    Which headers that includes is the compiler's answer (-MM), kept in the cache for as long as neither those
-    files nor the names in the source's directory change.
+    The compiler lists the headers (-MM). The list is cached until one of those files, or the set of names in
+    the source's directory, changes.
     """
     record = directory / f"{source.stem}-{_digest([tools, *command, str(source)])}.json"
     names = sorted(os.listdir(source.parent))
-    files = _recorded(record, names)
+    files = _read_record(record, names)
     _touch(record)
     if files is None:
-        files = _dependencies(command, source)
-        _write_record(record, {"names": names, "files": files, "contents": _contents(files)})
-    return _digest([tools, *command, _contents(files)])
+        files = _list_dependencies(command, source)
+        _write_record(record, {"names": names, "files": files, "contents": _hash_contents(files)})
+    return _digest([tools, *command, _hash_contents(files)])
 
 
-def _recorded(record: Path, names: list[str]) -> list[str] | None:
+def _read_record(record: Path, names: list[str]) -> list[str] | None:
     if not _is_own_file(record):
         return None
     try:
         known = json.loads(record.read_text())
         files = [str(file) for file in known["files"]]
-        return files if known["names"] == names and known["contents"] == _contents(files) else None
+        return files if known["names"] == names and known["contents"] == _hash_contents(files) else None
     except (OSError, BuildError, ValueError, KeyError, TypeError):
-        return None  # asked again, written again
+        return None  # the compiler lists the headers again
 
 
 def _write_record(record: Path, known: dict[str, object]) -> None:
-    with suppress(OSError):  # then it is asked again the next time
+    with suppress(OSError):  # without a record, the next build asks the compiler again
         descriptor, temporary = tempfile.mkstemp(prefix=f".{record.stem}-", dir=record.parent)
         with open(descriptor, "w") as file:
             json.dump(known, file)
         os.replace(temporary, record)
 
 
-def _dependencies(command: list[str], source: Path) -> list[str]:
-    """The source and the headers it includes, less those of the system."""
+def _list_dependencies(command: list[str], source: Path) -> list[str]:
+    """Returns the source and the headers that it includes, without those of the system."""
     rule = _run([*command, "-MM", "-MT", "it", str(source)]).stdout
     words = re.findall(r"(?:\\.|[^\s\\])+", rule.removeprefix("it:").replace("\\\n", " "))
     return [re.sub(r"\\(.)", r"\1", word).replace("$$", "$") for word in words]
 
 
-def _contents(files: list[str]) -> str:
+def _hash_contents(files: list[str]) -> str:
     try:
         return _digest(hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in files)
     except OSError as error:
-        raise BuildError(f"{error.filename} cannot be read: {error.strerror}") from error
+        raise BuildError(f"cannot read {error.filename}: {error.strerror}") from error
 
 
 def _digest(parts: Iterable[str]) -> str:
     return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:20]
 
 
-# ---- Where libraries lie
+# ---- The cache
 
 
 def cache_directory() -> Path:
-    """The user's cache, or where that is not safe a directory for this process alone."""
-    return _cache() or _private_directory(os.getpid())
+    """Returns the user's cache or, if that is not safe, a temporary directory of this process."""
+    return _find_user_cache() or _private_directory(os.getpid())
 
 
-def _cache() -> Path | None:
-    """The user's cache, or None if it cannot be written or another user could put a library there."""
+def _find_user_cache() -> Path | None:
+    """Returns the user's cache; None if it cannot be written or another user could put a library there."""
     base = Path(os.environ.get("XDG_CACHE_HOME", ""))
     try:
         directory = (base if base.is_absolute() else Path.home() / ".cache") / "shoal"
@@ -266,24 +271,24 @@ def _is_private(status: os.stat_result) -> bool:
 
 
 def _is_trusted(status: os.stat_result) -> bool:
-    """Whether only root and this user decide what lies in this directory."""
+    """Returns whether only root and this user can add files to this directory."""
     others_write = status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX
     return status.st_uid in (0, os.geteuid()) and not others_write
 
 
 def _touch(file: Path) -> None:
-    """Says that it is still in use; once a day is enough."""
+    """Marks a file as used, at most once a day."""
     with suppress(OSError):
         if time.time() - file.stat().st_mtime > _DAY_S:
             os.utime(file)
 
 
 def _prune(directory: Path) -> None:
-    """Removes what nobody has asked for in a long time: else each change of a source would stay for ever."""
+    """Removes files that were not used for a long time; otherwise every version of a source would remain."""
     with suppress(OSError), os.scandir(directory) as entries:
         for entry in entries:
             ours = entry.name.endswith((".so", ".json")) and entry.is_file(follow_symlinks=False)
-            if ours and time.time() - entry.stat().st_mtime > _KEPT_S:
+            if ours and time.time() - entry.stat().st_mtime > _MAX_AGE_S:
                 os.unlink(entry)
 
 
@@ -297,12 +302,12 @@ def _is_own_file(path: Path) -> bool:
 
 @cache
 def _private_directory(pid: int) -> Path:
-    """A directory for this process alone, gone at its end."""
+    """Returns a temporary directory of this process, which is removed when the process ends."""
     directory = Path(tempfile.mkdtemp(prefix="shoal-"))
     atexit.register(_remove, directory, pid)
     return directory
 
 
 def _remove(directory: Path, pid: int) -> None:
-    if os.getpid() == pid:  # a forked child leaves it to its parent
+    if os.getpid() == pid:  # a forked child must not remove its parent's directory
         shutil.rmtree(directory, ignore_errors=True)

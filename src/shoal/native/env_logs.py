@@ -19,11 +19,11 @@ class EnvLogs:
     """Reads the logs of all worlds in place."""
 
     def __init__(self, names: list[str], tables: list[NDArray[np.float64]], agents: int) -> None:
-        """`tables` are [worlds, names], one for each part of the memory, in order."""
+        """`tables` has one array [worlds, names] for each part of the memory, in order."""
         self._names, self._tables, self._agents = names, tables, agents
 
     def __call__(self, done: NDArray[np.bool_]) -> dict[str, NDArray[np.float64]]:
-        """Each number for each row; 0 where no episode ended."""
+        """Returns each number for each row; 0 if no episode ended."""
         table = np.repeat(np.concatenate(self._tables), self._agents, axis=0)[: len(done)]
         return {name: np.where(done, table[:, i], 0.0) for i, name in enumerate(self._names)}
 

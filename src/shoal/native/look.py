@@ -1,4 +1,4 @@
-"""Environments in C as others see them: exported fields, and the rows of their last step."""
+"""Reads the state of environments in C: exported fields, and the rows of their last step."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ __all__ = ["Looker"]
 
 
 class Looker:
-    """Looks at environments through a stepper or a flow, which it does not hold."""
+    """Reads environments through a stepper or a flow, which each call passes in."""
 
     def __init__(self, info: PluginInfo, instances: NDArray[np.uint8], first: int = 0) -> None:
-        """`first` is the vector's number of the stepper's first environment."""
+        """`first` is the id, in the vector environment, of the stepper's first environment."""
         self._info, self._instances, self._first = info, instances, first
 
     def fields(self, source: Any, env_id: int) -> dict[str, Field]:
         return from_native(source.fields(env_id - self._first), self._instances)
 
     def snapshot(self, source: Any, env_id: int) -> Snapshot | None:
-        """None: it is not at a step boundary just now."""
+        """Returns a snapshot; None if the environment is being stepped."""
         seen = source.look(env_id - self._first)
         if not seen:
             return None
@@ -37,7 +37,7 @@ class Looker:
         error = ""
         try:
             world = self.fields(source, env_id)
-        except (ShoalError, ValueError) as wrong:  # the rest can be seen all the same
+        except (ShoalError, ValueError) as wrong:  # the step's results can still be shown
             error = f"{type(wrong).__name__}: {wrong}"
         return Snapshot(env_id, episode, tick, time.monotonic_ns(), world, step, error)
 
@@ -60,7 +60,7 @@ class Looker:
 
     def _named(self, prefix: str, infos: list[FieldInfo], rows: list[bytes]) -> list[Field]:
         names = [prefix if info.name is None else f"{prefix}/{info.name}" for info in infos]
-        return [  # none are given where there was no action
+        return [  # `rows` is empty if there was no action
             self._field(name, info.dtype, info.shape, data)
             for name, info, data in zip(names, infos, rows, strict=False)
         ]

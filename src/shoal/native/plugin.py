@@ -1,4 +1,4 @@
-"""A plug-in as Python sees it: its options resolved, its fields as Gymnasium spaces."""
+"""A plug-in in Python: its resolved options, and its fields as Gymnasium spaces."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["FieldInfo", "PluginInfo", "bundled", "load", "rng_words", "seed_gene
 
 @dataclass(frozen=True, slots=True)
 class FieldInfo:
-    """One declared field: the key in its Dict space (None: it is the whole space) and its own space."""
+    """One declared field: its key in the Dict space (None: it is the whole space) and its own space."""
 
     name: str | None
     space: Space[Any]
@@ -31,7 +31,7 @@ class FieldInfo:
 
 @dataclass(frozen=True, slots=True)
 class PluginInfo:
-    """A plug-in described for one choice of options."""
+    """The description of a plug-in for one choice of options."""
 
     plugin: _core.Plugin
     values: list[int | float | str]
@@ -45,25 +45,25 @@ class PluginInfo:
 
     @property
     def keeps_log(self) -> bool:
-        """Whether it was told to keep the log that PufferLib's environments have."""
+        """Whether it keeps PufferLib's log (option log=1)."""
         return " log=1" in str(self.options.get("settings", ""))
 
     @property
     def observation_space(self) -> Space[Any]:
-        return _joined(self.observations)
+        return _join_fields(self.observations)
 
     @property
     def action_space(self) -> Space[Any]:
-        return _joined(self.actions)
+        return _join_fields(self.actions)
 
 
 def load(path: str | Path, options: Mapping[str, Any], hints: Mapping[str, str] | None = None) -> PluginInfo:
-    """Loads a compiled plug-in and asks it for its fields with these options.
+    """Loads a compiled plug-in and lets it describe its fields for these options.
 
-    `hints` says, for the error message, what to use in place of an unknown option.
+    `hints` has, for the error message, what to use in place of an unknown option.
     """
     plugin = _core.Plugin(str(Path(path).absolute()))
-    values = _resolved(plugin, options, hints or {})
+    values = _resolve_options(plugin, options, hints or {})
     facts = plugin.describe(list(values.values()))
     return PluginInfo(
         plugin,
@@ -80,13 +80,13 @@ def load(path: str | Path, options: Mapping[str, Any], hints: Mapping[str, str] 
 
 @lru_cache(maxsize=1)
 def bundled() -> dict[str, Path]:
-    """The environments that come with Shoal, id to library; each names itself."""
+    """Returns the library of each environment that comes with Shoal, by the id in the library."""
     directory = Path(_core.__file__).parent / "envs"
     return {_core.Plugin(str(path)).name: path for path in sorted(directory.glob("*.so"))}
 
 
 def rng_words(seed: int) -> list[int]:
-    """The generator of a seed beyond 64 bits, as NumPy makes it."""
+    """Returns the words of NumPy's generator for a seed, which may exceed 64 bits."""
     state = np.random.PCG64(np.random.SeedSequence(seed)).state["state"]
     word = 2**64 - 1
     return [state["state"] >> 64, state["state"] & word, state["inc"] >> 64, state["inc"] & word, 0]
@@ -100,9 +100,9 @@ def seed_generators(
     is_seeded: bool,
     places: Sequence[int],
 ) -> None:
-    """Seeds the generators of environments that are reset; `words` are theirs, by place.
+    """Seeds the generators of environments that are reset; `words` has the generators' memory, by place.
 
-    None keeps a generator, unless none was seeded yet: then every one gets a random seed.
+    A seed of None keeps the generator; if no generator was seeded before, it gets a random seed.
     """
     for env, seed in enumerate(seeds):
         if seed is None and not is_seeded:
@@ -115,10 +115,10 @@ def seed_generators(
             words[places[env]] = rng_words(seed)
 
 
-def _resolved(
+def _resolve_options(
     plugin: _core.Plugin, given: Mapping[str, Any], hints: Mapping[str, str]
 ) -> dict[str, int | float | str]:
-    """Every option's value, the given ones checked against the type of their default."""
+    """Returns the value of every option; the given ones must have the type of their default."""
     known = {name: default for name, _, default in plugin.options}
     unknown = sorted(set(given) - set(known))
     if unknown:
@@ -167,7 +167,7 @@ def _bounds(values: list[float], dtype: np.dtype[Any], shape: tuple[int, ...]) -
     return np.full(shape, array[0]) if len(values) == 1 else array.reshape(shape)
 
 
-def _joined(fields: list[FieldInfo]) -> Space[Any]:
+def _join_fields(fields: list[FieldInfo]) -> Space[Any]:
     if fields[0].name is None:
         return fields[0].space
     return Dict({str(field.name): field.space for field in fields}, sort_keys=False)

@@ -1,8 +1,8 @@
-"""PufferLib's environments: a folder is recognised, compiled unmodified into a plug-in, its options resolved.
+"""Compiles an unmodified PufferLib environment into a plug-in and resolves its options.
 
     ocean/NAME  ->  which of the three contracts  ->  library (build.py)  +  settings, one line of text
 
-The headers in include/shoal/compat/puffer stand where PufferLib's own would be included from.
+The headers in include/shoal/compat/puffer replace PufferLib's own.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from typing import Any
 
 from shoal.errors import BuildError
 from shoal.native.build import build, cache_directory, include_directory
-from shoal.native.puffer_options import configured, settings
+from shoal.native.puffer_options import format_settings, read_config
 
 __all__ = ["Prepared", "Source", "build_puffer", "find_source", "prepare", "writable_globals"]
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """An environment's folder, understood."""
+    """The files of an environment in its folder."""
 
     folder: Path
     name: str
     contract: str
     """ "3.0", "4.0" or "5.0"."""
     file: Path
-    """What is compiled: binding.c, or with 5.0 the header that is the environment."""
+    """The file to compile: binding.c, or with 5.0 the environment's header."""
     python: Path | None
-    """NAME.py, of contract 3.0."""
+    """NAME.py, with contract 3.0."""
     config: Path | None
     root: Path
-    """Where assets lie: the nearest directory above with resources/ in it."""
+    """The directory of the assets: the nearest one above that contains resources/."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A library and what make_vec hands it."""
+    """A library and the settings that make_vec passes to it."""
 
     library: Path
     settings: str
@@ -62,18 +62,18 @@ def prepare(
     """Builds the environment in a folder and resolves its options."""
     source = find_source(path)
     library = build_puffer(source, compiler=compiler, flags=flags)
-    return Prepared(library, settings(source, options, log), writable_globals(library))
+    return Prepared(library, format_settings(source, options, log), writable_globals(library))
 
 
 def find_source(path: str | Path) -> Source:
-    """Looks at a folder such as PufferLib/ocean/NAME, or at the binding.c in it."""
+    """Finds an environment's files, given a folder such as PufferLib/ocean/NAME or the binding.c in it."""
     folder = Path(path).absolute()
     if folder.is_file():
         folder = folder.parent
     if not folder.is_dir():
         raise BuildError(f"there is no folder {folder}; give one such as PufferLib/ocean/squared")
     name = folder.name
-    contract, file = _contract(folder, name)
+    contract, file = _find_contract(folder, name)
     python = folder / f"{name}.py"
     above = [folder, *list(folder.parents)[:4]]
     places = [one / "config" / where / f"{name}.ini" for one in above for where in ("", "ocean")]
@@ -82,7 +82,7 @@ def find_source(path: str | Path) -> Source:
     return Source(folder, name, contract, file, python if python.is_file() else None, config, root)
 
 
-def _contract(folder: Path, name: str) -> tuple[str, Path]:
+def _find_contract(folder: Path, name: str) -> tuple[str, Path]:
     binding = folder / "binding.c"
     headers = [one for one in (folder / f"{name}.h", folder / "binding.h") if one.is_file()]
     for file in [binding, *headers]:
@@ -110,7 +110,7 @@ def _contract(folder: Path, name: str) -> tuple[str, Path]:
     )
 
 
-# ---- Built
+# ---- Building
 
 
 def build_puffer(
@@ -120,19 +120,19 @@ def build_puffer(
     compiler: str | None = None,
     flags: Sequence[str] = (),
 ) -> Path:
-    """Compiles an environment; its default options are in the library."""
+    """Compiles an environment; the library contains its default options."""
     compat = include_directory() / "shoal" / "compat" / "puffer"
     try:
-        defaults = settings(source, {}, False)
+        defaults = format_settings(source, {}, False)
     except BuildError:
-        defaults = ""  # they must be given, then
-    raylib, libraries = _raylib(source, compat)
+        defaults = ""  # the caller must then pass them
+    raylib, libraries = _find_raylib(source, compat)
     own = [
         "-std=gnu11",
-        "-w",  # not ours to change; some compilers make errors of these two
+        "-w",  # the code is not ours; some compilers turn the next two warnings into errors
         "-Wno-incompatible-pointer-types",
         "-Wno-int-conversion",
-        "-fwrapv",  # as Python, and so PufferLib, compiles
+        "-fwrapv",  # Python, and so PufferLib, compiles with it
         "-include",
         str(compat / "prelude.h"),
         f"-I{compat}",
@@ -144,9 +144,9 @@ def build_puffer(
         *flags,
     ]
     file = source.file
-    own += _facts(source)
+    own += _find_flags(source)
     if source.contract == "3.0":
-        file = _overlay(source, compat / "env_binding.h")
+        file = _make_overlay(source, compat / "env_binding.h")
     if source.contract == "5.0":
         own += [f'-DSHOAL_PUFFER_SOURCE="{source.file.name}"', f"-I{source.folder}"]
         file = compat / "pufferenv.c"
@@ -157,41 +157,41 @@ def build_puffer(
         raise
 
 
-def _facts(source: Source) -> list[str]:
-    """What C cannot ask of C: whether a struct has a member, in which order two things are said."""
+def _find_flags(source: Source) -> list[str]:
+    """Returns macros for facts that the preprocessor cannot find: struct members, order of declarations."""
     files = {source.file, *source.folder.glob("*.h")}
     texts = [one.read_text(errors="replace") for one in sorted(files)]
     own = source.file.read_text(errors="replace")
     flags = []
     if any(re.search(r"\b(unsigned|int|long|u?int\d+_t)(\s+(int|long))*\s+rng\s*;", text) for text in texts):
         flags.append("-DPUFFER_HAS_RNG")
-    if all(_looks_at_files(text) for text in texts):
+    if all(_checks_fopen(text) for text in texts):
         flags.append("-DPUFFER_LOOKS_AT_FILES")
     if source.contract == "5.0":
-        late = re.search(r"\bobs_t\s*;", own)
+        obs_type = re.search(r"\bobs_t\s*;", own)
         include = re.search(r'#\s*include\s*"[^"]*pufferenv\.h"', own)
-        if late is None or (include is not None and late.start() > include.start()):
+        if obs_type is None or (include is not None and obs_type.start() > include.start()):
             flags.append("-DPUFFER_OBS_LATE")
-        if source.config is not None:  # which is where the trainer learns of a mask
-            size = int(configured(source.config, "vec").get("action_mask_size", 0))
+        if source.config is not None:  # PufferLib's trainer reads the mask's size from it
+            size = int(read_config(source.config, "vec").get("action_mask_size", 0))
             flags += [f"-DPUFFER_SHOWS_MASK={size}"] if size > 0 else []
         elif any(re.search(r"\baction_mask\b(?!\s*=\s*(NULL|0)\b)", text) for text in texts):
             flags.append("-DPUFFER_SHOWS_MASK=0")
     return flags
 
 
-def _looks_at_files(text: str) -> bool:
-    """Whether it asks after every fopen if there is a file, and so can be told that there is none."""
+def _checks_fopen(text: str) -> bool:
+    """Returns whether the code checks the result of every fopen, so that fopen may return NULL."""
     for call in re.finditer(r"\bfopen\s*\(", text):
         name = re.search(r"(\w+)\s*=\s*$", text[: call.start()])
-        asks = rf"\bif\s*\([^()]*\b{name[1]}\s*(\)|[=!]=\s*(NULL|0)\b)" if name is not None else r"(?!)"
-        if re.search(asks, text[call.end() : call.end() + 300]) is None:
+        check = rf"\bif\s*\([^()]*\b{name[1]}\s*(\)|[=!]=\s*(NULL|0)\b)" if name is not None else r"(?!)"
+        if re.search(check, text[call.end() : call.end() + 300]) is None:
             return False
     return True
 
 
-def _overlay(source: Source, header: Path) -> Path:
-    """A folder of links to the environment's, where ../env_binding.h is ours; its binding.c."""
+def _make_overlay(source: Source, header: Path) -> Path:
+    """Makes a folder of links to the environment's files with our ../env_binding.h; returns its binding.c."""
     digest = hashlib.sha256(os.fsencode(source.folder)).hexdigest()[:16]
     top = cache_directory() / f"puffer-{digest}"
     folder = top / source.name
@@ -214,14 +214,14 @@ def _overlay(source: Source, header: Path) -> Path:
     return folder / source.file.name
 
 
-def _raylib(source: Source, compat: Path) -> tuple[Path, list[str]]:
-    """Where raylib.h lies and what to link: $RAYLIB, a folder with include/ and lib/, or else our own."""
+def _find_raylib(source: Source, compat: Path) -> tuple[Path, list[str]]:
+    """Returns the directory of raylib.h and the libraries to link, of $RAYLIB (include/, lib/) or our own."""
     chosen = os.environ.get("RAYLIB", "").strip()
     if not chosen:
         return compat / "raylib", []
     include, folder = Path(chosen).absolute() / "include", Path(chosen).absolute() / "lib"
     if not (include / "raylib.h").is_file():
-        raise BuildError(f"RAYLIB is {chosen}, but there is no {include / 'raylib.h'}")
+        raise BuildError(f"RAYLIB is {chosen}, but there is no {include / 'raylib.h'}; correct the variable")
     if (folder / "libraylib.a").is_file():
         return include, [str(folder / "libraylib.a"), "-lpthread", "-ldl"]
     for name in ("libraylib.so", "libraylib.dylib"):
@@ -231,20 +231,20 @@ def _raylib(source: Source, compat: Path) -> tuple[Path, list[str]]:
 
 
 def _explain(source: Source, error: BuildError) -> None:
-    """Says more where the compiler could not find a header that Shoal does not bring."""
+    """Raises a clearer error if the compiler could not find a header that Shoal does not contain."""
     missing = re.search(r"fatal error: (\S+): No such file|'(\S+)' file not found", str(error))
     if missing is not None:
         header = missing.group(1) or missing.group(2)
         library = "box2d" if "box2d" in header else header.split("/")[0].removesuffix(".h")
         raise BuildError(
-            f"{source.name} needs {header}, which is not here: install {library} and name its headers and "
+            f"{source.name} needs {header}, which is missing: install {library} and name its headers and "
             f'library in CC, such as CC="cc -I/path/include -L/path/lib -l{library}"\n{error}',
             **{name: fact for name, fact in vars(error).items() if not name.startswith("_")},
         ) from error
 
 
 def writable_globals(library: Path) -> list[str]:
-    """Variables of the environment that all instances in a process share; [] too if no `nm` is at hand."""
+    """Returns the variables that all instances in a process share; an empty list also if there is no `nm`."""
     program = shutil.which("nm")
     if program is None:
         return []

@@ -1,4 +1,4 @@
-"""Options of a PufferLib environment: from its .ini, its Python file and the caller, as one line for C."""
+"""Merges the options of a PufferLib environment's .ini, Python file and caller into one line for C."""
 
 from __future__ import annotations
 
@@ -14,56 +14,59 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
 
 from shoal.errors import BuildError
-from shoal.native.puffer_python import declared, own_options
+from shoal.native.puffer_python import read_options, run_constructor
 
 if TYPE_CHECKING:
     from shoal.native.puffer import Source
 
-__all__ = ["configured", "settings"]
+__all__ = ["format_settings", "read_config"]
 
 _Value = int | float | str
 
 
-def settings(source: Source, options: Mapping[str, Any], log: bool) -> str:
-    """Everything that C is told, as one line (settings.h says how it is read)."""
+def format_settings(source: Source, options: Mapping[str, Any], log: bool) -> str:
+    """Returns all settings for C as one line of text (settings.h parses it)."""
     given = dict(options)
     observations = given.pop("observation_space", None)
     actions = given.pop("action_space", None)
     agents = given.pop("agents", None)
-    from_ini = configured(source.config)
+    from_ini = read_config(source.config)
     words = [f"root={quote(str(source.root))}"]
     if log:
         words.append("log=1")
     if source.contract == "3.0":
         if source.python is not None and observations is None:
-            known = own_options(source.python)
+            known = read_options(source.python)
             _refuse_unknown(source, given, known)
             fallback = {name: value for name, value in from_ini.items() if name in known}
-            said = declared(source.python, {**fallback, **given})
-            observations, actions = said.observation_space, actions or said.action_space
-            agents = said.agents if agents is None else agents
-            arguments, shared = said.arguments, said.shared
-            if said.state is not None:
-                words.append(f"state={quote(said.state)}")
+            declaration = run_constructor(source.python, {**fallback, **given})
+            observations, actions = declaration.observation_space, actions or declaration.action_space
+            agents = declaration.agents if agents is None else agents
+            arguments, shared = declaration.arguments, declaration.shared
+            if declaration.state is not None:
+                words.append(f"state={quote(declaration.state)}")
         else:
             arguments, shared = _numbers(source, given), {}
         if observations is None or actions is None:
             raise BuildError(
-                f"{source.folder} has no {source.name}.py that says its spaces; give observation_space= and "
-                "action_space= (and agents=)"
+                f"{source.folder} has no {source.name}.py that declares its spaces; pass observation_space= "
+                "and action_space= (and agents=)"
             )
         words += [f"obs={_observation(observations)}", f"act={_action(actions)}"]
         words += [f"h.{quote(name)}={quote(str(value))}" for name, value in shared.items()]
     else:
         if observations is not None or actions is not None:
-            raise TypeError("observation_space and action_space are for contract 3.0; here C says them")
+            raise TypeError(
+                "observation_space and action_space are for contract 3.0; leave them out, because the C code "
+                "of this environment declares its spaces"
+            )
         names = set(from_ini) | set(re.findall(r'"(\w+)"', source.file.read_text(errors="replace")))
         _refuse_unknown(source, given, {name: from_ini.get(name) for name in names})
-        for name, value in given.items():  # C would read other kinds as 0
-            usual = from_ini.get(name)
-            if isinstance(usual, (int, float)) and not isinstance(value, (int, float, np.number, np.bool_)):
-                wanted = f"option {name!r} must be a number, as {usual!r} in its .ini"
-                raise TypeError(f"{source.name}: {wanted}, got {value!r}")
+        for name, value in given.items():  # C would read values of other types as 0
+            default = from_ini.get(name)
+            if isinstance(default, (int, float)) and not isinstance(value, (int, float, np.number, np.bool_)):
+                problem = f"option {name!r} must be a number, as {default!r} in its .ini"
+                raise TypeError(f"{source.name}: {problem}, got {value!r}")
         arguments = _numbers(source, {**from_ini, **given})
     if agents is not None:
         words.append(f"agents={int(agents)}")
@@ -73,8 +76,8 @@ def settings(source: Source, options: Mapping[str, Any], log: bool) -> str:
     return " ".join(words)
 
 
-def configured(config: Path | None, name: str = "env") -> dict[str, Any]:
-    """A section of its .ini."""
+def read_config(config: Path | None, name: str = "env") -> dict[str, Any]:
+    """Returns a section of the .ini file."""
     if config is None:
         return {}
     parser = configparser.ConfigParser(interpolation=None, inline_comment_prefixes=("#", ";"), strict=False)

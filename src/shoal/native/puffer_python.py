@@ -1,8 +1,8 @@
-"""Spaces and arguments of a PufferLib 3.0 environment, from the constructor in the Python file beside it.
+"""Finds the spaces and arguments of a PufferLib 3.0 environment by running the constructor in its NAME.py.
 
-A binding of that contract does not say what an observation or an action is: the class in NAME.py does, and
-hands the binding its options. The file is parsed, imports of pufferlib are stood in for, and the constructor
-is run for one environment against a binding that only writes down what it is called with.
+With that contract the class in NAME.py declares the observation and action spaces and passes the options to
+the binding. This module parses the file, replaces imports of pufferlib, and runs the constructor for one
+environment with a binding that records its arguments.
 """
 
 from __future__ import annotations
@@ -22,75 +22,75 @@ from gymnasium.spaces import Space
 
 from shoal.errors import BuildError
 
-__all__ = ["Declared", "declared", "own_options"]
+__all__ = ["Declaration", "read_options", "run_constructor"]
 
-# Of the vector, not of an environment.
-_OF_THE_VECTOR = ("num_envs", "buf", "seed", "render_mode", "log_interval", "report_interval", "self")
+# Options of the vector environment, not of one environment.
+_VECTOR_OPTIONS = ("num_envs", "buf", "seed", "render_mode", "log_interval", "report_interval", "self")
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
-    """What a constructor said."""
+class Declaration:
+    """What a constructor declared."""
 
     observation_space: Space[Any]
     action_space: Space[Any]
     agents: int
     arguments: dict[str, float | int | str]
-    """What the binding's my_init is given."""
+    """The arguments of the binding's my_init."""
     shared: dict[str, float | int | str]
-    """What its my_shared is given."""
+    """The arguments of its my_shared."""
     state: str | None
-    """The argument under which my_init is handed what my_shared returned."""
+    """The name of my_init's argument that receives the result of my_shared."""
 
 
-def declared(file: Path, options: Mapping[str, Any]) -> Declared:
+def run_constructor(file: Path, options: Mapping[str, Any]) -> Declaration:
     """Runs the constructor of the environment in `file` with these options."""
     binding = _Binding()
-    made_by = _constructor(file, binding)
-    known = inspect.signature(made_by).parameters
+    kind = _load_class(file, binding)
+    known = inspect.signature(kind).parameters
     given = {name: value for name, value in options.items() if name in known}
     if "num_envs" in known:
         given["num_envs"] = 1
-    made = made_by.__new__(made_by)
+    env = kind.__new__(kind)
     try:
-        made_by.__init__(made, **given)
+        kind.__init__(env, **given)
     except _Recorded:
         pass
     except FileNotFoundError as error:
-        raise BuildError(f"{file} misses an asset: {error}") from error
+        raise BuildError(f"{file} needs an asset that is missing: {error}") from error
     except Exception as error:
         raise BuildError(
-            f"the constructor in {file} cannot be followed: {type(error).__name__}: {error}. Give "
+            f"the constructor in {file} raised {type(error).__name__}: {error}. Pass "
             "observation_space= and action_space= (and agents=), and the binding's own options"
         ) from error
     if binding.call is None:
         raise BuildError(
-            f"the constructor in {file} does not call binding.vec_init or env_init; give observation_space= "
+            f"the constructor in {file} does not call binding.vec_init or env_init; pass observation_space= "
             "and action_space= (and agents=), and the binding's own options"
         )
     rows, arguments = binding.call
     plain, state = _plain(arguments, binding, file)
     shared, _ = _plain(binding.shared_with or {}, binding, file)
-    agents = int(getattr(made, "num_agents", rows))
-    return Declared(made.single_observation_space, made.single_action_space, agents, plain, shared, state)
+    agents = int(getattr(env, "num_agents", rows))
+    return Declaration(env.single_observation_space, env.single_action_space, agents, plain, shared, state)
 
 
-def own_options(file: Path) -> dict[str, Any]:
-    """The options of the environment in `file` and their defaults (inspect.Parameter.empty: none)."""
-    parameters = inspect.signature(_constructor(file, _Binding())).parameters
-    return {name: one.default for name, one in parameters.items() if name not in _OF_THE_VECTOR}
+def read_options(file: Path) -> dict[str, Any]:
+    """Returns the options of the environment in `file` and their defaults (inspect.Parameter.empty: none)."""
+    parameters = inspect.signature(_load_class(file, _Binding())).parameters
+    return {name: one.default for name, one in parameters.items() if name not in _VECTOR_OPTIONS}
 
 
 class _Recorded(BaseException):
-    """Thrown out of the constructor once all is known."""
+    """Raised to leave the constructor when everything is known."""
 
 
 class _Handle:
-    """What the binding returns where a pointer would be."""
+    """The binding's result in place of a pointer."""
 
 
 class _Binding:
-    """A binding that writes down what it is called with."""
+    """A binding that records its arguments."""
 
     def __init__(self) -> None:
         self.call: tuple[int, dict[str, Any]] | None = None
@@ -112,7 +112,7 @@ class _Binding:
 
 
 class _PufferEnv:
-    """Stands in for pufferlib.PufferEnv: the buffers that its constructor makes."""
+    """Replaces pufferlib.PufferEnv: has the buffers that its constructor makes."""
 
     def __init__(self, buf: Any = None) -> None:
         del buf
@@ -127,7 +127,7 @@ class _PufferEnv:
 
 
 class _StandIn(SimpleNamespace):
-    """A module that is not imported: whatever is asked of it is another one, or an exception to raise."""
+    """Replaces a module that is not imported: its attributes are such objects again, or exception classes."""
 
     def __getattr__(self, name: str) -> Any:
         return type(name, (ValueError,), {}) if name.endswith("Error") else _StandIn()
@@ -136,8 +136,8 @@ class _StandIn(SimpleNamespace):
         return _StandIn()
 
 
-def _constructor(file: Path, binding: _Binding) -> Any:
-    """The class in `file` whose constructor speaks of the binding."""
+def _load_class(file: Path, binding: _Binding) -> Any:
+    """Returns the class in `file` whose constructor uses the binding."""
     try:
         tree = ast.parse(file.read_text(errors="replace"), str(file))
     except (OSError, SyntaxError) as error:
@@ -146,26 +146,26 @@ def _constructor(file: Path, binding: _Binding) -> Any:
     names: dict[str, Any] = {"__name__": f"shoal_puffer_{file.stem}", "__file__": str(file)}
     body: list[ast.stmt] = []
     for node in tree.body:
-        if isinstance(node, (ast.Import, ast.ImportFrom)) and not _is_at_hand(node):
+        if isinstance(node, (ast.Import, ast.ImportFrom)) and not _is_importable(node):
             for alias in node.names:
-                meant = binding if alias.name == "binding" else _found(pufferlib, node, alias.name)
-                names[alias.asname or alias.name.split(".")[0]] = meant
+                module = binding if alias.name == "binding" else _resolve_import(pufferlib, node, alias.name)
+                names[alias.asname or alias.name.split(".")[0]] = module
         else:
             body.append(node)
-    speaking = [node.name for node in body if isinstance(node, ast.ClassDef) and _speaks_of_binding(node)]
-    if not speaking:
+    users = [node.name for node in body if isinstance(node, ast.ClassDef) and _uses_binding(node)]
+    if not users:
         raise BuildError(
-            f"no class in {file} has a constructor that calls the binding; give observation_space= and "
+            f"no class in {file} has a constructor that calls the binding; pass observation_space= and "
             "action_space= (and agents=)"
         )
     try:
         exec(compile(ast.Module(body, []), str(file), "exec"), names)
     except Exception as error:
-        raise BuildError(f"{file} cannot be followed: {type(error).__name__}: {error}") from error
-    return names[speaking[0]]
+        raise BuildError(f"{file} cannot be run: {type(error).__name__}: {error}") from error
+    return names[users[0]]
 
 
-def _is_at_hand(node: ast.Import | ast.ImportFrom) -> bool:
+def _is_importable(node: ast.Import | ast.ImportFrom) -> bool:
     if isinstance(node, ast.ImportFrom) and node.level:
         return False
     modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else [one.name for one in node.names]
@@ -175,13 +175,13 @@ def _is_at_hand(node: ast.Import | ast.ImportFrom) -> bool:
     )
 
 
-def _found(pufferlib: _StandIn, node: ast.Import | ast.ImportFrom, name: str) -> Any:
+def _resolve_import(pufferlib: _StandIn, node: ast.Import | ast.ImportFrom, name: str) -> Any:
     if isinstance(node, ast.Import):
         return pufferlib if name.split(".")[0] == "pufferlib" else _StandIn()
     return getattr(pufferlib, name) if (node.module or "").startswith("pufferlib") else _StandIn()
 
 
-def _speaks_of_binding(node: ast.ClassDef) -> bool:
+def _uses_binding(node: ast.ClassDef) -> bool:
     inits = [one for one in node.body if isinstance(one, ast.FunctionDef) and one.name == "__init__"]
     return any(isinstance(part, ast.Name) and part.id == "binding" for one in inits for part in ast.walk(one))
 
@@ -189,7 +189,7 @@ def _speaks_of_binding(node: ast.ClassDef) -> bool:
 def _plain(
     arguments: Mapping[str, Any], binding: _Binding, file: Path
 ) -> tuple[dict[str, float | int | str], str | None]:
-    """Arguments as numbers and strings; the name of the one that is the shared handle."""
+    """Returns arguments as numbers and strings, and the name of the one that is the shared handle."""
     plain: dict[str, float | int | str] = {}
     state = None
     for name, value in arguments.items():
@@ -203,7 +203,7 @@ def _plain(
             plain[name] = value
         else:
             raise BuildError(
-                f"{file}: the binding's argument {name!r} is neither a number nor a string but "
-                f"{type(value).__name__}; give it as an option: {name}=..."
+                f"{file}: the binding's argument {name!r} must be a number or a string, found "
+                f"{type(value).__name__}; pass it as an option: {name}=..."
             )
     return plain, state

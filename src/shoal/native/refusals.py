@@ -1,4 +1,4 @@
-"""Why the native stepper may refuse a call, and the exception that says so."""
+"""The reasons for which the native stepper rejects a call, and their exceptions."""
 
 from __future__ import annotations
 
@@ -27,10 +27,16 @@ _REFUSALS: dict[str, tuple[type[Exception], str]] = {
         "an environment finished and autoreset is disabled: reset it with "
         'reset(options={"reset_mask": terminated | truncated}) before the next step',
     ),
-    "under way": (ShoalError, "environments are under way: recv() them before this"),
+    "under way": (ShoalError, "environments are under way; recv() them before this call"),
     "sent twice": (ShoalError, "an environment was sent that is under way already; recv() it first"),
-    "no checkpoint": (ShoalError, "this environment cannot be saved: it has no shoal.checkpoint/1"),
-    "no render": (ShoalError, "this environment cannot be drawn: it has no shoal.render/1"),
+    "no checkpoint": (
+        ShoalError,
+        "this environment cannot be saved: it has no shoal.checkpoint/1; add the extension to the plug-in",
+    ),
+    "no render": (
+        ShoalError,
+        "this environment cannot be drawn: it has no shoal.render/1; add the extension to the plug-in",
+    ),
     "bad checkpoint": (
         ValueError,
         "not a checkpoint of this environment with these options; pass what save_env returned",
@@ -39,12 +45,13 @@ _REFUSALS: dict[str, tuple[type[Exception], str]] = {
 
 
 def refuse_pending(name: str, kind: str) -> NoReturn:
-    """`name` was called while the results of an asynchronous call were not taken."""
+    """Raises the error for a call of `name` before the results of an asynchronous call were received."""
     raise AlreadyPendingCallError(
         f"Calling `{name}` while waiting for a pending call to `{kind}` to complete.", kind
     )
 
 
 def refuse(reason: str) -> NoReturn:
+    """Raises the exception for a reason that the native stepper gave."""
     kind, message = _REFUSALS[reason]
     raise kind(message)

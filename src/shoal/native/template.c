@@ -1,9 +1,9 @@
 /* TemplateEnv: catch the falling ball.
  *
  * A ball starts in a random column at the top and falls one line per step; the paddle moves along the bottom.
- * The episode ends when the ball is down: reward 1 if it was caught, -1 if not. Everything is in this one
- * file: change the struct, the fields in describe(), and what reset_one() and step_one() do. README.md has
- * the commands. */
+ * The episode ends when the ball reaches the bottom: the reward is 1 if it was caught, and -1 if not.
+ * Everything is in this one file: change the struct, the fields in describe(), and what reset_one() and
+ * step_one() do. README.md has the commands. */
 #include <shoal/env.h>
 #include <shoal/ext/checkpoint.h>
 #include <shoal/ext/observe.h>
@@ -12,18 +12,19 @@
 enum { EMPTY = 0, BALL = 1, PADDLE = 2 };
 enum { STAY = 0, LEFT = 1, RIGHT = 2, NUM_ACTIONS = 3 };
 
-/* All that one environment knows. The host keeps it; it starts zeroed and holds no pointers. */
+/* The state of one environment. The host owns it and zeroes it before the first reset. It has no pointers, so
+ * the host can save it by copying. */
 typedef struct TemplateEnv {
     int32_t height, width, ball_line, ball_column, paddle_column;
 } TemplateEnv;
 
-/* What a user may choose: shoal.make_vec("template_env.c", height=20). */
+/* Options that a user can pass: shoal.make_vec("template_env.c", height=20). */
 static const shoal_option OPTIONS[] = {
     {.name = "height", .help = "lines of the board", .type = SHOAL_OPTION_INT, .value = {.i = 8}},
     {.name = "width", .help = "columns of the board", .type = SHOAL_OPTION_INT, .value = {.i = 5}},
 };
 
-/* Declares what the environment sees and does; a returned message refuses the options. */
+/* Declares the observations and actions, or returns an error message about the options. */
 static const char *describe(const shoal_value *options, shoal_spec *spec) {
     int64_t height = options[0].i, width = options[1].i;
     if (height < 2 || height > 255 || width < 1 || width > 255)
@@ -38,7 +39,7 @@ static const char *describe(const shoal_value *options, shoal_spec *spec) {
     return 0;
 }
 
-/* Writes every byte of the row, each time: the host may give other arrays at every call. */
+/* Writes every byte of the row, because the host can pass different arrays in every call. */
 static void observe(const TemplateEnv *self, shoal_envs *envs, uint64_t env) {
     uint8_t *board = SHOAL_OBSERVATION(uint8_t, envs, 0, env);
     memset(board, EMPTY, envs->observation_bytes[0]);
@@ -72,8 +73,8 @@ static void step_one(TemplateEnv *self, shoal_envs *envs, uint64_t env) {
 SHOAL_BATCH(TemplateEnv, reset_one, step_one)
 SHOAL_OBSERVE(TemplateEnv, observe)
 
-/* All there is to an environment lies in its struct, so the host can save it by itself, and observe() can
- * write the last observation once more. */
+/* The struct contains the whole state, so the host can save it by copying, and observe() can write the last
+ * observation again. */
 static const void *get_extension(const char *id) {
     static const shoal_checkpoint_v1 plain = {0, 0, 0};
     static const shoal_observe_v1 observer = {TemplateEnv_observe};
@@ -98,8 +99,8 @@ const shoal_entry_v1 shoal_entry = {
 #include <stdio.h>
 #include <time.h>
 
-/* Plays it without Python: a host of one environment. Keys a, d and Enter move; any other key waits; end of
- * input ends. */
+/* Plays it without Python, as the host of one environment. Type a or d and Enter to move; any other key
+ * waits; the program ends at the end of input. */
 int main(void) {
     enum { HEIGHT = 8, WIDTH = 5 };
     TemplateEnv self = {0};
@@ -125,7 +126,7 @@ int main(void) {
     };
     for (int key = 0; key != EOF;) {
         TemplateEnv_step(&envs, 0, 1);
-        reset = terminated; /* the next step starts anew */
+        reset = terminated; /* the next step starts a new episode */
         terminated = 0;
         for (int i = 0; i < HEIGHT * WIDTH; i++)
             printf("%c%c", ".o="[board[i]], (i + 1) % WIDTH ? ' ' : '\n');

@@ -1,4 +1,4 @@
-"""A new C environment: one complete, playable file to change, and a README with the commands."""
+"""Writes a new C environment: one complete, playable file to change, and a README with the commands."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 
 __all__ = ["new"]
 
-# template.c and template.md beside this file are valid as they stand; only this name is replaced in them.
+# template.c and template.md beside this file are valid as they are; only this name is replaced in them.
 _PLACEHOLDER = "template_env"
 
 
 def new(name: str, directory: Path) -> list[Path]:
     """Writes `directory/name/name.c` and its README.md, and returns both paths.
 
-    `name` must be a C identifier (ValueError). A directory of that name is left alone (FileExistsError).
+    Raises ValueError if `name` is not a C identifier, and FileExistsError if the directory exists.
     """
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
         raise ValueError(
@@ -27,12 +27,12 @@ def new(name: str, directory: Path) -> list[Path]:
         raise FileExistsError(f"{target} exists already; choose another name, or remove it") from None
     written = [target / f"{name}.c", target / "README.md"]
     for template, path in zip(("template.c", "template.md"), written, strict=True):
-        path.write_text(_named(Path(__file__).with_name(template).read_text(), name))
+        path.write_text(_fill_template(Path(__file__).with_name(template).read_text(), name))
     return written
 
 
-def _named(text: str, name: str) -> str:
-    """The text of a template, with `name` as a word, as a macro and as a type."""
+def _fill_template(text: str, name: str) -> str:
+    """Returns a template's text with `name` filled in as a word, as a macro and as a type."""
     text = text.replace(_PLACEHOLDER.upper(), name.upper())
     text = text.replace(_camel(_PLACEHOLDER), _camel(name))
     return text.replace(_PLACEHOLDER, name)
@@ -40,6 +40,4 @@ def _named(text: str, name: str) -> str:
 
 def _camel(name: str) -> str:
     joined = "".join(word[:1].upper() + word[1:] for word in name.split("_"))
-    return (
-        joined.capitalize() if joined.isupper() else joined
-    )  # the names in capitals are the file's constants
+    return joined.capitalize() if joined.isupper() else joined  # names in capitals are constants of the file

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from shoal import _core
-from shoal.errors import WorkerDied, WorkerError, WorkerTimeout, telling
+from shoal.errors import WorkerDied, WorkerError, WorkerTimeout, explain_os_errors
 from shoal.memory import Layout, Segment
 from shoal.memory.layout import FieldSpec, array_fields
 from shoal.memory.limits import oom_counters, oom_kills
@@ -122,7 +122,7 @@ class WorkerPool:
         self._oom_counters = oom_counters()
         self._kills = oom_kills(self._oom_counters)
         self.board = Segment(_board_layout(self.plans, rows, instance_bytes))
-        with telling("make what workers ring when they are done", WorkerError):
+        with explain_os_errors("make what workers ring when they are done", WorkerError):
             self._wakeup_fd, self._wakeup_write_fd = _core.wakeup_create()
         self._parent_fd = open_pidfd(self._pid)
         self.gates = _core.Gates(

@@ -16,7 +16,7 @@ from typing import Any
 
 from gymnasium.vector.utils import clear_mpi_env_vars
 
-from shoal.errors import WorkerError, telling
+from shoal.errors import WorkerError, explain_os_errors
 from shoal.process import worker
 from shoal.process.launcher import Launcher, LauncherEnded, launcher, open_pidfd
 
@@ -138,7 +138,7 @@ def start(context: str | None, daemon: bool, name: str, inherited: Any) -> Runni
 
 
 def _started(context: str | None, daemon: bool, name: str, inherited: Any) -> Running:
-    with telling("start a worker process", WorkerError):
+    with explain_os_errors("start a worker process", WorkerError):
         ours, theirs = socket.socketpair()
         with theirs:
             try:

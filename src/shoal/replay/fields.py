@@ -10,7 +10,7 @@ from gymnasium.spaces import Graph, OneOf, Sequence, Space, Text
 from shoal.errors import LayoutError, SpaceError
 from shoal.memory.layout import FieldSpec
 from shoal.spaces import Declaration
-from shoal.spaces.declare import escaped
+from shoal.spaces.declare import escape_key
 
 __all__ = ["by_field", "fields_of", "space_fields"]
 
@@ -65,7 +65,7 @@ def by_field(path: str, value: Any, fields: Collection[str]) -> Iterator[tuple[s
 
 
 def _joined(path: str, key: Any, fields: Collection[str]) -> str:
-    name = escaped(key)
+    name = escape_key(key)
     if path:
         return f"{path}/{name}"
     if name in fields or any(field.startswith(f"{name}/") for field in fields):

@@ -27,8 +27,8 @@ from numpy.lib.format import (
 )
 from numpy.typing import NDArray
 
-from shoal.errors import UNREADABLE, CorruptFileError, VersionError, telling
-from shoal.memory.layout import stored_dtype
+from shoal.errors import UNREADABLE, CorruptFileError, VersionError, explain_os_errors
+from shoal.memory.layout import parse_dtype
 from shoal.replay.batches import Batch
 from shoal.replay.buffer import ReplayBuffer, made
 from shoal.replay.links import PREVIOUS, links_of
@@ -53,7 +53,7 @@ def save(buffer: ReplayBuffer, directory: Path) -> int:
         tail = max(tail, int(rows.ids[-1]) + 1)  # others may have pushed meanwhile
     partial = directory.with_name(f".{directory.name}.{os.getpid()}-{secrets.token_hex(4)}")
     try:
-        with telling(f"save the rows in {str(directory)!r}"):
+        with explain_os_errors(f"save the rows in {str(directory)!r}"):
             _write_all(buffer, rows, partial, tail, max(total, len(rows.ids)), state)
             os.rename(partial, directory)
     except BaseException:
@@ -111,7 +111,7 @@ def load(directory: Path, seed: int | None) -> ReplayBuffer:
                 expected=_FORMAT,
             )
         fields = {
-            str(name): (stored_dtype(dtype), tuple(map(int, shape)))
+            str(name): (parse_dtype(dtype), tuple(map(int, shape)))
             for name, dtype, shape in manifest["fields"]
         }
         count, capacity = int(manifest["rows"]), int(manifest["capacity"])
@@ -202,7 +202,7 @@ def _write(path: Path, array: NDArray[Any]) -> None:
 
 def _read(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
     """The array, which must be as expected: a head that claims more than there is reserves nothing."""
-    with telling(f"read {str(path)!r}"), path.open("rb") as file:
+    with explain_os_errors(f"read {str(path)!r}"), path.open("rb") as file:
         try:
             read_magic(file)
             found, fortran, found_dtype = read_array_header_1_0(file)

@@ -30,11 +30,11 @@ from shoal.errors import (
     NameInUse,
     SegmentError,
     VersionError,
-    telling,
+    explain_os_errors,
 )
 from shoal.memory import Layout, Segment
 from shoal.memory.allocate import reopen
-from shoal.memory.layout import FieldSpec, stored_dtype
+from shoal.memory.layout import FieldSpec, parse_dtype
 
 __all__ = ["Column", "Durability", "Records", "records_for", "sync_directory"]
 
@@ -122,7 +122,7 @@ class Records:
             self._adopt(segment, capacity, stride, columns, dict(facts or {}), checks)
             self.token = token
             if path is not None:
-                with telling(f"write the new file {str(path)!r} to disk"):
+                with explain_os_errors(f"write the new file {str(path)!r} to disk"):
                     self.ring.begin(self._mapping)
                 sync_directory(Path(path).absolute().parent)
         except BaseException:
@@ -150,7 +150,7 @@ class Records:
             kind = _Synced if facts["durability"] == "sync" else Records
             self = kind.__new__(kind)
             columns = [
-                Column(name, stored_dtype(dtype), tuple(shape), offset)
+                Column(name, parse_dtype(dtype), tuple(shape), offset)
                 for name, dtype, shape, offset in facts["fields"]
             ]
             capacity, stride, checks = int(facts["capacity"]), int(facts["stride"]), bool(facts["check"])
@@ -253,7 +253,7 @@ class Records:
     def snapshot(self, path: Path, resume: Callable[[str], bytes]) -> int:
         """A copy in a file of its own, whole or not there at all. `resume`: what it holds of the draws."""
         is_own = False
-        with telling(f"look at {str(path)!r}"), contextlib.suppress(FileNotFoundError):
+        with explain_os_errors(f"look at {str(path)!r}"), contextlib.suppress(FileNotFoundError):
             is_own = os.path.samestat(os.stat(path), os.fstat(self.segment.fileno()))
         if is_own:
             raise FileExistsError(
@@ -269,11 +269,11 @@ class Records:
                 rows = self.ring.copy_to(copy.ring)
                 if "next" in self.segment:  # a link that leads nowhere is found out when it is followed
                     copy.segment["next"][:] = self.segment["next"]
-                with telling(f"write the snapshot {str(path)!r} to disk"):
+                with explain_os_errors(f"write the snapshot {str(path)!r} to disk"):
                     copy.ring.sync(copy._mapping)
             finally:
                 copy.close()
-            with telling(f"give the snapshot its name {str(path)!r}"):
+            with explain_os_errors(f"give the snapshot its name {str(path)!r}"):
                 os.replace(partial, path)
         except BaseException:
             partial.unlink(missing_ok=True)
@@ -345,7 +345,7 @@ def _columns(fields: Mapping[str, FieldSpec], checks: bool) -> tuple[list[Column
 
 def sync_directory(directory: Path) -> None:
     """Makes the names in a directory survive a crash of the machine."""
-    with telling(f"write the names in {str(directory)!r} to disk"):
+    with explain_os_errors(f"write the names in {str(directory)!r} to disk"):
         fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(fd)

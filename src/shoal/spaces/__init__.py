@@ -1,9 +1,9 @@
-"""Gymnasium spaces in shared memory: drop-in for the functions of `gymnasium.vector.utils`.
+"""Gymnasium spaces in shared memory: replacements for the functions of `gymnasium.vector.utils`.
 
-One segment holds a whole space, however nested, so it crosses to other processes under any start method.
-A custom space works as in Gymnasium: register a function for it here, or keep the one registered there.
+One segment holds a whole nested space, so it can be sent to other processes under any start method. A custom
+space works as in Gymnasium: register a function for it here, or keep the one that is registered there.
 
-Gymnasium's own functions are bound here at import, so programs can put ours in their place.
+This module imports Gymnasium's functions when it is loaded, so a program can replace them by these.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def create_shared_memory(
     max_nodes: int | None = None,
     max_edges: int | None = None,
 ) -> Any:
-    """Shared memory for `n` values of `space`, zeroed, nested as Gymnasium nests it.
+    """Returns zeroed shared memory for `n` values of `space`, nested as in Gymnasium.
 
     >>> from gymnasium.spaces import Box
     >>> memory = create_shared_memory(Box(-1, 1, (3,)), n=2)
@@ -53,18 +53,18 @@ def create_shared_memory(
     array([[0. , 0. , 0. ],
            [0.5, 0. , 1. ]], dtype=float32)
 
-    The result crosses to processes started in any way, so `ctx` is accepted and not needed. Sequence
-    needs `max_length`, Graph `max_nodes` and (with an edge space) `max_edges`; without them TypeError,
-    as in Gymnasium.
+    The result can be sent to processes of any start method, so `ctx` is accepted but not used. Sequence
+    needs `max_length`; Graph needs `max_nodes` and, with an edge space, `max_edges`. Without them it raises
+    TypeError, as Gymnasium does.
     """
-    if _declared(space):
+    if _is_declared(space):
         return _create(space, n, ctx, max_length=max_length, max_nodes=max_nodes, max_edges=max_edges)
-    return _theirs(_create_theirs, space)(space, n=n, ctx=ctx)
+    return _find_gymnasium_function(_create_theirs, space)(space, n=n, ctx=ctx)
 
 
 @singledispatch
 def read_from_shared_memory(space: Space[Any], shared_memory: Any, n: int = 1) -> Any:
-    """The values in the memory, batched: views of it, but Text and OneOf are decoded into tuples.
+    """Returns the batched values as views of the memory; Text and OneOf are decoded into tuples.
 
     >>> from gymnasium.spaces import Discrete
     >>> memory = create_shared_memory(Discrete(4), n=3)
@@ -75,12 +75,12 @@ def read_from_shared_memory(space: Space[Any], shared_memory: Any, n: int = 1) -
     """
     if isinstance(shared_memory, Memory):
         return _read(space, shared_memory, n)
-    return _theirs(_read_theirs, space)(space, shared_memory, n=n)
+    return _find_gymnasium_function(_read_theirs, space)(space, shared_memory, n=n)
 
 
 @singledispatch
 def write_to_shared_memory(space: Space[Any], index: int, value: Any, shared_memory: Any) -> None:
-    """Writes one environment's value; SpaceError if it does not fit, and then nothing was written.
+    """Writes one environment's value; if it does not fit, raises SpaceError and writes nothing.
 
     >>> from gymnasium.spaces import Dict, Discrete
     >>> space = Dict(lives=Discrete(4))
@@ -92,11 +92,11 @@ def write_to_shared_memory(space: Space[Any], index: int, value: Any, shared_mem
     if isinstance(shared_memory, Memory):
         shared_memory.write(index, value)
     else:
-        _theirs(_write_theirs, space)(space, index, value, shared_memory)
+        _find_gymnasium_function(_write_theirs, space)(space, index, value, shared_memory)
 
 
-def _theirs(function: Any, space: Any) -> Callable[..., Any]:
-    """Gymnasium's function where somebody registered this space there; its own errors otherwise."""
+def _find_gymnasium_function(function: Any, space: Any) -> Callable[..., Any]:
+    """Returns the function registered with Gymnasium for this space; raises Gymnasium's errors if none is."""
     name = function.__name__
     if not isinstance(space, Space):
         raise TypeError(
@@ -126,7 +126,7 @@ def _create(
         raise ValueError(f"n, the number of environments, must be at least 0, got {n}")
 
     def custom(subspace: Space[Any], path: str, rows: int) -> Bind | None:
-        functions = _registered(subspace)
+        functions = _find_custom_functions(subspace)
         if functions is None:
             return None
         create, read, write = functions
@@ -139,28 +139,28 @@ def _create(
     return memory.public if isinstance(memory, CustomMemory) else memory
 
 
-def _declared(space: object) -> bool:
+def _is_declared(space: object) -> bool:
     return declare.dispatch(type(space)) is not declare.dispatch(object)
 
 
-def _registered(space: Space[Any]) -> tuple[Callable[..., Any], ...] | None:
-    """Somebody's own (create, read, write) for this space, with Shoal or with Gymnasium; None for ours."""
+def _find_custom_functions(space: Space[Any]) -> tuple[Callable[..., Any], ...] | None:
+    """Returns the custom (create, read, write) registered for this space; None if Shoal's own apply."""
     own = create_shared_memory.dispatch(type(space))
     if own is not _create and own is not create_shared_memory.dispatch(object):
         return create_shared_memory, read_from_shared_memory, write_to_shared_memory
     theirs: Any = _create_theirs
-    if theirs.dispatch(type(space)).__module__ == theirs.__module__ and _declared(space):
+    if theirs.dispatch(type(space)).__module__ == theirs.__module__ and _is_declared(space):
         return None
     return theirs, _read_registered, _write_registered
 
 
 def _read_registered(space: Space[Any], shared_memory: Any, n: int = 1) -> Any:
-    """Gymnasium's function under a name by which it can be pickled when another has taken its place."""
+    """Calls Gymnasium's function; can be pickled also when a program has replaced that function."""
     return _read_theirs(space, shared_memory, n)
 
 
 def _write_registered(space: Space[Any], index: int, value: Any, shared_memory: Any) -> None:
-    """Likewise."""
+    """Calls Gymnasium's function; can be pickled also when a program has replaced that function."""
     _write_theirs(space, index, value, shared_memory)
 
 
@@ -168,7 +168,9 @@ def _read(space: Space[Any], shared_memory: Any, n: int = 1) -> Any:
     if not isinstance(shared_memory, Memory):  # made by Gymnasium's function
         return _read_theirs(space, shared_memory, n)
     if n != shared_memory.rows:
-        raise ValueError(f"the memory holds {shared_memory.rows} environments, asked to read {n}")
+        raise ValueError(
+            f"the memory holds {shared_memory.rows} environments, but n is {n}; pass the n of its creation"
+        )
     return shared_memory.read(0, n)
 
 

@@ -1,9 +1,9 @@
-"""Sequence and Graph: spaces without a fixed size, given one by a bound.
+"""Sequence and Graph: spaces without a fixed size, which get a maximum size.
 
     Sequence, row i:   lengths[i]   feature rows  i*max_length .. i*max_length + lengths[i]
     Graph, row i:      counts[i]    node rows     i*max_nodes ..,  edge rows and links  i*max_edges ..
 
-The subspace's memory simply has more rows, so features, nodes and edges may be any space, these two included.
+The subspace's memory has more rows, so features, nodes and edges may be any space, also one of these two.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NO_EDGES = -1  # as a count: edges and edge_links are None
 
 
 class SequenceMemory(Memory):
-    """A length per row beside `max_length` rows of the feature space."""
+    """One length and `max_length` rows of the feature space for each row."""
 
     def __init__(self, path: str, lengths: LeafMemory, feature: Memory, max_length: int, stack: bool) -> None:
         self.path = path
@@ -57,7 +57,7 @@ class SequenceMemory(Memory):
 
 
 class GraphMemory(Memory):
-    """Two counts per row beside `max_nodes` rows of the node space and `max_edges` of the edge space."""
+    """Two counts, `max_nodes` rows of the node space and `max_edges` rows of the edge space for each row."""
 
     def __init__(
         self,
@@ -94,7 +94,9 @@ class GraphMemory(Memory):
 
     def _stage_edges(self, row: int, edges: Any, links: Any, node_count: int, staged: Staged) -> int:
         if self.edges is None or self.links is None:
-            raise SpaceError(f"{self.path}: the space has no edges, but the value has some")
+            raise SpaceError(
+                f"{self.path}: the space has no edge space, but the value has edges; pass edges=None"
+            )
         first = row * self.max_edges
         count = self.edges.stage_rows(first, self.max_edges, edges, staged)
         linked = self.links.stage_rows(first, self.max_edges, links, staged)

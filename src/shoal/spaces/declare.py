@@ -1,4 +1,4 @@
-"""From a space to fields: `declare` is the one function to register for a new kind of space."""
+"""Turns a space into fields: register a function with `declare` to support a new kind of space."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from shoal.spaces.bounded import GraphMemory, SequenceMemory
 from shoal.spaces.decoded import OneOfMemory, TextMemory
 from shoal.spaces.memory import DictMemory, LeafMemory, Memory, TupleMemory
 
-__all__ = ["Bind", "Bounds", "Declaration", "declare", "escaped"]
+__all__ = ["Bind", "Bounds", "Declaration", "declare", "escape_key"]
 
 Bind: TypeAlias = Callable[[Segment], Memory]
-"""Makes the memory once the segment exists."""
+"""A function that makes the memory when the segment exists."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The sizes that make Sequence and Graph finite; None: not given.
+    """The maximum sizes of Sequence and Graph values; None: not given.
 
     >>> Bounds(max_length=16)
     Bounds(max_length=16, max_nodes=None, max_edges=None)
@@ -59,7 +59,7 @@ class Bounds:
 
 @dataclass(slots=True)
 class Declaration:
-    """The fields of one segment as they are collected, from one space or several.
+    """Collects the fields of one segment from one or several spaces.
 
     >>> declaration = Declaration(Bounds(max_length=4))
     >>> bind = declaration.space(Sequence(Box(0, 1, (2,)), stack=True), "items", rows=8)
@@ -70,21 +70,21 @@ class Declaration:
     bounds: Bounds = field(default_factory=Bounds)
     fields: dict[str, FieldSpec] = field(default_factory=dict)
     custom: Callable[[Space[Any], str, int], Bind | None] = lambda space, path, rows: None
-    """Asked first, for spaces that somebody else lays out."""
+    """Called first; returns None unless the space has custom functions."""
 
     def space(self, space: Space[Any], path: str, rows: int) -> Bind:
-        """Declares `rows` values of `space` under `path`."""
+        """Adds the fields of `rows` values of `space` under `path`."""
         return self.custom(space, path, rows) or declare(space, self, path, rows)
 
     def leaf(self, path: str, dtype: Any, shape: tuple[int, ...]) -> Bind:
-        """Declares one array."""
+        """Adds one array."""
         self.fields[path] = (dtype, shape)
         return lambda segment: LeafMemory(segment, path)
 
 
 @singledispatch
 def declare(space: Any, into: Declaration, path: str, rows: int) -> Bind:
-    """Adds the fields of `rows` values of `space` to `into`; returns what makes their memory.
+    """Adds the fields of `rows` values of `space` to `into`; returns a function that makes their memory.
 
     >>> declaration = Declaration()
     >>> bind = declare(Dict(camera=Box(0, 255, (2, 2), np.uint8)), declaration, "observation", 8)
@@ -113,7 +113,8 @@ def _declare_text(space: Text, into: Declaration, path: str, rows: int) -> Bind:
 @declare.register(Dict)
 def _declare_dict(space: Dict, into: Declaration, path: str, rows: int) -> Bind:
     binds = [
-        (key, into.space(subspace, f"{path}/{escaped(key)}", rows)) for key, subspace in space.spaces.items()
+        (key, into.space(subspace, f"{path}/{escape_key(key)}", rows))
+        for key, subspace in space.spaces.items()
     ]
     return lambda segment: DictMemory(path, rows, [(key, bind(segment)) for key, bind in binds])
 
@@ -135,7 +136,7 @@ def _declare_oneof(space: OneOf[Any], into: Declaration, path: str, rows: int) -
 def _declare_sequence(space: Sequence, into: Declaration, path: str, rows: int) -> Bind:
     longest = into.bounds.max_length
     if longest is None:
-        _unbounded(space, "max_length")
+        _raise_unbounded(space, "max_length")
     lengths = into.leaf(f"{path}/length", np.int64, (rows,))
     feature = into.space(space.feature_space, f"{path}/feature", rows * longest)
     stack = space.stack
@@ -146,13 +147,13 @@ def _declare_sequence(space: Sequence, into: Declaration, path: str, rows: int) 
 def _declare_graph(space: Graph, into: Declaration, path: str, rows: int) -> Bind:
     max_nodes, max_edges = into.bounds.max_nodes, into.bounds.max_edges
     if max_nodes is None:
-        _unbounded(space, "max_nodes")
+        _raise_unbounded(space, "max_nodes")
     counts = into.leaf(f"{path}/counts", np.int64, (rows, 2))
     nodes = into.space(space.node_space, f"{path}/nodes", rows * max_nodes)
     if space.edge_space is None:
         return lambda segment: GraphMemory(path, _leaf(counts, segment), nodes(segment), None, None)
     if max_edges is None:
-        _unbounded(space, "max_edges")
+        _raise_unbounded(space, "max_edges")
     edges = into.space(space.edge_space, f"{path}/edges", rows * max_edges)
     links = into.leaf(f"{path}/links", np.int32, (rows * max_edges, 2))
     return lambda segment: GraphMemory(
@@ -166,19 +167,19 @@ def _leaf(bind: Bind, segment: Segment) -> LeafMemory:
     return memory
 
 
-def _unbounded(space: Space[Any], bound: str) -> NoReturn:
-    # Gymnasium's words exactly, since callers match them; the way out goes beside them.
+def _raise_unbounded(space: Space[Any], bound: str) -> NoReturn:
+    # The message is exactly Gymnasium's, because callers match it; the advice is in a note.
     error = TypeError(
         f"As {space} has a dynamic shape so its not possible to make a static shared memory. "
         "For `AsyncVectorEnv`, disable `shared_memory`."
     )
     if hasattr(error, "add_note"):  # Python 3.11
-        error.add_note(f"Shoal can lay it out when given a bound: pass {bound}=")
+        error.add_note(f"Shoal can store it if it has a maximum size: pass {bound}=")
     raise error
 
 
-def escaped(key: object) -> str:
-    """A Dict key as one part of a path: no two keys give the same."""
+def escape_key(key: object) -> str:
+    """Returns a Dict key as one part of a path; different keys give different parts."""
     if isinstance(key, str):
         return key.replace("~", "~0").replace("/", "~1").replace("\0", "~4") or "~2"
     return f"~3{key!r}".replace("/", "~1")

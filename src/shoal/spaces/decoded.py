@@ -1,4 +1,4 @@
-"""Text and OneOf: spaces whose values are decoded from their memory at each read."""
+"""Text and OneOf: spaces whose values are decoded at each read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["OneOfMemory", "TextMemory"]
 
 
 class TextMemory(LeafMemory):
-    """Character numbers, padded with the number after the last character."""
+    """The indexes of characters in the charset, padded with the charset's length."""
 
     def __init__(self, segment: Segment, path: str, characters: Sequence[str]) -> None:
         super().__init__(segment, path)
@@ -35,7 +35,7 @@ class TextMemory(LeafMemory):
         except KeyError as error:
             raise SpaceKeyError(
                 f"{self.path}: the character {error.args[0]!r} of {value!r} is not in the charset "
-                f"{''.join(self._characters)!r}"
+                f"{''.join(self._characters)!r} of the space"
             ) from None
         data.extend(self._padding[len(value) :])
         staged.append((self.array, row, data))

@@ -1,6 +1,6 @@
-"""The shared memory of a space as a tree: leaves are arrays, branches look like Gymnasium's dicts and tuples.
+"""The shared memory of a space as a tree: leaves are arrays, branches are dicts and tuples as in Gymnasium.
 
-    write(row, value):  1. stage: check and convert the whole value, touching nothing
+    write(row, value):  1. stage: check and convert the whole value, without writing
                         2. commit: one copy per leaf
     read(lo, hi):       views of rows lo..hi, nested as the space is
 
@@ -22,7 +22,7 @@ from shoal.memory import Segment
 __all__ = ["CustomMemory", "DictMemory", "LeafMemory", "Memory", "Staged", "TupleMemory"]
 
 Staged: TypeAlias = "list[tuple[Any, int | slice, Any]]"
-"""Copies to make, `target[where] = data`, once the whole value has been checked."""
+"""Copies `target[where] = data` to make after the whole value has been checked."""
 
 
 _UNKNOWN = object()
@@ -43,30 +43,30 @@ class Memory:
     _writer: Any = _UNKNOWN
 
     def stage(self, row: int, value: Any, staged: Staged) -> None:
-        """Appends the copies that write `value` at `row`; SpaceError if it does not fit."""
+        """Appends the copies that write `value` at `row`; raises SpaceError if it does not fit."""
         raise NotImplementedError
 
     def read(self, lo: int, hi: int) -> Any:
-        """The values of rows lo..hi, batched as Gymnasium batches this space."""
+        """Returns the values of rows lo..hi, batched as Gymnasium batches this space."""
         raise NotImplementedError
 
     def read_one(self, row: int) -> Any:
-        """The value of one row, as the environment gave it."""
+        """Returns the value of one row, as the environment returned it."""
         raise NotImplementedError
 
     def tree(self) -> Any:
-        """The arrays below this node as RowWriter takes them; None if a value needs more than copies."""
+        """Returns the arrays below this node for RowWriter; None if a value needs more than copies."""
         return None
 
     def stage_rows(self, lo: int, limit: int, batch: Any, staged: Staged) -> int:
-        """Stages a batched value into rows from `lo`, at most `limit`; returns how many it had."""
-        count = self.checked_count(len(batch), limit)
+        """Stages a batched value into at most `limit` rows from `lo`; returns the number of rows."""
+        count = self.check_count(len(batch), limit)
         for offset, value in enumerate(batch):
             self.stage(lo + offset, value, staged)
         return count
 
-    def checked_count(self, count: int, limit: int) -> int:
-        """`count` if it is no more than `limit`, else SpaceIndexError."""
+    def check_count(self, count: int, limit: int) -> int:
+        """Returns `count` if it is at most `limit`; raises SpaceIndexError otherwise."""
         if count > limit:
             raise SpaceIndexError(
                 f"{self.path}: {count} elements, but the memory was created for at most {limit}; "
@@ -75,12 +75,12 @@ class Memory:
         return count
 
     def write(self, row: int, value: Any) -> None:
-        """Writes a value whole, or raises and writes nothing."""
+        """Writes a whole value, or raises an error and writes nothing."""
         writer = self._writer
         if writer is _UNKNOWN:
             tree = self.tree()
             writer = self._writer = None if tree is None else _core.RowWriter(tree)
-        # The native writer takes what fits exactly and declines the rest without a trace.
+        # The native writer writes values that fit exactly; for any other it returns False and writes nothing.
         if writer is not None and writer.write(row, value):
             return
         if not 0 <= row < self.rows:
@@ -102,7 +102,7 @@ class LeafMemory(Memory):
         self.shape = self.array.shape[1:]
         self.dtype = self.array.dtype
 
-    def _converted(self, value: Any) -> NDArray[Any]:
+    def _convert(self, value: Any) -> NDArray[Any]:
         try:
             if self.dtype.kind != "c" and np.iscomplexobj(value):
                 raise TypeError("complex numbers")
@@ -114,18 +114,18 @@ class LeafMemory(Memory):
             ) from error
 
     def stage(self, row: int, value: Any, staged: Staged) -> None:
-        data = self._converted(value)
+        data = self._convert(value)
         if data.shape != self.shape:
             raise SpaceError(f"{self.path}: expected shape {self.shape}, found {data.shape}")
         staged.append((self.array, row, data))
 
     def stage_rows(self, lo: int, limit: int, batch: Any, staged: Staged) -> int:
-        data = self._converted(batch)
-        if data.shape == (0,):  # an empty list or tuple says nothing of its elements' shape
+        data = self._convert(batch)
+        if data.shape == (0,):  # an empty list or tuple has no element shape to check
             return 0
         if data.shape[1:] != self.shape:
             raise SpaceError(f"{self.path}: expected elements of shape {self.shape}, found {data.shape[1:]}")
-        count = self.checked_count(len(data), limit)
+        count = self.check_count(len(data), limit)
         staged.append((self.array, slice(lo, lo + count), data))
         return count
 
@@ -139,7 +139,7 @@ class LeafMemory(Memory):
         return self.array if self.array.flags.writeable else None
 
     def get_obj(self) -> NDArray[Any]:
-        """The memory as one flat array: Gymnasium's own functions read and write through this."""
+        """Returns the memory as one flat array, which Gymnasium's functions read and write."""
         return self.array.reshape(-1)
 
     def __len__(self) -> int:
@@ -169,7 +169,7 @@ class DictMemory(dict[Any, Any], Memory):
         counts = {
             key: child.stage_rows(lo, limit, self._item(batch, key), staged) for key, child in self.children
         }
-        return _agreed(self.path, counts)
+        return _require_equal_counts(self.path, counts)
 
     def _item(self, value: Any, key: Any) -> Any:
         try:
@@ -217,7 +217,7 @@ class TupleMemory(tuple[Any, ...], Memory):
             position: child.stage_rows(lo, limit, item, staged)
             for position, (item, child) in enumerate(items)
         }
-        return _agreed(self.path, counts)
+        return _require_equal_counts(self.path, counts)
 
     def _items(self, value: Any) -> Any:
         if isinstance(value, (str, bytes, dict)) or not hasattr(value, "__len__"):
@@ -242,7 +242,7 @@ class TupleMemory(tuple[Any, ...], Memory):
 
 
 class CustomMemory(Memory):
-    """Memory made by a function somebody registered for a space of their own; what it holds is theirs."""
+    """Memory made by a function that a user registered for a custom space."""
 
     def __init__(
         self,
@@ -261,7 +261,7 @@ class CustomMemory(Memory):
         self._write = write
 
     def stage(self, row: int, value: Any, staged: Staged) -> None:
-        # Their function checks and writes in one: it goes first, so its error leaves ours untouched.
+        # A custom function checks and writes in one call; it runs first, so that an error writes nothing.
         staged.insert(0, (self, row, value))
 
     def __setitem__(self, row: int | slice, value: Any) -> None:
@@ -287,7 +287,7 @@ def _branch(keys: list[Any] | None, children: Sequence[Memory]) -> Any:
     return None if any(tree is None for tree in trees) or not trees else (keys, trees)
 
 
-def _agreed(path: str, counts: dict[Any, int]) -> int:
+def _require_equal_counts(path: str, counts: dict[Any, int]) -> int:
     if len(set(counts.values())) > 1:
-        raise SpaceError(f"{path}: every part must have as many elements as the others, found {counts}")
+        raise SpaceError(f"{path}: all parts must have the same number of elements, found {counts}")
     return next(iter(counts.values()), 0)

@@ -1,4 +1,4 @@
-"""State export: what environments publish of themselves, and how others look at it."""
+"""State export: environments publish their state, and other processes watch it."""
 
 from shoal.draw import to_png, write_png
 from shoal.state.attach import Session, attach, sessions

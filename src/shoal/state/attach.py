@@ -1,4 +1,4 @@
-"""Looking at a run from another process, without the run having been started for it."""
+"""Watches a run from another process; the run needs no setup for it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import UNREADABLE, ClosedError, SegmentError, SessionError
 from shoal.state import names, notes
-from shoal.state.exports import described
+from shoal.state.exports import describe_fields
 from shoal.state.notes import COUNTERS, FACTS, MAX_WATCHED, WATCH, WINDOW, Note
 from shoal.state.snapshot import Snapshot
 from shoal.state.windows import ReadWindow
@@ -43,20 +43,21 @@ def attach(name: str | None = None) -> Session:
     >>> envs.close()
 
     Args:
-        name: As `shoal ps` lists it; None: the only one there is.
+        name: The session's name, as `shoal ps` lists it; None: the only live session.
     """
     if name is None:
-        live = names.listed()
+        live = names.list_paths()
         if len(live) != 1:
             if not live:
-                raise SessionError(f"no live sessions in {names.directory()}; is a run going on?")
-            raise SessionError(f"name the session to look at: {', '.join(path.name for path in live)}")
+                raise SessionError(f"there are no live sessions in {names.directory()}; start a run first")
+            found = ", ".join(path.name for path in live)
+            raise SessionError(f"there are {len(live)} live sessions; pass the name of one: {found}")
         return Session(live[0])
-    return Session(names.directory() / names.usable_name(name))
+    return Session(names.directory() / names.check_name(name))
 
 
 def sessions() -> list[dict[str, Any]]:
-    """The facts of every live session of this user; names that dead runs left are removed on the way.
+    """Returns the facts of every live session of this user, and removes the names of dead ones.
 
     >>> envs = shoal.make_vec("CartPole-v1", 4, session="sessions-doc")
     >>> "sessions-doc" in [facts["name"] for facts in shoal.state.sessions()]
@@ -64,14 +65,14 @@ def sessions() -> list[dict[str, Any]]:
     >>> envs.close()
     """
     found = []
-    for path in names.listed():
+    for path in names.list_paths():
         with contextlib.suppress(SessionError), Session(path) as session:  # it may end meanwhile
             found.append(session.facts)
     return found
 
 
 class Session:
-    """A run, seen from outside: it cannot be changed or slowed down through this.
+    """A read-only connection to a run; it cannot change the run or slow it down.
 
     >>> envs = shoal.make_vec("CartPole-v1", 4, session="session-doc")
     >>> _ = envs.reset(seed=0)
@@ -93,9 +94,9 @@ class Session:
         try:
             self._channel = names.connect(path)
         except (ConnectionRefusedError, FileNotFoundError):
-            live = ", ".join(found.name for found in names.listed()) or "none"
+            live = ", ".join(found.name for found in names.list_paths()) or "none"
             raise SessionError(
-                f"no session in {path.parent} is called {path.name!r}; live are: {live}"
+                f"no session in {path.parent} is called {path.name!r}; live sessions: {live}"
             ) from None
         except OSError as error:
             raise SessionError(f"session {path.name!r} does not answer: {error.strerror or error}") from error
@@ -109,14 +110,14 @@ class Session:
 
     @property
     def alive(self) -> bool:
-        """False once the run has ended, or this was closed."""
-        self._hear(0.0)
+        """Whether the run is going on and this connection is open."""
+        self._receive_notes(0.0)
         return not (self._ended or self._closed)
 
-    # -- what is asked of the host --------------------------------------------------------------------
+    # -- requests to the host -------------------------------------------------------------------------
 
     def counters(self) -> dict[str, Any]:
-        """`time_ns`, `steps`, `episodes`, and the sums of their `return_sum` and `length_sum` so far."""
+        """Returns `time_ns`, `steps`, `episodes`, and the episodes' `return_sum` and `length_sum` so far."""
         values = self._ask(Note(COUNTERS)).values
         (returns,) = struct.unpack("=d", struct.pack("=q", values[4]))
         return {
@@ -128,7 +129,7 @@ class Session:
         }
 
     def watch(self, env_ids: Sequence[int], rate_hz: float = _RATE_HZ) -> None:
-        """Watches these environments, and no others any more, up to `rate_hz` times a second."""
+        """Watches these environments instead of the previous ones, at most `rate_hz` times a second."""
         if not isinstance(env_ids, Iterable):
             raise TypeError(f"env_ids must be a list of ints, got {type(env_ids).__name__}: {env_ids!r}")
         wanted = [self._env_id(env) for env in dict.fromkeys(env_ids)]
@@ -144,16 +145,16 @@ class Session:
             self._watching, self._rate_hz = wanted, rate_hz
             if kept < len(wanted):
                 raise SessionError(
-                    f"{kept} of these {len(wanted)} environments can be watched: all watchers of a run "
-                    f"together watch {MAX_WATCHED} at most; watch fewer, or close another watcher"
+                    f"only {kept} of these {len(wanted)} environments can be watched: all watchers of a run "
+                    f"together can watch {MAX_WATCHED}; watch fewer, or close another watcher"
                 )
 
-    # -- what is seen ---------------------------------------------------------------------------------
+    # -- snapshots ------------------------------------------------------------------------------------
 
     def latest(self, env_id: int, after: int = 0) -> tuple[int, Snapshot] | None:
-        """The newest snapshot of a watched environment and its number, if above `after`. Never waits."""
+        """Returns (number, newest snapshot) of a watched environment if number > `after`; never waits."""
         with self._lock:
-            self._hear(0.0)
+            self._receive_notes(0.0)
             window = self._windows.get(env_id)
             if window is None:
                 return None
@@ -163,17 +164,17 @@ class Session:
                 if found is None:
                     return None
                 self._seen[env_id] = known = (window, *found)
-            snapshot = known[2]  # windows are replaced, so their own numbers begin anew: the time does not
+            snapshot = known[2]  # its time is the number, because a replaced window counts from 0 again
             return (snapshot.time_ns, snapshot) if snapshot.time_ns > after else None
 
     def snapshot(self, env_id: int = 0, timeout_s: float | None = 1.0) -> Snapshot:
-        """The newest that was published (`age_s` says how long ago), waited for if there is none yet.
+        """Returns the newest snapshot (`age_s` is its age), and waits for one if there is none yet.
 
-        TimeoutError if the run makes no step of that environment meanwhile, SessionError if it has ended
-        (`latest` still gives what was seen last).
+        Raises TimeoutError if the run does not step that environment in time, and SessionError if the run has
+        ended (`latest` still returns the last snapshot).
         """
         env_id = self._env_id(env_id)
-        self._hear(0.0)
+        self._receive_notes(0.0)
         self._require_alive()
         with self._lock:
             if env_id not in self._watching:
@@ -186,43 +187,43 @@ class Session:
             self._require_alive()
             if deadline is not None and time.monotonic() >= deadline:
                 raise TimeoutError(
-                    f"environment {env_id} of {self._name!r} was not stepped within {timeout_s:g} s; is the "
-                    "run busy with something else?"
+                    f"environment {env_id} of {self._name!r} was not stepped within {timeout_s:g} s; wait "
+                    "until the run steps again, or pass a longer timeout_s"
                 )
-            self._hear(0.005)
+            self._receive_notes(0.005)
 
     def state(self, env_id: int = 0) -> dict[str, dict[str, Any]]:
-        """What the environment exports, as `envs.state` gives it; a copy of one step boundary."""
-        return described(self.snapshot(env_id).world)
+        """Returns a copy of what the environment exports, in the form of `envs.state`."""
+        return describe_fields(self.snapshot(env_id).world)
 
     def state_arrays(self, env_id: int = 0) -> dict[str, NDArray[Any]]:
-        """The same as read-only arrays."""
+        """Returns what the environment exports as read-only arrays."""
         return {name: field.data for name, field in self.snapshot(env_id).world.items()}
 
     def observations(self, env_id: int = 0) -> dict[str, NDArray[Any]]:
-        """The observation of the newest step: "observation", or one for each part of a Dict space."""
+        """Returns the newest observation: "observation", or one entry for each part of a Dict space."""
         step = self.snapshot(env_id).step
         return {name: field.data for name, field in step.items() if name.split("/")[0] == "observation"}
 
     def state_schema(self, env_id: int = 0) -> dict[str, dict[str, Any]]:
-        """Of each exported field dtype, shape, role, columns, categories, and whether it is stable."""
+        """Returns the dtype, shape, role, columns, categories and stable flag of each exported field."""
         return {name: field.schema for name, field in self.snapshot(env_id).world.items()}
 
     def rewards(self, env_id: int = 0) -> NDArray[Any]:
-        """The reward of the newest step; with several agents one for each."""
+        """Returns the reward of the newest step; with several agents, one for each."""
         found = self.snapshot(env_id).step.get("reward")
         if found is None:
             raise SessionError(f"environment {env_id} of {self._name!r} has made no step yet")
         return found.data
 
-    # -- life -----------------------------------------------------------------------------------------
+    # -- closing --------------------------------------------------------------------------------------
 
     def fileno(self) -> int:
-        """Readable when there is something new to hear, such as the end of the run."""
+        """Returns the socket's descriptor, which is readable when a note or the end of the run arrives."""
         return self._channel.fileno()
 
     def close(self) -> None:
-        """Ends the connection, and with it the watching. Idempotent; snapshots stay."""
+        """Closes the connection, which ends watching. Idempotent; snapshots stay valid."""
         with self._lock:
             self._closed = True
             self._channel.close()
@@ -240,16 +241,16 @@ class Session:
     def __repr__(self) -> str:
         return f"<Session {self._name!r}{', closed' if self._closed else ', ended' if self._ended else ''}>"
 
-    # -- inside ---------------------------------------------------------------------------------------
+    # -- internals ------------------------------------------------------------------------------------
 
     def _read_facts(self) -> dict[str, Any]:
         note = self._ask(Note(FACTS))
         if note.fd < 0:
-            raise SessionError(f"session {self._name!r} gave no facts; is it of another version of Shoal?")
+            raise SessionError(f"session {self._name!r} sent no facts; it may be of another version of Shoal")
         try:
             facts: dict[str, Any] = json.loads(os.pread(note.fd, _MOST_FACTS, 0))
             if not isinstance(facts["num_worlds"], int):
-                raise ValueError("num_worlds is no number")
+                raise ValueError("num_worlds is not an int")
         except (*UNREADABLE, OSError) as error:
             raise SessionError(f"session {self._name!r}: its facts cannot be read: {error}") from error
         finally:
@@ -267,12 +268,12 @@ class Session:
 
     def _require_alive(self) -> None:
         if self._closed:
-            raise ClosedError(f"the session {self._name!r} was closed here")
+            raise ClosedError(f"this connection to session {self._name!r} was closed; attach again")
         if self._ended:
             raise SessionError(f"the run {self._name!r} has ended")
 
     def _ask(self, note: Note) -> Note:
-        """Sends a note and gives its answer; windows that come meanwhile are kept."""
+        """Sends a note and returns the answer; also opens windows that arrive meanwhile."""
         with self._lock:
             self._require_alive()
             deadline = time.monotonic() + _ANSWER_S
@@ -282,14 +283,14 @@ class Session:
                 self._ended = True
             while True:
                 self._require_alive()
-                answer = self._hear(max(0.0, deadline - time.monotonic()), note.kind)
+                answer = self._receive_notes(max(0.0, deadline - time.monotonic()), note.kind)
                 if answer is not None:
                     return answer
                 if time.monotonic() >= deadline:
                     raise SessionError(f"session {self._name!r} did not answer within {_ANSWER_S:g} s")
 
-    def _hear(self, timeout_s: float, kind: int = 0) -> Note | None:
-        """Takes in what has come; waits for something first. The first note of that kind, if there is one."""
+    def _receive_notes(self, timeout_s: float, kind: int = 0) -> Note | None:
+        """Waits up to `timeout_s`, handles the notes that arrived, and returns the first of this kind."""
         with self._lock:
             while not (self._closed or self._ended) and self._poll.poll(timeout_s * 1000):
                 try:
@@ -308,5 +309,5 @@ class Session:
         return None
 
     def _open_window(self, note: Note) -> None:
-        with contextlib.suppress(SegmentError, SessionError):  # whatever it is, it is no window
+        with contextlib.suppress(SegmentError, SessionError):  # not a valid window: ignore it
             self._windows[note.number] = ReadWindow(note.fd)

@@ -1,4 +1,4 @@
-"""A snapshot as a picture, without a screen: the same world, colours and marks as the viewer's page draws."""
+"""Draws a snapshot as a picture without a screen, with the same colours and marks as the viewer's page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shoal.state.snapshot import Field, Snapshot
 __all__ = ["render"]
 
 _STAGE, _BAR, _FOOT, _TEXT, _ACCENT = rgb("#080c0e", "#12191d", "#081018", "#e6edf0", "#3fbfc6")
-_LINE = 2 * HEIGHT + 10  # of text at twice its size
+_LINE = 2 * HEIGHT + 10  # pixels of a line of text at twice its size
 _MOST_ERROR_LINES = 3
 
 
@@ -31,8 +31,9 @@ def render(
 ) -> Pixels:
     """Draws a snapshot as [height, width, 3] of uint8.
 
-    `layers` names the fields of the world to draw, all by default. Without a world it is the environment's
-    own picture, else its observation. Without a height the picture is as high as the world is at this width.
+    `layers` names the fields of the world to draw, all by default. If the environment exports no world, it
+    draws the environment's own picture, else its observation. By default the height follows from the width
+    and the shape of the world.
 
     >>> from shoal.state import Field, Snapshot, render
     >>> ground = Field("ground", np.eye(4, dtype=np.int8), role="grid")
@@ -68,7 +69,7 @@ def render(
     grids = 0
     for one in ground:
         across = (scale, scale)
-        if one.role == "image" and _has_grid(ground):  # it covers the same ground as the grid does
+        if one.role == "image" and _has_grid(ground):  # it covers the same area as the grid
             across = (scale * rows / one.data.shape[0], scale * cols / one.data.shape[1])
         _draw_ground(stage, one, across, x0, y0, above=grids > 0)
         grids += one.role == "grid"
@@ -92,7 +93,7 @@ def _has_grid(ground: list[Field]) -> bool:
 
 
 def _own_picture(snapshot: Snapshot) -> list[Field]:
-    """`frame`, or an observation that looks like a picture, as a field of that role."""
+    """Returns `frame`, or an observation that looks like a picture, as a field with the role "image"."""
     for name, one in snapshot.step.items():
         data = one.data if name == "frame" else _first_agent(snapshot, one.data)
         seen = Field(name, data, "image")
@@ -106,7 +107,7 @@ def _own_picture(snapshot: Snapshot) -> list[Field]:
 
 
 def _first_agent(snapshot: Snapshot, data: NDArray[Any]) -> NDArray[Any]:
-    """With several agents the rewards have a dimension, and so has all else one more."""
+    """Returns the first agent's data; with several agents, data has one more dimension, as rewards have."""
     reward = snapshot.step.get("reward")
     several = reward is not None and reward.data.ndim == 1 and data.shape[:1] == reward.data.shape
     first: NDArray[Any] = data[0] if several and len(data) else data
@@ -114,7 +115,7 @@ def _first_agent(snapshot: Snapshot, data: NDArray[Any]) -> NDArray[Any]:
 
 
 def _extent(ground: list[Field], marks: list[Field]) -> tuple[float, float, float, float]:
-    """Top, left, rows and columns of all that is drawn, in tiles."""
+    """Returns top, left, rows and columns of everything to draw, in tiles."""
     if ground:
         shapes = [one.data.shape for one in ground if one.role == "grid"] or [
             one.data.shape for one in ground
@@ -132,7 +133,7 @@ def _extent(ground: list[Field], marks: list[Field]) -> tuple[float, float, floa
 def _draw_ground(
     stage: Pixels, one: Field, across: tuple[float, float], x0: float, y0: float, above: bool
 ) -> None:
-    """Each pixel of the stage takes the value of the tile that its middle is in. `across`: a tile's sides."""
+    """Colours each pixel by the tile that contains its centre. `across`: height and width of a tile."""
     tile_rows = np.floor((np.arange(stage.shape[0]) + 0.5 - y0) / across[0]).astype(np.int64)
     tile_cols = np.floor((np.arange(stage.shape[1]) + 0.5 - x0) / across[1]).astype(np.int64)
     down = np.flatnonzero((tile_rows >= 0) & (tile_rows < one.data.shape[0]))
@@ -149,7 +150,7 @@ def _draw_ground(
 
 
 def _draw_bars(stage: Pixels, snapshot: Snapshot) -> None:
-    """The observation as bars from zero; a long one as thin columns."""
+    """Draws each number of the observation as a bar from zero."""
     found = next((one for name, one in snapshot.step.items() if name.startswith("observation")), None)
     if found is None:
         _write(stage, "NOTHING TO DRAW", 12, 12)
@@ -174,7 +175,7 @@ def _draw_bars(stage: Pixels, snapshot: Snapshot) -> None:
 
 
 def _write(picture: Pixels, text: str, left: int, top: int) -> None:
-    """Text at twice its size; what does not fit is cut off."""
+    """Writes text at twice its size; text that does not fit is cut off."""
     ink = mask_of(text, 2)[: max(0, len(picture) - top), : max(0, picture.shape[1] - left)]
     picture[top : top + ink.shape[0], left : left + ink.shape[1]][ink] = _TEXT
 
@@ -188,7 +189,7 @@ def _entries(drawn: list[Field]) -> Iterator[tuple[str, Pixels]]:
 
 
 def _legend(drawn: list[Field], width: int) -> Pixels:
-    """A strip with a square and a name for each category, in as many lines as they need."""
+    """Returns a strip with a coloured square and a name for each category."""
     placed, left, line = [], 12, 0
     for name, color in _entries(drawn):
         long = 22 + len(name) * PITCH * 2 + 16
@@ -208,16 +209,16 @@ def _legend(drawn: list[Field], width: int) -> Pixels:
 def _caption(snapshot: Snapshot, width: int) -> Pixels:
     parts = [f"ENV {snapshot.env_id}", f"EPISODE {snapshot.episode}", f"TICK {snapshot.tick}"]
     reward = snapshot.step.get("reward")
-    told = ("tick", "episode")  # whatever the environment calls so itself
+    shown = ("tick", "episode")  # the caption has these already
     numbers = [
         one
         for one in snapshot.world.values()
-        if one.role == "scalar" and one.data.size == 1 and one.name not in told
+        if one.role == "scalar" and one.data.size == 1 and one.name not in shown
     ]
     for one in [*numbers, *([reward] if reward is not None and reward.data.size == 1 else [])]:
         parts.append(f"{one.name} {float(one.data.reshape(-1)[0]):.4g}")
     lines = ["   ".join(parts)]
-    if snapshot.error:  # what is missing must not look as if it were all there is
+    if snapshot.error:  # the viewer must know that parts are missing
         lines += wrap(snapshot.error, max(8, (width - 24) // (2 * PITCH)))[:_MOST_ERROR_LINES]
     bar = np.empty((_LINE * len(lines), width, 3), np.uint8)
     bar[:] = _FOOT

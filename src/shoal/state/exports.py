@@ -1,4 +1,4 @@
-"""What environments export, as fields: from C by shoal.state/1, from Python by export_state()."""
+"""Reads the fields that environments export: in C by shoal.state/1, in Python by export_state()."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from shoal.state.snapshot import ROLES, Category, Field
 
-__all__ = ["described", "from_native", "from_python", "has_export", "named_arrays"]
+__all__ = ["describe_fields", "from_native", "from_python", "has_export", "named_arrays"]
 
 _KNOWN = ("role", "columns", "categories", "stable")
 
 
 def from_native(raw: Sequence[Any], instances: NDArray[np.uint8]) -> dict[str, Field]:
-    """The fields of a plug-in's environment; stable ones that lie in `instances` are views of it."""
+    """Returns the fields of a plug-in's environment; stable fields inside `instances` are views of it."""
     fields: dict[str, Field] = {}
     memory = instances.reshape(-1)
     for name, dtype, shape, role, columns, categories, stable, offset, data in raw:
@@ -28,7 +28,7 @@ def from_native(raw: Sequence[Any], instances: NDArray[np.uint8]) -> dict[str, F
         if data is None:
             count = kind.itemsize * math.prod(shape)
             array = memory[offset : offset + count].view(kind).reshape(shape)
-            array.flags.writeable = False  # of this view alone
+            array.flags.writeable = False  # only this view
         else:
             array = np.frombuffer(data, kind).reshape(shape)
         named = tuple(_native_category(*one) for one in categories)
@@ -42,13 +42,13 @@ def _native_category(value: int, label: str, rgb: int) -> Category:
 
 
 def has_export(env: Any) -> bool:
-    """Whether a Python environment, or one it wraps, has the hook."""
-    return _found(env, "export_state") is not None
+    """Returns whether a Python environment, or one that it wraps, has export_state()."""
+    return _find_attribute(env, "export_state") is not None
 
 
 def from_python(env: Any) -> dict[str, Field]:
-    """The fields of a Python environment, copied; TypeError or ValueError where they are none."""
-    export = _found(env, "export_state")
+    """Returns copies of a Python environment's fields; raises TypeError or ValueError for wrong ones."""
+    export = _find_attribute(env, "export_state")
     if export is None:
         return {}
     exported = export()
@@ -56,7 +56,7 @@ def from_python(env: Any) -> dict[str, Field]:
         raise TypeError(
             f"export_state() must return a dict of names and arrays, it returned {type(exported).__name__}"
         )
-    schema_of = _found(env, "state_schema")
+    schema_of = _find_attribute(env, "state_schema")
     schema = {} if schema_of is None else schema_of()
     if not isinstance(schema, Mapping):
         raise TypeError(
@@ -65,13 +65,13 @@ def from_python(env: Any) -> dict[str, Field]:
     unknown = sorted(str(name) for name in set(schema) - set(exported))
     if unknown:
         raise ValueError(
-            f"state_schema() speaks of {unknown}, which export_state() does not return; it has "
+            f"state_schema() describes {unknown}, which export_state() does not return; it returns "
             f"{sorted(map(str, exported))}"
         )
     return {name: _field(name, value, schema.get(name, {})) for name, value in exported.items()}
 
 
-def _found(env: Any, name: str) -> Any:
+def _find_attribute(env: Any, name: str) -> Any:
     try:
         return env.get_wrapper_attr(name)
     except AttributeError:
@@ -82,9 +82,9 @@ def _field(name: Any, value: Any, schema: Any) -> Field:
     if not isinstance(name, str) or not name or not name.isprintable():
         raise TypeError(f"export_state(): a field's name must be a printable str, got {name!r}")
     try:
-        array = np.array(value, order="C")  # a copy: the environment goes on
+        array = np.array(value, order="C")  # a copy, because the environment changes its own
     except ValueError as error:
-        raise ValueError(f"export_state()[{name!r}] cannot be made an array: {error}") from None
+        raise ValueError(f"export_state()[{name!r}] cannot be converted to an array: {error}") from None
     if array.dtype.hasobject or array.dtype.kind not in "biuf":
         raise TypeError(
             f"export_state()[{name!r}] must be an array of numbers or bools, got {array.dtype} "
@@ -138,8 +138,8 @@ def _category(name: str, item: Any) -> Category:
     return Category(number, str(label), f"#{digits.lower()}")
 
 
-def described(fields: Mapping[str, Field]) -> dict[str, dict[str, Any]]:
-    """As `envs.state` gives them: bytes, or a view of the environment's own memory for stable ones."""
+def describe_fields(fields: Mapping[str, Field]) -> dict[str, dict[str, Any]]:
+    """Returns fields in the form of `envs.state`: bytes, or for stable fields a view of the instance."""
     return {
         name: {
             "data": field.data.data if field.live else field.data.tobytes(),
@@ -151,7 +151,7 @@ def described(fields: Mapping[str, Field]) -> dict[str, dict[str, Any]]:
 
 
 def named_arrays(prefix: str, value: Any) -> dict[str, Field]:
-    """A value of some space, nested as it is, as one field for each array in it."""
+    """Returns one field for each array in a nested value of a space."""
     if isinstance(value, Mapping):
         parts = {f"{prefix}/{key}": part for key, part in value.items()}
     elif isinstance(value, (tuple, list)):

@@ -1,4 +1,4 @@
-"""What goes over a session's socket: notes of one size, each with a descriptor or none (core/host.h)."""
+"""The messages on a session's socket: notes of one size, each with at most one descriptor (core/host.h)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FORMAT = struct.Struct(f"=IIq{MAX_WATCHED}q")
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """One note; `fd` is the receiver's to close."""
+    """One note; the receiver must close `fd`."""
 
     kind: int
     count: int = 0
@@ -38,7 +38,7 @@ def send(channel: socket.socket, note: Note) -> None:
 
 
 def receive(channel: socket.socket) -> Note | None:
-    """The next note; None at the end of the connection."""
+    """Returns the next note; None at the end of the connection."""
     data = b""
     fd = -1
     while len(data) < _FORMAT.size:

@@ -1,4 +1,4 @@
-"""How values become colours and entities become marks; the viewer's page goes by the same rules."""
+"""Turns values into colours and entities into marks; the viewer's page uses the same rules."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shoal.state.snapshot import Field
 
 __all__ = ["columns_of", "draw_entities", "paint"]
 
-# The page has the same (viewer/page/colors.js).
+# viewer/page/colors.js has the same palette.
 _PALETTE = rgb(
     *("#3d7ea6", "#e9a23b", "#4f9d69", "#c8553d", "#7a6fb0", "#59b3b8"),
     *("#b8627d", "#a3a847", "#8a6d55", "#5a6b7b", "#d98cb3", "#2f5d50"),
@@ -24,9 +24,9 @@ _AHEAD = np.array([[-1, 0], [0, 1], [1, 0], [0, -1]])
 
 
 def columns_of(one: Field) -> dict[str, NDArray[Any]] | None:
-    """The columns by name, with `row` and `column` in tiles, of those that are there.
+    """Returns the columns by name, with `row` and `column` in tiles, of the entities that are on the map.
 
-    None: no place is told of them.
+    Returns None if the columns contain no position.
     """
     if one.data.ndim != 2 or one.data.shape[1] != len(one.columns):
         return None
@@ -51,8 +51,10 @@ def _is_qualitative(one: Field) -> bool:
 
 
 def paint(one: Field, values: NDArray[Any], above: bool = False) -> tuple[Pixels, NDArray[np.bool_]]:
-    """The colours of values of a field, and which are to be seen: in a grid above another, values without a
-    category (and 0, where there are none at all) let the lower one through."""
+    """Returns the colours of a field's values, and which of them are opaque.
+
+    In a grid `above` another, values without a category are transparent (0, if there are no categories).
+    """
     seen = np.ones(values.shape, np.bool_)
     if one.categories:
         known = sorted(one.categories, key=lambda category: category.value)
@@ -76,7 +78,7 @@ def paint(one: Field, values: NDArray[Any], above: bool = False) -> tuple[Pixels
 
 
 def _body(radius: float, facing: int, edge: float) -> NDArray[Any]:
-    """Offsets of a mark: round, or a drop that points where it faces; `edge` wider on all sides."""
+    """Returns the pixel offsets of a mark: a disc, or a drop that points in a direction; `edge` widens it."""
     reach = int(radius * 1.6 + edge) + 1
     down, along = np.mgrid[-reach : reach + 1, -reach : reach + 1]
     inside = np.hypot(down, along) <= radius + edge
@@ -97,7 +99,7 @@ def _whole(values: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def draw_entities(stage: Pixels, one: Field, scale: float, x0: float, y0: float) -> None:
-    """Marks as large as tiles, where the tile 0, 0 begins at x0, y0."""
+    """Draws a mark for each entity; `scale` is the size of a tile, and tile (0, 0) begins at (x0, y0)."""
     named = columns_of(one)
     if named is None or not len(named["row"]):
         return

@@ -1,7 +1,7 @@
-"""Publishing: a process that steps environments writes snapshots of watched ones, when the host says so.
+"""Publishing: a process that steps environments writes snapshots of the watched ones at the host's request.
 
-Nothing here may hurt the run: what goes wrong is published as the snapshot's error, and between two
-publications fifty times as long passes as one took.
+Publishing must not disturb the run: an exception is published as the snapshot's error, and after each
+publication the process waits fifty times as long as it took.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from shoal.state.windows import WriteWindow
 __all__ = ["Publisher"]
 
 _SHARE = 50
-"""Of this many parts of its time a process spends one on being watched, at most."""
+"""A process spends at most 1/_SHARE of its time on publishing."""
 
 
 class Publisher:
     """The windows of one stepping process."""
 
     def __init__(self, memory: Mapping[str, NDArray[Any]], first: int, count: int) -> None:
-        """`memory` has the host's list of (environment, generation); this process steps some of them."""
+        """`memory` has the host's list of (environment, generation); this process steps `count` of them."""
         self._session, self._watched = memory["session"], memory["watched"]
         self._mine = range(first, first + count)
         self._windows: dict[int, tuple[int, WriteWindow]] = {}
-        self._begun: dict[int, int] = {}
-        self._rest_until = 0
+        self._published: dict[int, int] = {}
+        self._pause_until_ns = 0
 
     def __call__(self, look: Callable[[int], Snapshot | None]) -> None:
-        """Publishes each watched environment of this process, as `look` sees it."""
-        begin = time.monotonic_ns()
+        """Publishes the snapshot that `look` returns for each watched environment of this process."""
+        now = time.monotonic_ns()
         asked = {env: generation for env, generation in self._watched.tolist() if env in self._mine}
         for env in [env for env in self._windows if env not in asked]:
             self._windows.pop(env)[1].close()
-        if begin < self._rest_until:  # but who has just begun to watch is shown something
+        if now < self._pause_until_ns:  # publish only for new watchers
             asked = {env: new for env, new in asked.items() if self._generation(env) != new}
         spent = 0
         for env, generation in asked.items():
@@ -52,15 +52,15 @@ class Publisher:
             try:
                 snapshot = look(env)
             except Exception as error:
-                what = f"{type(error).__name__}: {error}"
-                snapshot = Snapshot(env, 0, 0, time.monotonic_ns(), error=what)
+                text = f"{type(error).__name__}: {error}"
+                snapshot = Snapshot(env, 0, 0, time.monotonic_ns(), error=text)
             if snapshot is not None:
                 self._publish(snapshot, generation)
-            if self._begun.get(env) == generation:
+            if self._published.get(env) == generation:
                 spent += time.monotonic_ns() - start
-            self._begun[env] = generation  # the first time is not counted: what draws it may be loaded then
+            self._published[env] = generation  # the first time does not count: it may import modules
         if spent:
-            self._rest_until = time.monotonic_ns() + _SHARE * spent
+            self._pause_until_ns = time.monotonic_ns() + _SHARE * spent
 
     def _generation(self, env: int) -> int:
         return self._windows[env][0] if env in self._windows else -1
@@ -72,15 +72,15 @@ class Publisher:
         if known is not None:
             del self._windows[snapshot.env_id]
             known[1].close()
-        # No memory, no session any more: not the run's concern.
+        # A lack of memory or the end of the session must not disturb the run.
         with contextlib.suppress(ShoalError, OSError):
             window = WriteWindow(snapshot)
-            if self._hand_over(snapshot.env_id, window):
+            if self._send_window(snapshot.env_id, window):
                 self._windows[snapshot.env_id] = generation, window
-            else:  # no place just now
+            else:  # the host has no room for another window now
                 window.close()
 
-    def _hand_over(self, env: int, window: WriteWindow) -> bool:
+    def _send_window(self, env: int, window: WriteWindow) -> bool:
         address = os.fsdecode(self._session.tobytes().rstrip(b"\0"))
         with names.connect(Path(address)) as channel, window.reader() as reader:
             notes.send(channel, Note(PUBLISH, number=env, fd=reader.fileno()))

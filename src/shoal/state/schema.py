@@ -1,4 +1,4 @@
-"""The schema of a snapshot: its fields without their data, and where a window has the data.
+"""The schema of a snapshot: its fields without their data, and the offsets of the data in a window.
 
 | length | JSON: list of fields | array | array | ... | error text |
 """
@@ -12,19 +12,19 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from shoal.memory.layout import stored_dtype
+from shoal.memory.layout import parse_dtype
 from shoal.state.snapshot import Category, Field, Snapshot
 
 __all__ = ["Description", "Schema", "describe", "to_json"]
 
 Description: TypeAlias = tuple[tuple[Any, ...], ...]
-"""Of each field: part, name, dtype, shape, role, columns, categories, stable."""
+"""(part, name, dtype, shape, role, columns, categories, stable) of each field."""
 
 _ALIGNMENT = 64
 
 
 def describe(snapshot: Snapshot) -> Description:
-    """The fields without their data; equal for snapshots that can share a schema."""
+    """Returns the fields without their data; equal for snapshots that can share a schema."""
     return tuple(
         (part, one.name, one.data.dtype, one.data.shape, one.role, one.columns, one.categories, one.stable)
         for part, fields in (("world", snapshot.world), ("step", snapshot.step))
@@ -33,7 +33,7 @@ def describe(snapshot: Snapshot) -> Description:
 
 
 def to_json(description: Description) -> str:
-    """A list with one object per field."""
+    """Returns a JSON list with one object per field."""
     fields = [
         {
             "name": name,
@@ -51,26 +51,26 @@ def to_json(description: Description) -> str:
 
 
 class Schema:
-    """One generation of a window's schema: which arrays its content has, and at which offsets."""
+    """One generation of a window's schema: the arrays of its content and their offsets."""
 
     def __init__(self, generation: int, description: Description, json_bytes: int) -> None:
         self.generation, self.description = generation, description
         self.offsets: list[int] = []
-        self.end = aligned(8 + json_bytes)
+        self.end = align(8 + json_bytes)
         """The offset of the error text."""
         for _, _, dtype, shape, *_ in description:
             self.offsets.append(self.end)
-            self.end += aligned(dtype.itemsize * math.prod(shape))
+            self.end += align(dtype.itemsize * math.prod(shape))
 
     @classmethod
     def parse(cls, generation: int, content: bytearray) -> Schema:
-        """The schema in a window's content; one of UNREADABLE if there is none."""
+        """Returns the schema in a window's content; raises one of UNREADABLE if there is none."""
         length = int.from_bytes(content[:8], "little")
         fields = json.loads(content[8 : 8 + length])
         return cls(generation, tuple(_read_field(one) for one in fields), length)
 
     def read(self, stamps: Sequence[int], content: bytearray) -> Snapshot:
-        """The snapshot in a content of this generation; one of UNREADABLE if it is too short."""
+        """Returns the snapshot in a content of this generation; raises one of UNREADABLE if it is short."""
         world: dict[str, Field] = {}
         step: dict[str, Field] = {}
         view = memoryview(content).toreadonly()
@@ -82,7 +82,7 @@ class Schema:
 
 
 def _read_field(entry: dict[str, Any]) -> tuple[Any, ...]:
-    dtype, shape = stored_dtype(entry["dtype"]), tuple(int(size) for size in entry["shape"])
+    dtype, shape = parse_dtype(entry["dtype"]), tuple(int(size) for size in entry["shape"])
     if dtype.kind not in "biuf" or any(size < 0 for size in shape):
         raise ValueError(f"dtype {dtype} of shape {shape}")
     columns = tuple(map(str, entry["columns"]))
@@ -93,5 +93,5 @@ def _read_field(entry: dict[str, Any]) -> tuple[Any, ...]:
     return "world" if entry["part"] == "world" else "step", str(entry["name"]), dtype, shape, *look
 
 
-def aligned(count: int) -> int:
+def align(count: int) -> int:
     return -(-count // _ALIGNMENT) * _ALIGNMENT

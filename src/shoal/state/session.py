@@ -1,4 +1,4 @@
-"""The trainer's end of a session: its name, its facts, and the host thread that answers watchers."""
+"""The session in the process of the run: its name, its facts, and the host thread that answers watchers."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from gymnasium import logger
 from numpy.typing import NDArray
 
 from shoal import _core
-from shoal.errors import NameInUse, SessionError, ShoalError, telling
+from shoal.errors import NameInUse, SessionError, ShoalError, explain_os_errors
 from shoal.memory.layout import FieldSpec
 from shoal.state import names
 from shoal.state.notes import MAX_WATCHED
 
-__all__ = ["AUTO", "Hosted", "checked_session", "open_session", "watch_fields"]
+__all__ = ["AUTO", "Hosted", "check_session", "open_session", "watch_fields"]
 
 AUTO = "auto"
-"""The session's name is made from the environment's and the process's."""
+"""Makes the session's name from the environment's name and the pid."""
 
 _hosted: weakref.WeakSet[Hosted] = weakref.WeakSet()
 
 
 def watch_fields(publishers: int) -> dict[str, FieldSpec]:
-    """The memory through which a host tells those who step: its address, whom it watches, a line for each."""
+    """Returns the fields in which the host tells stepping processes its address, what to publish and when."""
     return {
         "session": (np.uint8, (128,)),
         "watched": (np.int64, (MAX_WATCHED, 2)),
@@ -40,16 +40,16 @@ def watch_fields(publishers: int) -> dict[str, FieldSpec]:
     }
 
 
-def checked_session(session: Any) -> str | None:
-    """What was given as `session=`; None: there is to be none."""
-    said = os.environ.get("SHOAL_SESSIONS", "").lower()
-    if said not in ("", "on", "1", "true", "yes", "off", "0", "false", "no"):
-        raise ValueError(f"SHOAL_SESSIONS must be on or off, found {said!r}")
-    if session is None or said in ("off", "0", "false", "no"):
+def check_session(session: Any) -> str | None:
+    """Returns the checked argument `session=`; None if there is to be no session."""
+    setting = os.environ.get("SHOAL_SESSIONS", "").lower()
+    if setting not in ("", "on", "1", "true", "yes", "off", "0", "false", "no"):
+        raise ValueError(f"SHOAL_SESSIONS must be on or off, found {setting!r}")
+    if session is None or setting in ("off", "0", "false", "no"):
         return None
     if session is False:
         raise TypeError("session must be a name, or None for no session; got False")
-    return names.usable_name(session)
+    return names.check_name(session)
 
 
 def address_of(name: str) -> str:
@@ -67,22 +67,22 @@ class Hosted:
         memory: Mapping[str, NDArray[Any]],
         counted: Any,
     ) -> None:
-        """`memory` has `watch_fields`; `counted` has the counters: a stepper, a flow, or workers' sums."""
-        self.name, listening = _bound(asked, str(facts["env"]))
+        """`memory` has the fields of `watch_fields`, `counted` the counters: a stepper, a flow or workers."""
+        self.name, listening = _bind_name(asked, str(facts["env"]))
         self.address = address_of(self.name)
         address = os.fsencode(self.address)
-        memory["session"][: len(address)] = np.frombuffer(address, np.uint8)  # before anything can be due
+        memory["session"][: len(address)] = np.frombuffer(address, np.uint8)  # before the host starts
         self._pid = os.getpid()
         self._host: _core.Host | None = None
         own = {"name": self.name, "pid": self._pid, "started": time.time(), "version": _core.__version__}
         facts_fd = -1
         try:
-            advice = "session=None makes the environments without one"
-            with telling("start a session", SessionError, advice):
-                facts_fd = _sealed(json.dumps({**own, **facts}).encode())
+            advice = "pass session=None to make the environments without a session"
+            with explain_os_errors("start a session", SessionError, advice):
+                facts_fd = _create_sealed_memory(json.dumps({**own, **facts}).encode())
                 shared = memory["watched"], memory["due"], counted
                 self._host = _core.Host(listening.fileno(), facts_fd, num_worlds, *shared)
-            listening.detach()  # both are the host's from here on
+            listening.detach()  # the host owns both descriptors from now on
         except BaseException:
             listening.close()
             if facts_fd >= 0:
@@ -92,7 +92,7 @@ class Hosted:
         _hosted.add(self)
 
     def close(self) -> None:
-        """Ends it: whoever watches is told by the end of the connection."""
+        """Ends the session: the connections of watchers are closed."""
         host, self._host = self._host, None
         if host is not None:
             host.close()
@@ -105,18 +105,18 @@ class Hosted:
 
 
 def open_session(asked: str, *arguments: Any) -> Hosted | None:
-    """A session; None, with a warning, if it was not asked for by name and cannot be had."""
+    """Returns a session; if one without a given name cannot be opened, warns and returns None."""
     try:
         return Hosted(asked, *arguments)
     except (ShoalError, OSError) as error:
         if asked != AUTO:
             raise
-        logger.warn("this run cannot be watched: %s (session=None says that this is meant)", error)
+        logger.warn("this run cannot be watched: %s (pass session=None to silence this)", error)
         return None
 
 
-def _sealed(data: bytes) -> int:
-    """A read-only descriptor of memory that has these bytes for ever."""
+def _create_sealed_memory(data: bytes) -> int:
+    """Returns a read-only descriptor of sealed memory with these bytes."""
     fd = _core.memory_create()
     try:
         if os.write(fd, data) != len(data):
@@ -127,7 +127,7 @@ def _sealed(data: bytes) -> int:
         os.close(fd)
 
 
-def _bound(asked: str, env: str) -> tuple[str, Any]:
+def _bind_name(asked: str, env: str) -> tuple[str, Any]:
     if asked != AUTO:
         return asked, names.bind(asked)
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", env).strip("-._")[:40] or "envs"
@@ -135,7 +135,7 @@ def _bound(asked: str, env: str) -> tuple[str, Any]:
         name = f"{plain}-{os.getpid()}" + (f"-{number}" if number > 1 else "")
         with contextlib.suppress(NameInUse):
             return name, names.bind(name)
-    raise SessionError("this process has ten thousand sessions; close some of them")
+    raise SessionError("this process has 9,999 sessions for this environment; close some of them")
 
 
 def _close_all() -> None:
@@ -145,5 +145,5 @@ def _close_all() -> None:
 
 
 atexit.register(_close_all)
-# A forked child has no such thread, and must not keep sockets of its parent open.
+# A forked child has no host thread, and must not keep its parent's sockets open.
 os.register_at_fork(after_in_child=_close_all)

@@ -1,4 +1,4 @@
-"""What is seen of one environment at one step boundary: its world, and what went in and out of the step."""
+"""A snapshot of one environment between two steps: its world, and the last step's action and results."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 __all__ = ["ROLES", "Category", "Field", "Snapshot"]
 
 ROLES = ("", "grid", "entities", "scalar", "image")
-"""How a field is drawn; by its number in C."""
+"""How a field is drawn; the index is its number in C."""
 
 
 @dataclass(frozen=True, slots=True)
 class Category:
-    """What a value of a grid, or a kind of entity, means.
+    """The name and colour of a value of a grid, or of a kind of entity.
 
     >>> Category(1, "water", "#2a6f97").name
     'water'
@@ -31,7 +31,7 @@ class Category:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One named array, and how to draw it.
+    """A named array and how to draw it.
 
     >>> sea = Category(0, "sea", "#2a6f97")
     >>> field = Field("terrain", np.zeros((2, 2), np.int8), role="grid", categories=(sea,))
@@ -47,13 +47,13 @@ class Field:
     """Names along the last dimension."""
     categories: tuple[Category, ...] = ()
     stable: bool = False
-    """Its shape holds for the environment's life, and it seldom changes."""
+    """Its address and shape never change while the environment exists; its content may."""
     live: bool = False
-    """`data` is the environment's own memory, and changes with it."""
+    """Whether `data` is the environment's own memory, which later steps change."""
 
     @property
     def schema(self) -> dict[str, Any]:
-        """All but the data, as plain values."""
+        """Everything but the data, as plain values."""
         return {
             "dtype": np.dtype(self.data.dtype).str,
             "shape": list(self.data.shape),
@@ -66,7 +66,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Snapshot:
-    """One environment between two steps; every part is of the same boundary.
+    """One environment between two steps; all parts are from the same moment.
 
     >>> envs = shoal.make_vec("Snake-v0", 4, session="snapshot-doc")
     >>> _ = envs.reset(seed=0)
@@ -86,18 +86,18 @@ class Snapshot:
     tick: int
     """Steps of this episode."""
     time_ns: int
-    """When it was taken, of time.monotonic_ns."""
+    """When it was taken, by time.monotonic_ns."""
     world: dict[str, Field] = field(default_factory=dict)
-    """What the environment exports; empty without the hook."""
+    """The fields that the environment exports; empty if it exports none."""
     step: dict[str, Field] = field(default_factory=dict)
-    """`observation` (or `observation/KEY`), `action` likewise, `reward`, `terminated`, `truncated`, `frame`
-    where it renders; with several agents the first dimension is the agents."""
+    """`observation` (or `observation/KEY`), `action` (or `action/KEY`), `reward`, `terminated`, `truncated`,
+    and `frame` if it renders; with several agents the first dimension is the agents."""
     error: str = ""
     """Why parts are missing, such as an export_state() that raised."""
 
     @property
     def age_s(self) -> float:
-        """How long ago it was taken."""
+        """Seconds since it was taken."""
         return (time.monotonic_ns() - self.time_ns) * 1e-9
 
     def __repr__(self) -> str:

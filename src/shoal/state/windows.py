@@ -1,6 +1,6 @@
-"""Windows: one snapshot as bytes in memory that only its publisher can write.
+"""Windows: one snapshot as bytes in memory that only its publisher can write, protected by a seqlock.
 
-    | head of the sequence lock, stamps and generation | schema | array | array | ... | error text |
+    | head of the seqlock, stamps and generation | schema | array | array | ... | error text |
 
 The schema is written only when it changes, together with a higher generation; see schema.py.
 """
@@ -15,20 +15,20 @@ import numpy as np
 from shoal import _core
 from shoal.errors import UNREADABLE, SessionError
 from shoal.memory import Layout, Segment
-from shoal.state.schema import Description, Schema, aligned, describe, to_json
+from shoal.state.schema import Description, Schema, align, describe, to_json
 from shoal.state.snapshot import Snapshot
 
 __all__ = ["ReadWindow", "WriteWindow", "decode"]
 
 _HEAD_BYTES = 64
 _SMALLEST = 16 << 10
-_PATIENCE_NS = 200_000_000
+_READ_TIMEOUT_NS = 200_000_000
 
 
 def decode(stamps: Sequence[int], content: bytearray, held: Schema | None = None) -> tuple[Snapshot, Schema]:
-    """The snapshot in a window's content and its schema, which is `held` if that has the same generation.
+    """Returns the snapshot in a window's content and its schema; reuses `held` if it has the same generation.
 
-    SessionError if the content is not a snapshot.
+    Raises SessionError if the content is not a snapshot.
     """
     try:
         if held is None or held.generation != stamps[4]:
@@ -36,25 +36,25 @@ def decode(stamps: Sequence[int], content: bytearray, held: Schema | None = None
         return held.read(stamps, content), held
     except UNREADABLE as error:
         raise SessionError(
-            f"what the run published cannot be understood ({error}); is it of another version of Shoal?"
+            f"the published snapshot cannot be read ({error}); the run may use another version of Shoal"
         ) from error
 
 
 class WriteWindow:
-    """A publisher's: memory of its own, sealed against everybody else."""
+    """The publisher's side: its own memory, sealed so that no other process can write it."""
 
     def __init__(self, snapshot: Snapshot) -> None:
-        """A window that holds this snapshot."""
+        """Creates a window that holds this snapshot."""
         first, text = _serialise(1, describe(snapshot))
-        # Twice what is needed now: worlds grow.
-        size = _HEAD_BYTES + aligned(max(_SMALLEST, 2 * (first.end + len(_error(snapshot)))))
+        # Twice the size that is needed now, because worlds grow.
+        size = _HEAD_BYTES + align(max(_SMALLEST, 2 * (first.end + len(_error(snapshot)))))
         self._segment = Segment.published(Layout({"window": (np.uint8, (size,))}))
         self._window = _core.Window(self._segment["window"])
         self._schema = first
         self._put(snapshot, first, text)
 
     def write(self, snapshot: Snapshot) -> bool:
-        """Whether it fitted."""
+        """Writes a snapshot; returns whether it fitted."""
         description = describe(snapshot)
         if self._schema.description == description:
             return self._put(snapshot, self._schema, b"")
@@ -81,26 +81,26 @@ class WriteWindow:
 
 
 class ReadWindow:
-    """A watcher's, over a descriptor it was given."""
+    """The watcher's side, over a descriptor that the host sent."""
 
     def __init__(self, fd: int) -> None:
         segment = Segment.from_fileno(fd, readonly=True)
         try:
             self._window = _core.Window(segment["window"])
         except (KeyError, ValueError, TypeError) as error:
-            raise SessionError(f"a window has a field 'window' of bytes; {error}") from error
+            raise SessionError(f"a window must have a field 'window' of bytes: {error}") from error
         finally:
             segment.close()  # the array keeps the memory
         self._schema: Schema | None = None
 
     @property
     def number(self) -> int:
-        """Of the newest snapshot; 0 before there is one."""
+        """The number of the newest snapshot; 0 if there is none."""
         return self._window.number
 
     def read(self) -> tuple[int, Snapshot] | None:
-        """The newest snapshot; None if there is none, or its writer died within."""
-        found = self._window.read(_PATIENCE_NS)
+        """Returns the newest snapshot; None if there is none, or its writer died while writing it."""
+        found = self._window.read(_READ_TIMEOUT_NS)
         if found is None:
             return None
         number, stamps, content = found
@@ -109,7 +109,7 @@ class ReadWindow:
 
 
 def _serialise(generation: int, description: Description) -> tuple[Schema, bytes]:
-    """A schema, and the bytes that a window begins with for it."""
+    """Returns a schema, and the bytes at the start of a window that has it."""
     text = to_json(description).encode()
     return Schema(generation, description, len(text)), len(text).to_bytes(8, "little") + text
 

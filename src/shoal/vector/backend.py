@@ -21,7 +21,7 @@ from shoal import _core
 from shoal.memory import Segment
 from shoal.native.plugin import PluginInfo
 from shoal.spaces import Bounds
-from shoal.state.session import checked_session
+from shoal.state.session import check_session
 from shoal.state.snapshot import Field
 from shoal.vector import arguments
 from shoal.vector.exchange import Rows
@@ -58,7 +58,7 @@ class Common:
         session: str | None = None,
         default_check: tuple[str, ...] = ("actions",),
     ) -> Common:
-        asked = checked_session(session)
+        asked = check_session(session)
         return cls(
             arguments.autoreset_mode(autoreset_mode),
             arguments.choice("buffers", buffers, ("leased", "live", "copy")),

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from shoal import _core
 from shoal.errors import ShoalError
-from shoal.state.exports import described
+from shoal.state.exports import describe_fields
 from shoal.state.session import Hosted
 from shoal.state.snapshot import Field
 from shoal.vector import arguments
@@ -37,7 +37,7 @@ class Looking:
         `data` is bytes; of a field that a C environment flags stable, a read-only memoryview of the
         environment's own memory, which changes with it and stays valid after `close()`.
         """
-        return described(self._world(env_id))
+        return describe_fields(self._world(env_id))
 
     def state_arrays(self, env_id: int = 0) -> dict[str, NDArray[Any]]:
         """The same as read-only arrays."""

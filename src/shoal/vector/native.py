@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal import _core
-from shoal.errors import ShoalError, telling
+from shoal.errors import ShoalError, explain_os_errors
 from shoal.memory import Layout, Segment
 from shoal.memory.layout import FieldSpec, array_fields
 from shoal.native.env_logs import find_env_logs
@@ -163,7 +163,7 @@ class NativeBackend:
                 lender.lent, info.observation_space, batch, batch, Bounds(), fields=names, with_ids=True
             )
             threads = min(self._threads, self._num_envs // self._unit)
-            with telling(f"start {threads} threads", ShoalError):
+            with explain_os_errors(f"start {threads} threads", ShoalError):
                 self._source = self._flow = _core.Flow(
                     self._stepper,
                     threads,

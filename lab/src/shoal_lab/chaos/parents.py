@@ -80,7 +80,7 @@ def _kill_one(chooser: random.Random, moment: str, context: str | None, outcome:
     if kept:
         raise Violation(5, "the named segment of a dead trainer was reused with its old contents")
     outcome.rows += _require_rows(path, output.split(b"ready", 1)[-1])
-    if left := [path.name for path in names.listed()]:
+    if left := [path.name for path in names.list_paths()]:
         raise Violation(5, f"sessions {left} of a dead trainer are still listed")
 
 

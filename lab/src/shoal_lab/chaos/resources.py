@@ -120,7 +120,7 @@ class Resources:
         for entry in list_names():
             if entry.owner_pid == os.getpid():  # other processes of this user have names too
                 found[f"name {entry.name}"] += 1
-        for path in names.listed():
+        for path in names.list_paths():
             found[f"session {path.name}"] += 1
         return found
 
