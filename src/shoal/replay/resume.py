@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.errors import UNREADABLE, CorruptFileError, VersionError, telling
+from shoal.errors import UNREADABLE, CorruptFileError, VersionError, explain_os_errors
 from shoal.replay.records import sync_directory
 
 __all__ = ["Resumable", "SamplerState", "beside", "read_beside", "write_beside"]
@@ -151,7 +151,10 @@ def write_beside(path: Path, state: Resumable) -> None:
     target = beside(path)
     partial = target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}")
     try:
-        with telling(f"write the draws of the buffer to {str(target)!r}"), partial.open("wb") as file:
+        with (
+            explain_os_errors(f"write the draws of the buffer to {str(target)!r}"),
+            partial.open("wb") as file,
+        ):
             file.write(state.packed())
             file.flush()
             os.fsync(file.fileno())
@@ -166,7 +169,7 @@ def read_beside(path: Path, ring: str) -> Resumable | None:
     """What was written there, if anything was, for the ring with that token."""
     target = beside(path)
     try:
-        with telling(f"read {str(target)!r}"):
+        with explain_os_errors(f"read {str(target)!r}"):
             data = target.read_bytes()
     except FileNotFoundError:
         return None
