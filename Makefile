@@ -123,9 +123,10 @@ test-viewer: $(VENV)/.ready
 	@$(BIN)/python -m pytest tests/viewer tests/docs/test_site_browser.py $(ARGS)
 
 # Each adapter against the library it is for, in a virtual environment of its own: make test-adapters ADAPTERS=sb3
-ADAPTERS ?= envpool sb3 pettingzoo torchrl rllib jax
+ADAPTERS ?= envpool sb3 tianshou pettingzoo torchrl rllib jax
 LIBRARY_envpool := envpool==1.2.*
 LIBRARY_sb3 := stable-baselines3==2.9.*
+LIBRARY_tianshou := tianshou==2.0.*
 LIBRARY_pettingzoo := pettingzoo[butterfly]==1.27.*
 LIBRARY_torchrl := torchrl==0.14.*
 LIBRARY_rllib := ray[rllib]==2.60.*
@@ -148,7 +149,7 @@ test-cluster: .venv-adapters/cluster/.made $(VENV)/.wheel
 .venv-adapters/%/.made:
 	@echo "creating $(@D)"
 	@$(PYTHON) -m venv $(@D)
-	@$(if $(filter sb3 torchrl rllib,$*),$(@D)/bin/pip --quiet --disable-pip-version-check install torch==2.13.0)
+	@$(if $(filter sb3 tianshou torchrl rllib,$*),$(@D)/bin/pip --quiet --disable-pip-version-check install torch==2.13.0)
 	@$(@D)/bin/pip --quiet --disable-pip-version-check install "$(LIBRARY_$*)" "gymnasium>=1.1,<2" pytest \
 	    pytest-timeout hypothesis
 	@touch $@

@@ -2,6 +2,7 @@
 
     make("CartPole-v1", 8)                     # was: make_vec_env("CartPole-v1", 8)
     make([make_one, make_another])             # was: SubprocVecEnv([make_one, make_another])
+    DQN(..., replay_buffer_class=ReplayBuffer) # its rows are in shared memory
 
 A VecEnv gives the next episode's first observation at once, and the last one of the episode that ended in
 `infos[i]["terminal_observation"]`: that is autoreset mode SAME_STEP, and others are refused.
@@ -23,10 +24,11 @@ from numpy.typing import NDArray
 from stable_baselines3.common import vec_env
 
 from shoal.adapters.addressed import make_addressed
+from shoal.adapters.sb3_replay import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
 from shoal.native.plugin import bundled, load
 from shoal.vector import ProcessVectorEnv, VectorEnv, arguments, make_vec
 
-__all__ = ["VecEnv", "make"]
+__all__ = ["DictReplayBuffer", "NStepReplayBuffer", "ReplayBuffer", "VecEnv", "make"]
 
 _IN_C = (".c", ".cc", ".cpp", ".so", ".dylib")
 _INSTEAD = {
