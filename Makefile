@@ -136,7 +136,7 @@ test-adapters: $(ADAPTERS:%=test-adapter-%)
 
 test-adapter-%: .venv-adapters/%/.made $(VENV)/.wheel
 	@$(<D)/bin/pip --quiet --disable-pip-version-check install --force-reinstall --no-deps build/wheel/*.whl
-	$(<D)/bin/python -m pytest -p no:cacheprovider tests/adapters/test_$*.py tests/docs/test_pages.py::test_a_block_that_needs_another_library_runs_where_that_is $(ARGS)
+	$(<D)/bin/python -m pytest -p no:cacheprovider tests/adapters/test_$*.py $(wildcard tests/adapters/test_$*_*.py) tests/docs/test_pages.py::test_a_block_that_needs_another_library_runs_where_that_is $(ARGS)
 
 # The fleet against real Ray, on nodes of a cluster that is simulated on this machine.
 LIBRARY_cluster := ray[default]==2.60.*

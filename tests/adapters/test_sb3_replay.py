@@ -88,7 +88,9 @@ def require_equal(found, expected):
 @pytest.mark.parametrize("n_envs", [1, 3])
 @pytest.mark.parametrize("action", [TURN, MOVE], ids=["turn", "move"])
 @pytest.mark.parametrize("optimize", [False, True])
-@pytest.mark.parametrize("observation", [VECTOR, IMAGE, spaces.Discrete(5)], ids=["vector", "image", "discrete"])
+@pytest.mark.parametrize(
+    "observation", [VECTOR, IMAGE, spaces.Discrete(5)], ids=["vector", "image", "discrete"]
+)
 def test_batches_are_those_of_sb3(observation, optimize, action, n_envs, steps):
     arguments = 20 * n_envs + n_envs - 1, observation, action, "cpu", n_envs, optimize, not optimize
     ours, theirs = (fill(kind(*arguments), steps) for kind in (sb3.ReplayBuffer, buffers.ReplayBuffer))

@@ -105,7 +105,9 @@ def test_c_environments_step_as_in_dummy_vector_env(limit):
 
 def test_an_environment_that_is_left_out_keeps_its_state_and_its_generator():
     for env in ("CartPole-v1", Counting):
-        with_pause, without = (ours.make(env, 2, **({} if env == "CartPole-v1" else {"num_workers": 1})) for _ in "ab")
+        with_pause, without = (
+            ours.make(env, 2, **({} if env == "CartPole-v1" else {"num_workers": 1})) for _ in "ab"
+        )
         for one in (with_pause, without):
             one.seed(3)
         for _ in range(40):  # CartPole ends several times meanwhile
@@ -288,14 +290,19 @@ def test_a_saved_buffer_is_loaded_and_goes_on_where_it_was(steps, tmp_path):
         if step == 3:
             buffer.reset()
     buffer.save_hdf5(str(tmp_path / "rows.hdf5"))
-    loaded = ours.VectorReplayBuffer.load_hdf5(str(tmp_path / "rows.hdf5")), pickle.loads(pickle.dumps(buffer))
+    loaded = (
+        ours.VectorReplayBuffer.load_hdf5(str(tmp_path / "rows.hdf5")),
+        pickle.loads(pickle.dumps(buffer)),
+    )
     for more in range(25):
         for one in (buffer, *loaded):
             one.add(random_batch(np.random.default_rng(more), 2, "dict"))
         for one in loaded:
             require_equal(one[:], buffer[:])
             if more == 0:
-                assert np.array_equal(one.sample_indices(9), pickle.loads(pickle.dumps(buffer)).sample_indices(9))
+                assert np.array_equal(
+                    one.sample_indices(9), pickle.loads(pickle.dumps(buffer)).sample_indices(9)
+                )
 
 
 def test_data_of_a_dataset_is_taken():
@@ -398,7 +405,10 @@ def make_dqn(env):
 def make_sac(env):
     space = env.action_space[0]
     actor = ContinuousActorProbabilistic(
-        preprocess_net=Net(state_shape=3, hidden_sizes=[32]), action_shape=1, unbounded=True, conditioned_sigma=True
+        preprocess_net=Net(state_shape=3, hidden_sizes=[32]),
+        action_shape=1,
+        unbounded=True,
+        conditioned_sigma=True,
     )
     critic = ContinuousCritic(
         preprocess_net=Net(state_shape=3, action_shape=1, hidden_sizes=[32], concat=True)
@@ -444,7 +454,7 @@ def test_the_learned_parameters_are_those_with_the_buffer_of_tianshou(run):
     updates = 15 if "n_episode" in collect else 100
     results = []
     for module in (ours, data):
-        buffer = getattr(module, name)(600, 4, **options)
+        buffer = getattr(module, name)(400, 4, **options)
         results.append((*train(make_algorithm, env_id, buffer, updates, **collect), len(buffer)))
     (mine, losses, size), (theirs, expected, _) = results
     assert losses == expected and len(losses) == updates and size == 400

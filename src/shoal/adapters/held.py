@@ -27,7 +27,7 @@ class HeldEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         if self.shoal_held:
             return self._last, 0.0, False, False, {}
         self._last, *rest = self.env.step(action)
-        return self._last, *rest  # type: ignore[return-value]
+        return self._last, *rest
 
 
 def make_held(env: str | EnvSpec | Callable[..., Any], **options: Any) -> HeldEnv:

@@ -3,8 +3,8 @@
     make("CartPole-v1", 8)            # was: SubprocVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 8)
     VectorReplayBuffer(20_000, 8)     # was: tianshou.data.VectorReplayBuffer(20_000, 8)
 
-Tianshou resets an environment itself when its episode ends, so autoreset mode is DISABLED. It may also step some
-environments and not others; an environment that is left out keeps its state:
+Tianshou resets an environment itself when its episode ends, so autoreset mode is DISABLED. It may also step
+some environments and not others; an environment that is left out keeps its state:
 
     in C        its state is saved when it is left out first, and restored before it is used again
     in Python   a wrapper in its worker repeats the last observation (`shoal.adapters.held`)
@@ -54,7 +54,9 @@ def make(env: str | Path | EnvSpec | Callable[..., Any], num_envs: int = 1, **op
     """`shoal.make_vec` with the autoreset mode that Tianshou expects, as a vector environment of Tianshou."""
     mode = arguments.autoreset_mode(options.pop("autoreset_mode", AutoresetMode.DISABLED))
     if mode != AutoresetMode.DISABLED:
-        raise ValueError(f'Tianshou needs autoreset_mode="DISABLED", got {mode.name}; leave autoreset_mode out')
+        raise ValueError(
+            f'Tianshou needs autoreset_mode="DISABLED", got {mode.name}; leave autoreset_mode out'
+        )
     if options.get("batch_size") is not None:
         raise ValueError("batch_size= is not for Tianshou's vector environment; leave it out")
     if not _is_in_c(env):
@@ -84,15 +86,17 @@ class VectorEnv(BaseVectorEnv):
             )
         if envs.autoreset_mode != AutoresetMode.DISABLED:
             raise ValueError(
-                "Tianshou resets environments itself; make them with autoreset_mode=\"DISABLED\", not "
+                'Tianshou resets environments itself; make them with autoreset_mode="DISABLED", not '
                 f"{envs.autoreset_mode.name}, or by shoal.adapters.tianshou.make"
             )
         if envs.batch_size is not None or envs.buffers == "live":
-            raise ValueError("make the environments without batch_size= and with buffers=\"leased\", the default")
+            raise ValueError(
+                'make the environments without batch_size= and with buffers="leased", the default'
+            )
         if envs.agents_per_env > 1:
             raise ValueError(
-                f"these environments have {envs.agents_per_env} agents each, and agents of one environment are "
-                "reset together; this adapter is for one agent an environment"
+                f"these environments have {envs.agents_per_env} agents each, and agents of one environment "
+                "are reset together; this adapter is for one agent an environment"
             )
         # Not BaseVectorEnv.__init__, which makes a worker for each environment.
         self.envs: Any = envs
@@ -167,9 +171,7 @@ class VectorEnv(BaseVectorEnv):
         if ids.dtype.kind not in "iu" or ids.ndim != 1 or not len(ids):
             raise ValueError(f"id must be an int or a list of at least one int, got {given!r}")
         if ids.min() < 0 or ids.max() >= self.env_num or len(np.unique(ids)) != len(ids):
-            raise ValueError(
-                f"ids must be different ones from 0 to {self.env_num - 1}, found {ids.tolist()}"
-            )
+            raise ValueError(f"ids must be different ones from 0 to {self.env_num - 1}, found {ids.tolist()}")
         return ids.astype(np.int64)
 
     def _scattered(self, given: NDArray[Any], ids: NDArray[np.int64]) -> NDArray[Any]:

@@ -22,9 +22,9 @@ from tianshou.data import Batch
 from tianshou.data.batch import alloc_by_keys_diff, create_value
 from tianshou.data.utils.converter import to_hdf5
 
+from shoal.adapters.nested import leaves, names_of, rebuild, tree_of
 from shoal.errors import ShoalError, SpaceError
 from shoal.replay import ReplayBuffer as SharedRows
-from shoal.spaces.declare import escaped
 
 __all__ = [
     "PrioritizedReplayBuffer",
@@ -77,25 +77,32 @@ class _InRings:
         children = self._children()
         ids = list(range(len(children))) if buffer_ids is None else [int(number) for number in buffer_ids]
         light, rows = self._split(batch, one)
-        if len(ids) != len(rows["rew"]) or len(set(ids)) != len(ids) or not set(ids) <= set(range(len(children))):
+        if (
+            len(ids) != len(rows["rew"])
+            or len(set(ids)) != len(ids)
+            or not set(ids) <= set(range(len(children)))
+        ):
             raise ValueError(
-                f"expected a row for each of buffer_ids, which are different ones of 0 to {len(children) - 1}; "
-                f"found {len(rows['rew'])} rows and buffer_ids {ids}"
+                f"expected a row for each of buffer_ids, which are different ones of 0 to {len(children) - 1}"
+                f"; found {len(rows['rew'])} rows and buffer_ids {ids}"
             )
         edges = self.subbuffer_edges
         done = rows["terminated"] | rows["truncated"]
         rewards = [batch.rew] if one else batch.rew
-        told = [
-            children[b]._update_state_pre_add(rewards[place], done[place]) for place, b in enumerate(ids)
-        ]
+        told = [children[b]._update_state_pre_add(rewards[place], done[place]) for place, b in enumerate(ids)]
         indices = np.array([index + edges[b] for b, (index, _, _, _) in zip(ids, told, strict=True)])
         if is_vector:
             self.last_index[ids] = indices
-            self._lengths[ids] = [len(children[b]) for b in ids]  # type: ignore[attr-defined]
+            self._lengths[ids] = [len(children[b]) for b in ids]
         self._write(indices, light, one)
         self._store(indices, rows)
         returns, lengths = (np.array([row[part] for row in told]) for part in (1, 2))
-        return indices, returns, lengths, np.array([row[3] + edges[b] for b, row in zip(ids, told, strict=True)])
+        return (
+            indices,
+            returns,
+            lengths,
+            np.array([row[3] + edges[b] for b, row in zip(ids, told, strict=True)]),
+        )
 
     def _write(self, indices: NDArray[Any], light: Any, one: bool) -> None:
         """Writes what Tianshou's arrays hold; they are made by the first batch that has such a key."""
@@ -156,10 +163,12 @@ class _InRings:
         """What Tianshou's arrays hold, and the rows of the rings."""
         keys = ("obs", "act", "obs_next") if self._save_obs_next else ("obs", "act")
         if "obs_next" in keys and "obs_next" not in batch.get_keys():
-            raise ValueError("a batch must have the key obs_next, or make the buffer with ignore_obs_next=True")
+            raise ValueError(
+                "a batch must have the key obs_next, or make the buffer with ignore_obs_next=True"
+            )
         rows = {}
         for key in keys:
-            for name, array in _leaves(key, batch[key]):
+            for name, array in leaves(key, batch[key]):
                 array = array[None] if one else array
                 rows[name] = array[:, -1] if self._save_only_last_obs and key != "act" else array
         for key, kind in _COPIED.items():
@@ -173,7 +182,7 @@ class _InRings:
         light.__dict__["done"] = np.logical_or(light.terminated, light.truncated)
         count = len(rows["rew"])
         if not self.shared:
-            self._allocate(rows, {key: _tree(key, batch[key]) for key in keys})
+            self._allocate(rows, {key: tree_of(key, batch[key]) for key in keys})
         return light, self._checked(rows, count)
 
     def _checked(self, rows: dict[str, NDArray[Any]], count: int) -> dict[str, NDArray[Any]]:
@@ -183,7 +192,8 @@ class _InRings:
         for name, (dtype, shape) in fields.items():
             if rows[name].shape != (count, *shape):
                 raise SpaceError(
-                    f"{name}: expected shape {(count, *shape)}, as in the first batch, found {rows[name].shape}"
+                    f"{name}: expected shape {(count, *shape)}, as in the first batch, found "
+                    f"{rows[name].shape}"
                 )
             rows[name] = np.ascontiguousarray(rows[name], dtype)
         return rows
@@ -209,9 +219,9 @@ class _InRings:
             self._pushed[sub] += end - begin
             if int(ids[0]) != pushed or slot != pushed % self._sizes[sub]:
                 raise ShoalError(
-                    f"sub-buffer {sub}: expected row {pushed}, found row {int(ids[0])} for slot {slot}: another "
-                    "process pushed into `shared`, or the buffer's indices were changed by hand; other "
-                    "processes may only read"
+                    f"sub-buffer {sub}: expected row {pushed}, found row {int(ids[0])} for slot {slot}: "
+                    "another process pushed into `shared`, or the buffer's indices were changed by hand; "
+                    "other processes may only read"
                 )
             begin = end
 
@@ -220,7 +230,7 @@ class _InRings:
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             every = index == slice(None)
-            chosen = self.sample_indices(0) if every else self._indices[: len(self)][index]  # type: ignore[attr-defined,arg-type]
+            chosen = self.sample_indices(0) if every else self._indices[: len(self)][index]
         else:
             chosen = self._indices[index]
         if not self.shared:
@@ -237,7 +247,7 @@ class _InRings:
             found.update(self._gather(self._stacks(chosen, self.stack_num), keys))
             found.update(self._gather(chosen, ("act",)))
         if not self._save_obs_next:
-            found["obs_next"] = self.get(self.next(chosen), "obs")  # type: ignore[attr-defined]
+            found["obs_next"] = self.get(self.next(chosen), "obs")
         first = ("obs", "act", "rew", "terminated", "truncated", "done", "obs_next", "info", "policy")
         return Batch({key: found.pop(key) for key in first} | found)
 
@@ -263,7 +273,7 @@ class _InRings:
         """Each index and those before it in its episode, oldest first, on a last axis."""
         frames = [indices]
         for _ in range(stack - 1):
-            frames.insert(0, self.prev(frames[0]))  # type: ignore[attr-defined]
+            frames.insert(0, self.prev(frames[0]))
         return np.stack(frames, axis=-1)
 
     def _gather(self, indices: Any, keys: tuple[str, ...]) -> dict[str, Any]:
@@ -279,7 +289,7 @@ class _InRings:
         if len(self.shared) > 1 and (subs[1:] < subs[:-1]).any():
             order = np.argsort(subs, kind="stable")
             subs, ids, written = subs[order], ids[order], written[order]
-        names = {name for key in keys for name in _names(self._trees[key])}
+        names = {name for key in keys for name in names_of(self._trees[key])}
         fields = self.shared[0].fields
         into = {name: np.empty((len(ids), *fields[name][1]), fields[name][0]) for name in names}
         found = np.zeros(len(ids), np.bool_)
@@ -298,7 +308,7 @@ class _InRings:
             back[order] = np.arange(len(order))
             into = {name: array[back] for name, array in into.items()}
         shaped = {name: array.reshape((*index.shape, *array.shape[1:]))[()] for name, array in into.items()}
-        return {key: _rebuilt(self._trees[key], shaped) for key in keys}
+        return {key: rebuild(self._trees[key], shaped) for key in keys}
 
     @staticmethod
     def _require_found(ids: NDArray[Any], found: NDArray[Any], written: NDArray[Any]) -> None:
@@ -318,7 +328,7 @@ class _InRings:
 
     def _children(self) -> Any:
         """The sub-buffers, which know the next place and how many are in use."""
-        return self.buffers if isinstance(self, data.ReplayBufferManager) else [self]  # type: ignore[attr-defined]
+        return self.buffers if isinstance(self, data.ReplayBufferManager) else [self]
 
     # -- files ----------------------------------------------------------------------------------------
 
@@ -359,35 +369,6 @@ class _InRings:
             to_hdf5(self.__getstate__(), file, compression=compression)
 
 
-def _leaves(path: str, value: Any) -> list[tuple[str, NDArray[Any]]]:
-    """The arrays of a value that may be a Batch, with the names of their fields."""
-    if isinstance(value, Mapping) or isinstance(value, Batch):
-        return [
-            leaf for key in value.keys() for leaf in _leaves(f"{path}/{escaped(key)}", value[key])  # noqa: SIM118
-        ]
-    array = value.detach().cpu().numpy() if hasattr(value, "detach") else np.asarray(value)
-    if array.dtype.kind not in "biufc":
-        raise SpaceError(
-            f"{path}: expected numbers of a fixed shape, found {array.dtype} {array.shape}; use Tianshou's own "
-            "buffer for objects and observations of different lengths"
-        )
-    return [(path, array)]
-
-
-def _tree(path: str, value: Any) -> Any:
-    if isinstance(value, Mapping) or isinstance(value, Batch):
-        return {key: _tree(f"{path}/{escaped(key)}", value[key]) for key in value.keys()}  # noqa: SIM118
-    return path
-
-
-def _names(tree: Any) -> list[str]:
-    return [tree] if isinstance(tree, str) else [name for part in tree.values() for name in _names(part)]
-
-
-def _rebuilt(tree: Any, arrays: Mapping[str, Any]) -> Any:
-    return arrays[tree] if isinstance(tree, str) else Batch({k: _rebuilt(v, arrays) for k, v in tree.items()})
-
-
 class ReplayBuffer(_InRings, data.ReplayBuffer):
     """Tianshou's ReplayBuffer, of one environment, with observations and actions in a shared ring."""
 
@@ -414,5 +395,3 @@ class PrioritizedVectorReplayBuffer(
     _ForgetsPriorities, data.PrioritizedVectorReplayBuffer, VectorReplayBuffer
 ):
     """Tianshou's PrioritizedVectorReplayBuffer; its priorities are Tianshou's."""
-
-
