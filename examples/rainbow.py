@@ -189,7 +189,7 @@ def make_envs(args: Args) -> Any:
     if not isinstance(space, Box) or len(space.shape) > 3 or not isinstance(action_space, Discrete):
         envs.close()
         raise SystemExit(
-            f"this Rainbow is for observations Box(n) or Box(height, width, colours) and actions Discrete(n), "
+            "this Rainbow is for observations Box(n) or Box(height, width, colours) and actions Discrete(n), "
             f"found {space} and {action_space}"
         )
     columns = [int(column) for column in args.columns.split(",") if column.strip()]
@@ -279,7 +279,7 @@ class Learner:
         self.support = self.network.support.to(args.device)
 
     def targets(self, batch: Any) -> Tensor:
-        """The distribution of n-step returns: the network chooses the action, the target network values it."""
+        """Distributions of n-step returns: the network chooses an action, the target network values it."""
         with torch.no_grad():
             best = self.network.q_values(batch["next_obs"]).argmax(1)
             log_probs = self.target(batch["next_obs"])[torch.arange(len(best)), best]
