@@ -123,9 +123,10 @@ test-viewer: $(VENV)/.ready
 	@$(BIN)/python -m pytest tests/viewer tests/docs/test_site_browser.py $(ARGS)
 
 # Each adapter against the library it is for, in a virtual environment of its own: make test-adapters ADAPTERS=sb3
-ADAPTERS ?= envpool sb3 pettingzoo torchrl rllib jax
+ADAPTERS ?= envpool sb3 tianshou pettingzoo torchrl rllib jax
 LIBRARY_envpool := envpool==1.2.*
 LIBRARY_sb3 := stable-baselines3==2.9.*
+LIBRARY_tianshou := tianshou==2.0.*
 LIBRARY_pettingzoo := pettingzoo[butterfly]==1.27.*
 LIBRARY_torchrl := torchrl==0.14.*
 LIBRARY_rllib := ray[rllib]==2.60.*
@@ -135,7 +136,7 @@ test-adapters: $(ADAPTERS:%=test-adapter-%)
 
 test-adapter-%: .venv-adapters/%/.made $(VENV)/.wheel
 	@$(<D)/bin/pip --quiet --disable-pip-version-check install --force-reinstall --no-deps build/wheel/*.whl
-	$(<D)/bin/python -m pytest -p no:cacheprovider tests/adapters/test_$*.py tests/docs/test_pages.py::test_a_block_that_needs_another_library_runs_where_that_is $(ARGS)
+	$(<D)/bin/python -m pytest -p no:cacheprovider tests/adapters/test_$*.py $(wildcard tests/adapters/test_$*_*.py) tests/docs/test_pages.py::test_a_block_that_needs_another_library_runs_where_that_is $(ARGS)
 
 # The fleet against real Ray, on nodes of a cluster that is simulated on this machine.
 LIBRARY_cluster := ray[default]==2.60.*
@@ -148,7 +149,7 @@ test-cluster: .venv-adapters/cluster/.made $(VENV)/.wheel
 .venv-adapters/%/.made:
 	@echo "creating $(@D)"
 	@$(PYTHON) -m venv $(@D)
-	@$(if $(filter sb3 torchrl rllib,$*),$(@D)/bin/pip --quiet --disable-pip-version-check install torch==2.13.0)
+	@$(if $(filter sb3 tianshou torchrl rllib,$*),$(@D)/bin/pip --quiet --disable-pip-version-check install torch==2.13.0)
 	@$(@D)/bin/pip --quiet --disable-pip-version-check install "$(LIBRARY_$*)" "gymnasium>=1.1,<2" pytest \
 	    pytest-timeout hypothesis
 	@touch $@

@@ -248,6 +248,64 @@ def test_actors_end_after_the_learner_was_killed(endless_dqn):
         os.close(fd)
 
 
+# -- rainbow --------------------------------------------------------------------------------------------
+
+
+def test_rainbow_learns_where_torch_is():
+    pytest.importorskip("torch")
+    done = run("rainbow", "--goal", "40", "--steps", "60000")  # from about 18 at the beginning
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "\nreached" in done.stdout
+
+
+def test_rainbow_learns_from_frames_and_says_that_it_did_not_get_there():
+    pytest.importorskip("torch")
+    frames = ["--env-id", "Pixels-v0", "--columns", "", "--stack", "2", "--v-min", "-1", "--hidden", "16"]
+    short = ["--steps", "700", "--warmup", "400", "--num-envs", "4", "--goal", "1e9", "--capacity", "1000"]
+    done = run("rainbow", *frames, *short, "--batch-size", "8")
+    assert done.returncode == 1, done.stderr
+    assert "NOT REACHED" in done.stdout
+
+
+def test_a_projected_distribution_keeps_its_mean(load):
+    torch = pytest.importorskip("torch")
+    rainbow = load("rainbow")
+    support = torch.linspace(-2, 3, 11)
+    probs = torch.rand(6, 11).softmax(-1)
+    returns = torch.rand(6, 11) * 5 - 2
+    found = rainbow.project(probs.log(), returns, support)
+    assert torch.allclose(found.sum(-1), torch.ones(6), atol=1e-5)
+    assert torch.allclose((found * support).sum(-1), (probs * returns).sum(-1), atol=1e-5)
+    outside = rainbow.project(probs.log(), torch.full((6, 11), 9.0), support)
+    assert torch.allclose(outside[:, -1], torch.ones(6), atol=1e-5)
+    on_atoms = rainbow.project(probs.log(), support.expand(6, 11), support)
+    assert torch.allclose(on_atoms, probs, atol=1e-5)
+
+
+def test_targets_of_rainbow_end_with_an_episode_that_terminated(load):
+    torch = pytest.importorskip("torch")
+    rainbow = load("rainbow")
+    args = rainbow.Args(atoms=11, v_min=0.0, v_max=10.0, stack=2)
+    with shoal.ReplayBuffer(10, {"obs": (np.float32, (3,)), "action": (np.int64, ())}) as buffer:
+        learner = rainbow.Learner(args, buffer, 2)
+        batch = {
+            "next_obs": torch.rand(2, 2, 3),
+            "reward": torch.tensor([4.0, 4.0]),
+            "discount": torch.tensor([0.5, 0.5]),
+            "terminated": torch.tensor([True, False]),
+        }
+        terminated, bootstrapped = learner.targets(batch)
+    assert terminated[4].item() == pytest.approx(1, abs=1e-5)  # the reward alone
+    expected = (
+        4
+        + 0.5
+        * learner.target.q_values(batch["next_obs"])[
+            1, learner.network.q_values(batch["next_obs"])[1].argmax()
+        ]
+    )
+    assert (bootstrapped * learner.support).sum().item() == pytest.approx(expected.item(), abs=1e-4)
+
+
 # -- ppo_torch ------------------------------------------------------------------------------------------
 
 

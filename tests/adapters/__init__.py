@@ -24,10 +24,12 @@ def needs(name: str) -> ModuleType:
 
 
 def run_snippet(module: str, tmp_path: Path) -> None:
-    """Runs the page's piece of code for an adapter; the ordinary tests cannot, without its library."""
+    """Runs the page's pieces of code for an adapter; the ordinary tests cannot, without its library."""
     page = (Path(__file__).parent.parent.parent / "docs" / "adapters.md").read_text()
-    (block,) = (one for one in re.findall(r"```py\n(.*?)```", page, re.DOTALL) if module in one)
-    script = tmp_path / "snippet.py"
-    script.write_text(block)
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=110)
-    assert done.returncode == 0, done.stderr
+    blocks = [one for one in re.findall(r"```py\n(.*?)```", page, re.DOTALL) if module in one]
+    assert blocks, f"docs/adapters.md shows no code for {module}"
+    for number, block in enumerate(blocks):
+        script = tmp_path / f"snippet_{number}.py"
+        script.write_text(block)
+        done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=110)
+        assert done.returncode == 0, done.stderr

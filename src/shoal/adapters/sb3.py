@@ -2,6 +2,7 @@
 
     make("CartPole-v1", 8)                     # was: make_vec_env("CartPole-v1", 8)
     make([make_one, make_another])             # was: SubprocVecEnv([make_one, make_another])
+    DQN(..., replay_buffer_class=ReplayBuffer) # its rows are in shared memory
 
 A VecEnv gives the next episode's first observation at once, and the last one of the episode that ended in
 `infos[i]["terminal_observation"]`: that is autoreset mode SAME_STEP, and others are refused.
@@ -23,10 +24,12 @@ from numpy.typing import NDArray
 from stable_baselines3.common import vec_env
 
 from shoal.adapters.addressed import make_addressed
+from shoal.adapters.infos import info_of_row
+from shoal.adapters.sb3_replay import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
 from shoal.native.plugin import bundled, load
 from shoal.vector import ProcessVectorEnv, VectorEnv, arguments, make_vec
 
-__all__ = ["VecEnv", "make"]
+__all__ = ["DictReplayBuffer", "NStepReplayBuffer", "ReplayBuffer", "VecEnv", "make"]
 
 _IN_C = (".c", ".cc", ".cpp", ".so", ".dylib")
 _INSTEAD = {
@@ -194,7 +197,7 @@ class VecEnv(vec_env.VecEnv):
             )
         seeds = list(self._seeds[: self.envs.num_worlds])
         observations, infos = self.envs.reset(seed=seeds, options=options or None)
-        self.reset_infos = [_of_row(infos, row) for row in range(self.num_envs)]
+        self.reset_infos = [info_of_row(infos, row) for row in range(self.num_envs)]
         self._reset_seeds()
         self._reset_options()
         return observations
@@ -224,9 +227,9 @@ class VecEnv(vec_env.VecEnv):
         """Each environment's info of this step; what begins another episode goes into reset_infos."""
         finals, ends = infos.get("final_obs"), infos.get("final_info", {})
         infos = {name: value for name, value in infos.items() if name.lstrip("_") not in _FINAL}
-        told = [_of_row(infos, row) for row in range(self.num_envs)]
+        told = [info_of_row(infos, row) for row in range(self.num_envs)]
         for row in np.flatnonzero(dones).tolist():
-            self.reset_infos[row], told[row] = told[row], _of_row(ends, row)
+            self.reset_infos[row], told[row] = told[row], info_of_row(ends, row)
             for name in {"episode", "fault"} & set(self.reset_infos[row]):  # Shoal's own, of what ended
                 told[row].setdefault(name, self.reset_infos[row].pop(name))
             if finals is not None and "fault" not in told[row]:  # with a worker, its last observation is lost
@@ -286,13 +289,3 @@ class VecEnv(vec_env.VecEnv):
 
 
 _FINAL = ("final_obs", "final_info")
-
-
-def _of_row(infos: dict[str, Any], row: int) -> dict[str, Any]:
-    """One environment's part of infos that Gymnasium has batched: `{key: array, _key: mask}`."""
-    found: dict[str, Any] = {}
-    for key, value in infos.items():
-        is_mask = key.startswith("_") and key[1:] in infos
-        if not is_mask and (f"_{key}" not in infos or infos[f"_{key}"][row]):
-            found[key] = _of_row(value, row) if isinstance(value, dict) else value[row]
-    return found
