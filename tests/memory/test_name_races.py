@@ -10,6 +10,7 @@ import pytest
 
 from shoal.errors import NameInUse
 from shoal.memory import Layout, Segment, list_names
+from shoal.memory.names import name_directory
 
 LAYOUT = Layout({"numbers": (np.int64, (8,))})
 
@@ -71,7 +72,7 @@ def test_of_64_processes_that_want_one_name_exactly_one_gets_it(run_python, star
             owner.kill()
             assert [entry.alive for entry in list_names() if entry.name == name] == [False]
         assert run_python(RACE, name, 64) == "1 63 True\n"
-        assert not [entry for entry in os.listdir("/dev/shm") if name in entry]
+        assert not [entry for entry in os.listdir(name_directory()) if name in entry]
 
 
 def test_threads_that_want_one_name_get_it_once(name):

@@ -22,6 +22,7 @@ __all__ = [
     "NameEntry",
     "checked_name",
     "list_names",
+    "name_directory",
     "name_path",
     "open_existing",
     "open_named",
@@ -78,9 +79,23 @@ def _prefix() -> str:
     return f"shoal-{os.getuid()}-"
 
 
+def name_directory() -> str:
+    """The directory of named segments: `SHOAL_NAME_DIR` if that is set, else the system's."""
+    chosen = os.environ.get("SHOAL_NAME_DIR")
+    if not chosen:
+        return _core.name_directory()
+    if not os.path.isabs(chosen) or not os.path.isdir(chosen):
+        raise SegmentError(
+            "SHOAL_NAME_DIR must be the absolute path of an existing directory, "
+            f"found {chosen!r}; create it, or unset SHOAL_NAME_DIR to use {_core.name_directory()}"
+        )
+    return chosen
+
+
 def name_path(name: str) -> Path:
     """The file behind a name; users never share one, since it carries the uid."""
-    return Path(_core.name_directory()) / (_prefix() + checked_name(name))
+    checked_name(name)
+    return Path(name_directory()) / (_prefix() + name)
 
 
 def hold_lock(fd: int) -> None:
@@ -214,7 +229,7 @@ def list_names() -> list[NameEntry]:
     """
     entries = []
     prefix = _prefix()
-    directory = Path(_core.name_directory())
+    directory = Path(name_directory())
     # Dot files are segments in the making, on systems that cannot create a file without a name.
     for path in sorted((*directory.glob(prefix + "*"), *directory.glob(".shoal-*-??????"))):
         try:
