@@ -218,7 +218,7 @@ def test_dqn_says_that_it_did_not_get_there():
 def endless_dqn():
     """A run that is learning, and the pids of its two actors."""
     if sys.platform != "linux":
-        pytest.skip("finds the actors in /proc")
+        pytest.skip("machine: no /proc, in which the actors are found")
     command = [sys.executable, str(EXAMPLES / "dqn_replay.py"), "--goal", "1e9", "--steps", "1000000000"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as learner:
         try:
@@ -252,7 +252,7 @@ def test_actors_end_with_a_learner_that_was_killed(endless_dqn):
 
 
 def test_ppo_learns_where_torch_is():
-    pytest.importorskip("torch")
+    pytest.importorskip("torch", reason="needs torch: make torch")
     done = run("ppo_torch", "--goal", "150", "--steps", "60000")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "results copied: 0" in done.stdout
@@ -260,7 +260,7 @@ def test_ppo_learns_where_torch_is():
 
 
 def test_ppo_says_that_it_did_not_get_there():
-    pytest.importorskip("torch")
+    pytest.importorskip("torch", reason="needs torch: make torch")
     done = run("ppo_torch", "--goal", "400", "--steps", "3000")
     assert done.returncode == 1
     assert "NOT REACHED" in done.stdout
@@ -275,7 +275,7 @@ def test_ppo_without_torch_says_what_is_missing(tmp_path, monkeypatch):
 
 
 def test_advantages_follow_an_episode_to_its_end_and_no_further(load):
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="needs torch: make torch")
     ppo = load("ppo_torch")
     args = ppo.Args(gamma=0.5, gae_lambda=1.0)
     rewards = torch.tensor([[1.0], [1.0], [1.0], [1.0]])

@@ -67,7 +67,7 @@ def test_others_say_what_they_used_and_what_was_stolen():
     assert str(others) == "others 1.00 cores, 0.25 stolen"
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/smaps_rollup"), reason="no /proc")
+@pytest.mark.skipif(not os.path.exists("/proc/self/smaps_rollup"), reason="machine: no /proc")
 def test_memory_is_that_of_a_process_that_holds_some():
     before = pss_bytes(os.getpid())
     held = bytearray(os.urandom(32 << 20))

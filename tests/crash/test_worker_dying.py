@@ -106,7 +106,7 @@ def word_of_the_kernel(crew, worker, at):
     return line[_core.LIFE_ROOM_AT + place - 1 :][:4].view(np.uint32)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="signs of life are Linux's")
+@pytest.mark.skipif(sys.platform != "linux", reason="machine: signs of life are Linux's")
 def test_who_waits_for_one_worker_watches_all_that_may_take_the_bell(envs):
     crew = envs._backend.workers.crew
     life = word_of_the_kernel(crew, 1, _core.GATE_LIFE_AT)
@@ -114,14 +114,14 @@ def test_who_waits_for_one_worker_watches_all_that_may_take_the_bell(envs):
     wait_until(lambda: crew.gates.idle(1), SOON_S)
     crew.wait(0.01)
     if not life[0] & WAITERS:
-        pytest.skip("deaths are heard of by descriptors here: no futex_waitv")
+        pytest.skip("machine: deaths are heard of by descriptors here: no futex_waitv")
     life[0] &= ~np.uint32(WAITERS)
     assert crew.wait(0.01, 0) == TIMEOUT
     assert life[0] & WAITERS
     envs.step_wait()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="signs of life are Linux's")
+@pytest.mark.skipif(sys.platform != "linux", reason="machine: signs of life are Linux's")
 def test_one_whose_guard_has_ended_is_watched_while_its_thread_may_take_the_bell_and_not_ring_it():
     with make_fragile(on_fault="restart") as envs:
         envs.reset(seed=0)
@@ -149,5 +149,5 @@ def test_one_whose_guard_has_ended_is_watched_while_its_thread_may_take_the_bell
         envs.step_wait()
         watcher.join()
         if not found[0]:
-            pytest.skip("deaths are heard of by descriptors here: no futex_waitv")
+            pytest.skip("machine: deaths are heard of by descriptors here: no futex_waitv")
         assert found == [True, True]
