@@ -6,9 +6,10 @@ outdated unseen:
 - a test is quick until it is recorded, so the summary of every run reports a slow test that is not listed;
 - an entry that names no test fails the run.
 
-A test is slow if it takes longer than a second on a clock. On a machine that is shared, `SHOAL_TEST_LENIENCE=5`
-allows five; there a test is also slow if it takes more than a second both on a clock and of processor time (with
-the processes it reaped, which may have worked for earlier tests: so that time alone is not enough).
+A test is slow if it takes longer than a second on a clock. On a machine that is shared,
+`SHOAL_TEST_LENIENCE=5` allows five; there a test is also slow if it takes more than a second both on a clock
+and of processor time. Processor time is not enough alone: it is of the processes that the test reaped too, and
+those may have worked for earlier tests.
 """
 
 from __future__ import annotations

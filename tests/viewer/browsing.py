@@ -24,7 +24,7 @@ def rgb(color: str) -> tuple[int, ...]:
     return tuple(int(color[at : at + 2], 16) for at in (1, 3, 5))
 
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 GROUND = np.array([rgb(one[2]) for one in TERRAIN])
 FISH = np.array([rgb(one[2]) for one in KINDS])
 
