@@ -8,8 +8,8 @@ outdated unseen:
 
 A test is slow if it takes longer than a second on a clock. On a machine that is shared,
 `SHOAL_TEST_LENIENCE=5` allows five; there a test is also slow if it takes more than a second both on a clock
-and of processor time. Processor time is not enough alone: it is of the processes that the test reaped too, and
-those may have worked for earlier tests.
+and of processor time. Processor time is not enough alone: it is of the processes that the test reaped too,
+and those may have worked for earlier tests.
 """
 
 from __future__ import annotations
