@@ -14,7 +14,7 @@ cannot = { echo "not run: $(1)"; $(if $(IF_POSSIBLE),true,exit 2); }
 
 # Tests run in this many processes beside each other; JOBS=0 runs them in one, as a debugger needs it.
 JOBS ?= 2
-PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 .PHONY: all run test quick slow-list check fix asan asan-python fuzz stress tsan bench learn test-gymnasium test-viewer test-adapters torch clean chaos soak docs test-cluster test-puffer wheels hooks
 

@@ -41,9 +41,9 @@ def commands(workflow: dict[str, Any]) -> list[str]:
         for values in itertools.product(*matrix.values()):
             chosen = dict(zip(matrix, map(str, values), strict=True))
             for step in job["steps"]:
-                line = re.sub(
-                    r"\$\{\{ matrix\.(\w+) \}\}", lambda m, of=chosen: of[m[1]], step.get("run", "")
-                )
+                line = step.get("run", "")
+                for name, value in chosen.items():
+                    line = line.replace(f"${{{{ matrix.{name} }}}}", value)
                 found += [one for one in line.splitlines() if one.strip()]
     return found
 
