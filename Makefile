@@ -159,9 +159,11 @@ test-adapter-%: $(VENV)/.wheel
 # The fleet against real Ray, on nodes of a cluster that is simulated on this machine.
 LIBRARY_cluster := ray[default]==2.60.*
 
-test-cluster: .venv-adapters/cluster/.made $(VENV)/.wheel
-	@$(<D)/bin/pip --quiet --disable-pip-version-check install --force-reinstall --no-deps build/wheel/*.whl
-	$(<D)/bin/python -m pytest -p no:cacheprovider tests/cluster $(ARGS)
+test-cluster: $(VENV)/.wheel
+	@if $(MAKE) --no-print-directory .venv-adapters/cluster/.made; then \
+	    .venv-adapters/cluster/bin/pip --quiet --disable-pip-version-check install --force-reinstall --no-deps build/wheel/*.whl && \
+	    .venv-adapters/cluster/bin/python -m pytest -p no:cacheprovider tests/cluster $(ARGS); \
+	else $(call cannot,make test-cluster needs $(LIBRARY_cluster) which pip cannot install for $$($(PYTHON) --version)); fi
 
 .PRECIOUS: .venv-adapters/%/.made
 .venv-adapters/%/.made:
