@@ -26,7 +26,7 @@ run: $(VENV)/.installed
 test: $(VENV)/.ready
 	@$(PYTEST) $(ARGS)
 
-# The tests that take less than a second each, all in a minute.
+# The tests that take less than a second each, all in a minute; tests/quick.py says how they are chosen.
 quick: $(VENV)/.ready
 	@$(PYTEST) --quick $(ARGS)
 

@@ -16,11 +16,14 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.lenience import TEST_S
 from tests.quick import SlowTests
 from tests.skips import StrictSkips
 
 # One cache of compiled environments for the tests of this checkout: no other program writes or empties it.
 os.environ["XDG_CACHE_HOME"] = str(Path(__file__).resolve().parents[1] / "build" / "test-cache")
+
+os.environ.setdefault("PYTEST_TIMEOUT", str(TEST_S))  # read by pytest-timeout when it is configured
 
 # No deadline: machines run other things too. The same examples each time under CI.
 settings.register_profile("shoal", deadline=None, derandomize=bool(os.environ.get("CI")))

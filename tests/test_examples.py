@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import shoal
+from tests.lenience import PROGRAM_S
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 ALL = sorted(EXAMPLES.glob("*.py"))
@@ -37,7 +38,7 @@ def load(monkeypatch):
 
 def run(name, *arguments, **more):
     command = [sys.executable, "-W", "error", str(EXAMPLES / f"{name}.py"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, **more)
+    return subprocess.run(command, capture_output=True, text=True, timeout=PROGRAM_S, **more)
 
 
 # -- all of them ----------------------------------------------------------------------------------------

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.lenience import PROGRAM_S
+
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -31,7 +33,7 @@ def test_a_block_of_the_pages_runs_as_written(page, block, tmp_path):
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=PROGRAM_S,
     )
     assert done.returncode == 0, done.stderr
     for promised in re.findall(r"print\(.*?# (.+)", block):
@@ -45,7 +47,7 @@ def test_an_example_runs(example, tmp_path):
         env={**os.environ, "TMPDIR": str(tmp_path)},  # where some of them draw pictures
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=PROGRAM_S,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout
