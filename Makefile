@@ -8,7 +8,15 @@ BUILD_NEEDS := "scikit-build-core>=0.11" "nanobind>=3,<4" "cmake>=3.18" ninja
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
 INSTALL := $(PIP) install --no-build-isolation --config-settings=cmake.define.SHOAL_WERROR=ON --editable
 
-.PHONY: all run test check fix asan asan-python fuzz stress tsan bench learn test-gymnasium test-viewer test-adapters torch clean chaos soak docs env-pages test-cluster test-puffer
+# What a target needs and cannot install is an error; with IF_POSSIBLE=1, as in CI, it is one line, and make goes on.
+IF_POSSIBLE ?=
+cannot = { echo "not run: $(1)"; $(if $(IF_POSSIBLE),true,exit 2); }
+
+# Tests run in this many processes beside each other; JOBS=0 runs them in one, as a debugger needs it.
+JOBS ?= 2
+PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
+.PHONY: all run test quick slow-list check fix asan asan-python fuzz stress tsan bench learn test-gymnasium test-viewer test-adapters torch clean chaos soak docs env-pages test-cluster test-puffer wheels hooks
 
 all: check test
 
@@ -16,7 +24,15 @@ run: $(VENV)/.installed
 	@$(BIN)/shoal demo $(ARGS)
 
 test: $(VENV)/.ready
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(PYTEST) $(ARGS)
+
+# The tests that take less than a second each, all in a minute; tests/quick.py says how they are chosen.
+quick: $(VENV)/.ready
+	@$(PYTEST) --quick $(ARGS)
+
+# Runs all tests one after the other and writes down which of them are slow, for make quick.
+slow-list: $(VENV)/.ready
+	@$(BIN)/python -m pytest --record-slow $(ARGS)
 
 check: $(VENV)/.ready
 	$(BIN)/ruff check .
@@ -28,6 +44,11 @@ fix: $(VENV)/.ready
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(C_FILES)
+
+# Git then runs make check before a commit, checks its subject, and runs make quick before a push.
+hooks: $(VENV)/.ready
+	@$(PIP) install "pre-commit>=4"
+	@$(BIN)/pre-commit install
 
 asan:
 	SANITIZE=address,undefined tests/core/run.sh
@@ -114,13 +135,12 @@ test-puffer: $(VENV)/.ready
 	@test -d "$(SRC)" || { echo "give the folder of PufferLib's environments: make test-puffer SRC=../PufferLib/ocean"; exit 2; }
 	@$(BIN)/python tests/puffer/suite.py "$(SRC)" $(ARGS)
 
-# The viewer's tests with those in a browser, which are skipped without playwright and chromium. Gymnasium draws its
-# environments with pygame.
+# The viewer's tests with those in a browser: Debian's chromium, which is installed where it is missing, driven by
+# playwright. Gymnasium draws its environments with pygame.
 test-viewer: $(VENV)/.ready
-	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || \
-	    { echo "the page's tests drive a browser that is not here (Debian: apt install chromium)"; exit 2; }
-	@$(PIP) install playwright pygame
-	@$(BIN)/python -m pytest tests/viewer tests/docs/test_site_browser.py $(ARGS)
+	@if tests/viewer/chromium.sh && $(PIP) install playwright pygame; then \
+	    $(BIN)/python -m pytest tests/viewer tests/docs/test_site_browser.py $(ARGS); \
+	else $(call cannot,make test-viewer needs chromium and playwright and pygame); fi
 
 # Each adapter against the library it is for, in a virtual environment of its own: make test-adapters ADAPTERS=sb3
 ADAPTERS ?= envpool sb3 tianshou pettingzoo torchrl rllib jax
@@ -134,16 +154,22 @@ LIBRARY_jax := jax>=0.9
 
 test-adapters: $(ADAPTERS:%=test-adapter-%)
 
-test-adapter-%: .venv-adapters/%/.made $(VENV)/.wheel
-	@$(<D)/bin/pip --quiet --disable-pip-version-check install --force-reinstall --no-deps build/wheel/*.whl
-	$(<D)/bin/python -m pytest -p no:cacheprovider tests/adapters/test_$*.py $(wildcard tests/adapters/test_$*_*.py) tests/docs/test_pages.py::test_a_block_that_needs_another_library_runs_where_that_is $(ARGS)
+test-adapter-%: $(VENV)/.wheel
+	@if $(MAKE) --no-print-directory .venv-adapters/$*/.made; then \
+	    .venv-adapters/$*/bin/pip --quiet --disable-pip-version-check install --force-reinstall --no-deps build/wheel/*.whl && \
+	    .venv-adapters/$*/bin/python -m pytest -p no:cacheprovider tests/adapters/test_$*.py \
+	        $(wildcard tests/adapters/test_$*_*.py) \
+	        tests/docs/test_pages.py::test_a_block_that_needs_another_library_runs_where_that_is $(ARGS); \
+	else $(call cannot,make test-adapter-$* needs $(LIBRARY_$*) which pip cannot install for $$($(PYTHON) --version)); fi
 
 # The fleet against real Ray, on nodes of a cluster that is simulated on this machine.
 LIBRARY_cluster := ray[default]==2.60.*
 
-test-cluster: .venv-adapters/cluster/.made $(VENV)/.wheel
-	@$(<D)/bin/pip --quiet --disable-pip-version-check install --force-reinstall --no-deps build/wheel/*.whl
-	$(<D)/bin/python -m pytest -p no:cacheprovider tests/cluster $(ARGS)
+test-cluster: $(VENV)/.wheel
+	@if $(MAKE) --no-print-directory .venv-adapters/cluster/.made; then \
+	    .venv-adapters/cluster/bin/pip --quiet --disable-pip-version-check install --force-reinstall --no-deps build/wheel/*.whl && \
+	    .venv-adapters/cluster/bin/python -m pytest -p no:cacheprovider tests/cluster $(ARGS); \
+	else $(call cannot,make test-cluster needs $(LIBRARY_cluster) which pip cannot install for $$($(PYTHON) --version)); fi
 
 .PRECIOUS: .venv-adapters/%/.made
 .venv-adapters/%/.made:
@@ -159,9 +185,15 @@ $(VENV)/.wheel: $(VENV)/.build-needs $(NATIVE) lab/pyproject.toml $(shell find s
 	@$(PIP) wheel --no-build-isolation --no-deps --wheel-dir build/wheel . ./lab
 	@touch $@
 
-# The CPU build, for the tests that hand memory to torch; they are skipped without it.
+# Libraries that some tests of make test use where they are: torch (CPU), and what Gymnasium's wrappers need.
 torch: $(VENV)/.ready
-	$(PIP) install torch==2.13.0
+	@$(PIP) install torch==2.13.0 array-api-compat moviepy || \
+	    $(call cannot,make torch needs torch 2.13.0 which pip cannot install for $$($(PYTHON) --version))
+
+# Wheels for every Python that pyproject.toml names, into dist; Linux builds them in containers.
+wheels: $(VENV)/.created
+	@$(PIP) install "cibuildwheel>=3"
+	@$(BIN)/python -m cibuildwheel --output-dir dist $(ARGS)
 
 clean:
 	rm -rf $(VENV) .venv-adapters build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

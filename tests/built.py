@@ -6,6 +6,7 @@ process = subprocess.run([sys.executable, "-m", "tests.built", path, "tests.faul
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import os
 import runpy
@@ -26,6 +27,13 @@ KINDS = {
 def build(name: str) -> Path:
     """The module built into build/NAME; what is built already is only looked at."""
     directory = ROOT / "build" / name
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another test run of this checkout may be building it
+        return _build(name, directory)
+
+
+def _build(name: str, directory: Path) -> Path:
     tools = Path(sys.executable).parent
     environment = {**os.environ, "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
     if not (directory / "build.ninja").exists():

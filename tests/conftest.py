@@ -10,16 +10,36 @@ import struct
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from tests.lenience import TEST_S
+from tests.quick import SlowTests
+from tests.skips import StrictSkips
+
+# One cache of compiled environments for the tests of this checkout: no other program writes or empties it.
+os.environ["XDG_CACHE_HOME"] = str(Path(__file__).resolve().parents[1] / "build" / "test-cache")
+
+os.environ.setdefault("PYTEST_TIMEOUT", str(TEST_S))  # read by pytest-timeout when it is configured
+
 # No deadline: machines run other things too. The same examples each time under CI.
 settings.register_profile("shoal", deadline=None, derandomize=bool(os.environ.get("CI")))
 settings.load_profile("shoal")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="leave out the tests that tests/slow.txt names")
+    parser.addoption("--record-slow", action="store_true", help="rewrite tests/slow.txt from this run")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(SlowTests(config), "slow-tests")
+    if targets := os.environ.get("SHOAL_CI_TARGETS"):
+        config.pluginmanager.register(StrictSkips(set(targets.split())), "strict-skips")
+
 
 _SHM = Path("/dev/shm")
 _DESCRIPTORS = Path("/proc/self/fd")
@@ -123,36 +143,29 @@ def name() -> str:
     return f"test-{os.getpid()}-{next(_counter)}"
 
 
-def _owner_pid(path: Path) -> int:
+def _owner_is_alive(path: Path) -> bool:
+    """Whether another process that runs owns the named segment: the test's children may still be ending."""
     try:
         with path.open("rb") as file:
-            return int(struct.unpack_from("=Q", file.read(128), _OWNER_PID_AT)[0])
+            pid = struct.unpack_from("=Q", file.read(128), _OWNER_PID_AT)[0]
     except (OSError, struct.error):
-        return 0
+        return False
+    return pid != os.getpid() and Path(f"/proc/{pid}").exists()
 
 
-def _names() -> set[str]:
-    return {entry for entry in os.listdir(_SHM) if "shoal" in entry} if _SHM.is_dir() else set()
+def _left_over(before: set[Path], directory: Path) -> list[str]:
+    new = set(directory.iterdir()) - before
+    return sorted(path.name for path in new if not _owner_is_alive(path))
 
 
-def _left_over(before: set[str]) -> set[str]:
-    """New names, less those of other living processes: another test run may be under way."""
-    left = set()
-    for entry in _names() - before:
-        pid = _owner_pid(_SHM / entry)
-        if pid == os.getpid() or not Path(f"/proc/{pid}").exists():
-            left.add(entry)
-    return left
-
-
-def _segment_descriptors() -> set[tuple[str, str]]:
+def _segment_descriptors(names: Path) -> set[tuple[str, str]]:
     found = set()
     for entry in os.listdir(_DESCRIPTORS) if _DESCRIPTORS.is_dir() else []:
         try:
             target = os.readlink(_DESCRIPTORS / entry)
         except OSError:
             continue
-        if target.startswith(("/memfd:shoal", "/dev/shm/shoal")):
+        if target.startswith(("/memfd:shoal", f"{names}/")):
             found.add((entry, target))
     return found
 
@@ -165,10 +178,25 @@ def own_sessions() -> Iterator[Path]:
         yield Path(directory)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def own_names() -> Iterator[Path]:
+    """Named segments of this test run are in a directory of its own: no other run sees or removes them."""
+    memory = _SHM if _SHM.is_dir() else None
+    with tempfile.TemporaryDirectory(prefix=f"shoal-tests-{os.getpid()}-", dir=memory) as directory:
+        os.environ["SHOAL_NAME_DIR"] = directory
+        yield Path(directory)
+
+
+@pytest.fixture
+def default_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Named segments are where they are for users: the test is about that place."""
+    monkeypatch.delenv("SHOAL_NAME_DIR")
+
+
 @pytest.fixture(autouse=True)
-def nothing_left_behind(own_sessions: Path) -> Iterator[None]:
-    """Every test leaves /dev/shm, sessions and this process's segment descriptors as they were."""
-    names, descriptors = _names(), _segment_descriptors()
+def nothing_left_behind(own_sessions: Path, own_names: Path) -> Iterator[None]:
+    """Every test leaves named segments, sessions and this process's segment descriptors as they were."""
+    names, descriptors = set(own_names.iterdir()), _segment_descriptors(own_names)
     sessions = set(own_sessions.iterdir())
     yield
     mine = {path for path in own_sessions.iterdir() if f"-{os.getpid()}" in path.name} - sessions
@@ -176,10 +204,10 @@ def nothing_left_behind(own_sessions: Path) -> Iterator[None]:
         gc.collect()
     mine = {path.name for path in own_sessions.iterdir() if path in mine}
     assert not mine, f"sessions left: {sorted(mine)}"
-    deadline = time.monotonic() + 2  # another run's dead names go when its test ends
-    while (left := _left_over(names)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not left, f"left in /dev/shm: {sorted(left)}"
-    if _segment_descriptors() - descriptors:
+    if left := _left_over(names, own_names):
+        gc.collect()
+        left = _left_over(names, own_names)
+    assert not left, f"named segments left: {left}"
+    if _segment_descriptors(own_names) - descriptors:
         gc.collect()  # a caught exception's traceback may still hold the frame that held a segment
-    assert not _segment_descriptors() - descriptors, "segment descriptors left open"
+    assert not _segment_descriptors(own_names) - descriptors, "segment descriptors left open"

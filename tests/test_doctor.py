@@ -22,7 +22,7 @@ from shoal import _core, doctor
 from shoal.doctor import Finding, examine, report
 from shoal.memory import list_names
 
-linux_only = pytest.mark.skipif(sys.platform != "linux", reason="a Linux facility")
+linux_only = pytest.mark.skipif(sys.platform != "linux", reason="machine: not Linux")
 
 
 def finding(name: str, root: Path = Path("/")) -> Finding:
@@ -139,9 +139,10 @@ def test_examining_leaves_no_descriptor_open() -> None:
     assert len(os.listdir("/dev/fd")) == files
 
 
+@pytest.mark.usefixtures("default_names")
 def test_examine_works_for_an_ordinary_user() -> None:
     if os.getuid() != 0:
-        pytest.skip("these tests already run as one")
+        pytest.skip("machine: not root, so all tests run as an ordinary user")
     # All is imported before: an ordinary user may not be able to read the installation under test.
     script = (
         "import email.parser, os, gymnasium; from shoal import doctor; os.setuid(65534);"
@@ -310,10 +311,10 @@ def test_a_sandbox_that_forbids_the_call_is_a_failure(name: str, call: str) -> N
     numbers = {"memfd_create": {"x86_64": 319, "aarch64": 279}, "pidfd_open": {"x86_64": 434, "aarch64": 434}}
     number = numbers[call].get(platform.machine())
     if number is None:
-        pytest.skip(f"the number of {call} on {platform.machine()} is not known here")
+        pytest.skip(f"machine: the number of {call} on {platform.machine()} is not known here")
     done = subprocess.run([sys.executable, "-c", SECCOMP, str(number)], capture_output=True, text=True)
     if done.returncode == 77:
-        pytest.skip("this system does not let a process filter its own calls")
+        pytest.skip("machine: this system does not let a process filter its own calls")
     assert done.returncode == 1, done.stderr
     failures = [line for line in done.stdout.splitlines() if line.startswith("failure")]
     assert [line for line in failures if line.startswith(f"failure  {name}") and call in line]
@@ -325,12 +326,14 @@ def file_system(size: int, free: int) -> Callable[[Any], Any]:
 
 
 @linux_only
+@pytest.mark.usefixtures("default_names")
 def test_the_small_dev_shm_of_a_container_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "statvfs", file_system(64 << 20, 64 << 20))
     assert is_warning(finding("named memory"), "/dev/shm: 64.0 MB, 64.0 MB free", "--shm-size", "anonymous")
 
 
 @linux_only
+@pytest.mark.usefixtures("default_names")
 def test_a_large_dev_shm_is_a_warning_only_when_nearly_full(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "statvfs", file_system(8 << 30, 1 << 20))
     assert is_warning(finding("named memory"), "8.0 GB, 1.0 MB free")
@@ -340,12 +343,13 @@ def test_a_large_dev_shm_is_a_warning_only_when_nearly_full(monkeypatch: pytest.
     assert finding("named memory").found == "/dev/shm: no fixed size"
 
 
+@pytest.mark.usefixtures("default_names")
 def test_a_full_or_missing_directory_of_names_is_a_failure(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(_core, "name_directory", lambda: str(tmp_path / "missing"))
-    assert is_failure(finding("named memory"), "missing", "must be a writable file system")
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(_core, "name_directory", lambda: str(tmp_path / "missing"))
+        assert is_failure(finding("named memory"), "missing", "must be a writable file system")
     monkeypatch.setattr(os, "statvfs", file_system(8 << 30, 0))
     assert is_failure(finding("named memory"), "leaves 0")
 

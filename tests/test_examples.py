@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import shoal
+from tests.lenience import PROGRAM_S
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 ALL = sorted(EXAMPLES.glob("*.py"))
@@ -37,7 +38,7 @@ def load(monkeypatch):
 
 def run(name, *arguments, **more):
     command = [sys.executable, "-W", "error", str(EXAMPLES / f"{name}.py"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, **more)
+    return subprocess.run(command, capture_output=True, text=True, timeout=PROGRAM_S, **more)
 
 
 # -- all of them ----------------------------------------------------------------------------------------
@@ -218,7 +219,7 @@ def test_dqn_reports_that_it_missed_the_goal():
 def endless_dqn():
     """A run that is learning, and the pids of its two actors."""
     if sys.platform != "linux":
-        pytest.skip("finds the actors in /proc")
+        pytest.skip("machine: no /proc, in which the actors are found")
     command = [sys.executable, str(EXAMPLES / "dqn_replay.py"), "--goal", "1e9", "--steps", "1000000000"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as learner:
         try:
@@ -310,7 +311,7 @@ def test_targets_of_rainbow_end_with_an_episode_that_terminated(load):
 
 
 def test_ppo_learns():
-    pytest.importorskip("torch")
+    pytest.importorskip("torch", reason="needs torch: make torch")
     done = run("ppo_torch", "--goal", "150", "--steps", "60000")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "results copied: 0" in done.stdout
@@ -318,7 +319,7 @@ def test_ppo_learns():
 
 
 def test_ppo_reports_that_it_missed_the_goal():
-    pytest.importorskip("torch")
+    pytest.importorskip("torch", reason="needs torch: make torch")
     done = run("ppo_torch", "--goal", "400", "--steps", "3000")
     assert done.returncode == 1
     assert "NOT REACHED" in done.stdout
@@ -333,7 +334,7 @@ def test_ppo_without_torch_says_what_is_missing(tmp_path, monkeypatch):
 
 
 def test_advantages_stop_at_the_end_of_an_episode(load):
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="needs torch: make torch")
     ppo = load("ppo_torch")
     args = ppo.Args(gamma=0.5, gae_lambda=1.0)
     rewards = torch.tensor([[1.0], [1.0], [1.0], [1.0]])

@@ -16,9 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal import _core, reference
+from shoal import reference
 from shoal.errors import SegmentNotFound
 from shoal.memory import Segment
+from shoal.memory.names import name_directory
 from shoal.reference import shared_memory_rl_pipeline, zero_copy_env_simulation
 
 # -- the simulation --------------------------------------------------------------------------------
@@ -309,7 +310,7 @@ def test_any_simulation_agrees_with_the_model(case: tuple[int, int, list[Any], l
 
 def own_names() -> list[str]:
     """Everything of this process in the directory of named segments, under a name or in the making."""
-    directory = Path(_core.name_directory())
+    directory = Path(name_directory())
     patterns = (f"shoal-{os.getuid()}-{os.getpid()}-*", f".shoal-{os.getpid()}-*")
     return sorted(path.name for pattern in patterns for path in directory.glob(pattern))
 

@@ -18,7 +18,7 @@ from shoal.replay import tensors as replay_tensors
 torch = pytest.importorskip("torch", reason="needs torch: make torch")
 gpu = pytest.importorskip("shoal.torch")
 
-needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="machine: no CUDA device")
 REFUSED = 1
 
 

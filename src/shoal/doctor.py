@@ -29,6 +29,7 @@ from shoal import _core
 from shoal.errors import NoRoomError, ShmFullError, ShoalError
 from shoal.memory import Layout, Segment, list_names
 from shoal.memory.limits import file_size_limits, format_bytes, memory_limits, space_limits
+from shoal.memory.names import name_directory
 
 __all__ = ["Finding", "examine", "report", "run"]
 
@@ -191,8 +192,9 @@ def _anonymous_memory(root: Path) -> Finding:
 
 
 def _named_memory(root: Path) -> Finding:
-    directory = _core.name_directory()
+    directory = os.environ.get("SHOAL_NAME_DIR") or _core.name_directory()
     try:
+        directory = name_directory()
         stats, limits = os.statvfs(directory), space_limits(directory, ShmFullError)
         with Segment.named(Layout({"probe": (np.uint8, (1,))})) as segment:
             Segment.attach(str(segment.name), readonly=True).close()

@@ -37,7 +37,7 @@ def test_the_frozen_source_runs():
     assert_runs(build(HERE / "plugin_1_0.c"))
 
 
-@pytest.mark.skipif(not BINARY.exists(), reason=f"no frozen binary for {platform.machine()}")
+@pytest.mark.skipif(not BINARY.exists(), reason=f"machine: no frozen binary for {platform.machine()}")
 def test_the_frozen_binary_runs(tmp_path):
     library = tmp_path / "frozen.so"
     shutil.copy(BINARY, library)

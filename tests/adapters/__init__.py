@@ -10,6 +10,8 @@ from types import ModuleType
 
 import pytest
 
+from tests.lenience import PROGRAM_S
+
 
 def needs(name: str) -> ModuleType:
     """The library; its own warnings at import are not ours. Without it the tests of the file are skipped."""
@@ -31,5 +33,7 @@ def run_snippet(module: str, tmp_path: Path) -> None:
     for number, block in enumerate(blocks):
         script = tmp_path / f"snippet_{number}.py"
         script.write_text(block)
-        done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=110)
+        done = subprocess.run(
+            [sys.executable, str(script)], capture_output=True, text=True, timeout=PROGRAM_S
+        )
         assert done.returncode == 0, done.stderr

@@ -63,7 +63,7 @@ def test_a_script_with_send_and_recv_sees_the_same_whatever_comes_first(env_id, 
     alone.close()
     env.async_reset()
     steps = np.zeros(8, int)
-    while steps.min() <= 5:  # on a busy machine, one worker may come back more often than the other
+    while steps.min() <= 5 or steps.sum() < 96:  # a busy machine may let some environments wait for long
         observations, rewards, _, _, info = env.recv()
         ids = info["env_id"]
         assert len(ids) == 4 and info["players"]["env_id"] is ids

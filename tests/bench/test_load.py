@@ -73,7 +73,7 @@ def test_others_print_used_and_stolen_cores():
     assert str(others) == "others 1.00 cores, 0.25 stolen"
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/smaps_rollup"), reason="no /proc")
+@pytest.mark.skipif(not os.path.exists("/proc/self/smaps_rollup"), reason="machine: no /proc")
 def test_pss_bytes_counts_the_memory_of_a_process():
     before = pss_bytes(os.getpid())
     held = bytearray(os.urandom(32 << 20))

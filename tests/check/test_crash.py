@@ -14,7 +14,7 @@ from shoal.native.build import build
 from tests.check.conftest import line_of, needs_compiler
 
 needs_addr2line = pytest.mark.skipif(
-    not any(map(shutil.which, ("addr2line", "llvm-addr2line"))), reason="needs addr2line to find lines"
+    not any(map(shutil.which, ("addr2line", "llvm-addr2line"))), reason="machine: no addr2line to find lines"
 )
 
 CRASHES = {
@@ -56,7 +56,7 @@ def test_a_crash_in_describe_names_describe(run_check):
 
 @needs_compiler
 @needs_addr2line
-@pytest.mark.skipif(sys.platform != "linux", reason="what a handler learns differs by system")
+@pytest.mark.skipif(sys.platform != "linux", reason="machine: what a handler learns differs by system")
 def test_a_call_through_a_null_pointer_names_the_caller(run_check):
     _, report = run_check(STEP="void (*volatile missing)(void) = 0; missing();")
     assert f"walk.c:{line_of('STEP')}" in report and "SIGSEGV in step" in report

@@ -25,7 +25,7 @@ def is_available() -> bool:
     return True
 
 
-needs_asan = pytest.mark.skipif(not is_available(), reason="needs a compiler with AddressSanitizer")
+needs_asan = pytest.mark.skipif(not is_available(), reason="machine: the compiler has no AddressSanitizer")
 
 # What is done -> (the code, its slot, what is said of it, the function it is in).
 FOUND = {

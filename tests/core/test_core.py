@@ -99,7 +99,7 @@ def test_the_script_stops_at_undefined_behaviour(tmp_path: Path) -> None:
     assert run(script).returncode == 0
     done = run(script, SANITIZE="undefined")
     if done.stdout.startswith("skipped:"):
-        pytest.skip(done.stdout)
+        pytest.skip(f"machine: {done.stdout}")
     assert done.returncode == 1
     assert "overflow" in done.stderr
     assert (tmp_path / "build/core-undefined/test_small").exists()
@@ -127,5 +127,5 @@ def test_the_script_builds_for_one_instruction_set_under_the_thread_sanitizer(tm
     assert run(script).returncode == 1
     done = run(script, SANITIZE="thread")
     if done.stdout.startswith("skipped:"):
-        pytest.skip(done.stdout)
+        pytest.skip(f"machine: {done.stdout}")
     assert done.returncode == 0, done.stderr

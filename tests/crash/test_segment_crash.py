@@ -9,6 +9,7 @@ import pytest
 
 from shoal.errors import NameInUse
 from shoal.memory import Layout, Segment, list_names
+from shoal.memory.names import name_directory
 
 LAYOUT = Layout({"numbers": (np.int64, (8,))})
 
@@ -77,10 +78,10 @@ def _claim(name) -> None:
 
 
 def test_a_killed_creator_of_an_anonymous_segment_leaves_nothing(start_ready):
-    before = set(os.listdir("/dev/shm"))
+    before = set(os.listdir(name_directory()))
     creator = start_ready(ANONYMOUS)
     creator.kill()
-    assert not {entry for entry in set(os.listdir("/dev/shm")) - before if "shoal" in entry}
+    assert not {entry for entry in set(os.listdir(name_directory())) - before if "shoal" in entry}
 
 
 def test_the_name_of_a_killed_owner_is_listed_as_dead(start_ready, name):

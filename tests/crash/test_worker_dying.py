@@ -108,7 +108,7 @@ def word_of_the_kernel(pool, worker, at):
     return line[_core.LIFE_ROOM_AT + place - 1 :][:4].view(np.uint32)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="signs of life are Linux's")
+@pytest.mark.skipif(sys.platform != "linux", reason="machine: signs of life are Linux's")
 def test_who_waits_for_one_worker_watches_all_that_may_take_the_bell(envs):
     pool = envs._backend.workers.pool
     liveness = word_of_the_kernel(pool, 1, _core.GATE_LIFE_AT)
@@ -116,14 +116,14 @@ def test_who_waits_for_one_worker_watches_all_that_may_take_the_bell(envs):
     wait_until(lambda: pool.gates.idle(1), SOON_S)
     pool.wait(0.01)
     if not liveness[0] & WAITERS:
-        pytest.skip("deaths are heard of by descriptors here: no futex_waitv")
+        pytest.skip("machine: deaths are heard of by descriptors here: no futex_waitv")
     liveness[0] &= ~np.uint32(WAITERS)
     assert pool.wait(0.01, 0) == TIMEOUT
     assert liveness[0] & WAITERS
     envs.step_wait()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="signs of life are Linux's")
+@pytest.mark.skipif(sys.platform != "linux", reason="machine: signs of life are Linux's")
 def test_one_whose_guard_has_ended_is_watched_while_its_thread_may_take_the_bell_and_not_ring_it():
     with make_fragile(on_fault="restart") as envs:
         envs.reset(seed=0)
@@ -151,5 +151,5 @@ def test_one_whose_guard_has_ended_is_watched_while_its_thread_may_take_the_bell
         envs.step_wait()
         watcher.join()
         if not found[0]:
-            pytest.skip("deaths are heard of by descriptors here: no futex_waitv")
+            pytest.skip("machine: deaths are heard of by descriptors here: no futex_waitv")
         assert found == [True, True]

@@ -19,6 +19,7 @@ import pytest
 from tests.conftest import Child
 from tests.docs.commands import documented, dry_run, recipe, shown
 from tests.docs.pages import ROOT
+from tests.lenience import PROGRAM_S
 
 SHORT = {
     "shoal demo": "shoal demo --steps 2000",
@@ -175,7 +176,7 @@ def test_a_documented_command_runs(command, folder):
     )
     with process:
         try:
-            said, _ = process.communicate(timeout=100)
+            said, _ = process.communicate(timeout=PROGRAM_S)
         except BaseException:
             os.killpg(process.pid, signal.SIGKILL)  # with all it started
             raise

@@ -10,6 +10,7 @@ import pytest
 
 from shoal.native.build import include_directory
 from tests.docs.pages import PAGES, blocks, changed, follow, matches, transcript
+from tests.lenience import PROGRAM_S
 
 NEED_COMPILER = {"README.md", "agents.md", "native.md", "write_env.md"}
 WITH_COMMANDS = [page for page in PAGES if any(language == "console" for language, _, _ in blocks(page))]
@@ -71,7 +72,7 @@ def test_a_block_that_needs_another_library_runs_where_that_is(page, content, tm
     script = tmp_path / "block.py"
     script.write_text(content)
     done = subprocess.run(
-        [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=110
+        [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=PROGRAM_S
     )
     last = (done.stderr.strip().splitlines() or [""])[-1]
     if re.match("ModuleNotFoundError|ImportError|.*pip install", last):  # a part of Shoal asks for it

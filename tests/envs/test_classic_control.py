@@ -133,13 +133,13 @@ def play_both(
 @pytest.mark.parametrize("name", [name for name in CASES if name != "Acrobot-v1"])
 def test_whole_episodes_match_gymnasium(name):
     # A balanced pole multiplies every rounding by 1.08 a step, 1e10 in 300; random actions end it before.
-    ended, by_themselves = play_both(name, EPISODES or 1000, name != "CartPole-v1", resync=False, seed=11)
+    ended, by_themselves = play_both(name, EPISODES or 250, name != "CartPole-v1", resync=False, seed=11)
     assert by_themselves > ended // 5 or name == "Pendulum-v1"
 
 
 @EVERY
 def test_every_step_from_the_same_state_matches_gymnasium(name):
-    ended, by_themselves = play_both(name, EPISODES or 250, drive=True, resync=True, seed=12)
+    ended, by_themselves = play_both(name, EPISODES or 100, drive=True, resync=True, seed=12)
     assert by_themselves > ended // 5 or name == "Pendulum-v1"
 
 

@@ -29,7 +29,7 @@ from typing import Any
 
 from shoal import _core
 from shoal.errors import ShoalError
-from shoal.memory.names import reap
+from shoal.memory.names import name_directory, reap
 from shoal.state import names
 
 SESSIONS = Path(os.environ["SHOAL_SESSION_DIR"])
@@ -155,13 +155,13 @@ def held(directory: Path) -> Counter[str]:
         found["descriptor " + re.sub(r"\[\d+\]|\d{3,}", "", target)] += 1
     with open("/proc/self/maps") as lines:
         for line in lines:
-            if "shoal" in line and ("memfd:" in line or "/dev/shm" in line) or str(directory) in line:
+            if "shoal" in line and ("memfd:" in line or name_directory() in line) or str(directory) in line:
                 found["mapping " + re.sub(r"\d{3,}", "", line.split(None, 5)[-1].strip())] += 1
     found["threads"] = len(os.listdir("/proc/self/task"))
     for task in os.listdir("/proc/self/task"):
         with open(f"/proc/self/task/{task}/children") as children:
             found["children"] += len(children.read().split())
-    for place in (Path("/dev/shm"), SESSIONS):
+    for place in (Path(name_directory()), SESSIONS):
         for path in place.iterdir() if place.is_dir() else ():
             if place is SESSIONS or f"-{os.getuid()}-{os.getpid()}-" in path.name:
                 found[f"name {path}"] += 1
@@ -241,7 +241,7 @@ def fail_each(
             problems.append(f"{what}: took {time.monotonic() - begin:.0f} s ({said})")
         if more := left_over(before, place):
             # What the system does not take back stays, if that is said; a name, for the next who looks.
-            stayed = [one for one in more if one.startswith("name /dev/shm")]
+            stayed = [one for one in more if one.startswith(f"name {name_directory()}")]
             if "cannot remove the name" in said and all(reap(Path(one[5:])) for one in stayed):
                 more = left_over(before, place)
             if more and call != "munmap":

@@ -19,8 +19,8 @@ NAMES = re.findall(r"@scenario\ndef (\w+)", (ROOT / "tests/faults/scenarios.py")
 SLOW = ("processes_launched", "launcher", "processes_session", "processes_forked", "built", "viewer")
 
 pytestmark = [
-    pytest.mark.skipif(sys.platform != "linux", reason="the linker's --wrap and /proc are Linux's"),
-    pytest.mark.skipif(shutil.which("nm") is None, reason="no binutils"),
+    pytest.mark.skipif(sys.platform != "linux", reason="machine: the linker's --wrap and /proc are Linux's"),
+    pytest.mark.skipif(shutil.which("nm") is None, reason="machine: no binutils"),
     pytest.mark.timeout(600),  # the first test compiles the whole core, a minute on a busy machine
 ]
 

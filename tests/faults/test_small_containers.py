@@ -39,18 +39,19 @@ def run(*parts: str, inside: str = "", size: int = MB, **environment: str) -> di
 def unshared(inside: str) -> str:
     """In a namespace of mounts of its own; skips where that is not allowed."""
     if shutil.which("unshare") is None:
-        pytest.skip("no unshare")
+        pytest.skip("machine: no unshare")
     quoted = inside.replace("'", "'\\''")
     tried = subprocess.run(["unshare", "-m", "/bin/sh", "-ec", inside], capture_output=True, text=True)
     if tried.returncode != 0:
-        pytest.skip(f"cannot mount here: {tried.stderr.strip()}")
+        pytest.skip(f"machine: cannot mount here: {tried.stderr.strip()}")
     return quoted
 
 
 def run_unshared(inside: str, *parts: str, size: int = MB, **environment: str) -> dict[str, str]:
     unshared(inside)
     # The shell goes on in the namespace: `exec` replaces it, so the file is a script of its own.
-    script = f'exec unshare -m /bin/sh -ec \'{unshared(inside)} exec "$0" "$@"\' '
+    names = "unset SHOAL_NAME_DIR;" if "/dev/shm" in inside else ""  # the mount hides the run's own
+    script = f'{names} exec unshare -m /bin/sh -ec \'{unshared(inside)} exec "$0" "$@"\' '
     command = f"{script} {sys.executable} -m tests.faults.workload {' '.join(parts)} #"
     return run(*parts, inside=command, size=size, **environment)
 
@@ -93,7 +94,7 @@ def test_64_descriptors_are_enough_for_all_but_workers_which_say_so_first():
 
 def test_one_core():
     if shutil.which("taskset") is None:
-        pytest.skip("no taskset")
+        pytest.skip("machine: no taskset")
     core = min(os.sched_getaffinity(0))
     assert set(
         run(inside=f"exec taskset -c {core} {sys.executable} -m tests.faults.workload #").values()

@@ -41,7 +41,7 @@ def refused(call, *args):
 @pytest.fixture(scope="module")
 def private_mounts():
     """A command that runs another one where /dev/shm is a tmpfs of 16 MB of its own."""
-    mount = 'mount -t tmpfs -o size=16m tmpfs /dev/shm && exec "$@"'
+    mount = 'mount -t tmpfs -o size=16m tmpfs /dev/shm && unset SHOAL_NAME_DIR && exec "$@"'
     said = "unshare is not installed"
     for unshare in (["unshare", "-m"], ["unshare", "-rm"]):
         command = (*unshare, "sh", "-c", mount, "sh")
@@ -52,7 +52,7 @@ def private_mounts():
         if done.returncode == 0:
             return command
         said = done.stderr.strip()
-    pytest.skip(f"cannot mount a small /dev/shm: {said}")
+    pytest.skip(f"machine: cannot mount a small /dev/shm: {said}")
 
 
 # -- a full /dev/shm ----------------------------------------------------------------------------------

@@ -314,7 +314,7 @@ def small_cgroup():
             yield directory
             directory.rmdir()
             return
-    pytest.skip(f"cannot make a memory cgroup: {refused}")
+    pytest.skip(f"machine: cannot make a memory cgroup: {refused}")
 
 
 @pytest.mark.parametrize("make", ["Segment(layout)", "Segment.named(layout)"])

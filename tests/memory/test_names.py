@@ -79,10 +79,10 @@ BAD_NAMES += ["n" * 65, "n" * 300]
     "call", [lambda bad: Segment.named(LAYOUT, bad), Segment.attach], ids=["named", "attach"]
 )
 def test_a_bad_name_is_a_value_error_and_makes_nothing(call, bad):
-    before = os.listdir("/dev/shm")
+    before = os.listdir(names.name_directory())
     with pytest.raises(ValueError, match="must have 1 to 64 letters, digits, '.', '_' or '-'"):
         call(bad)
-    assert os.listdir("/dev/shm") == before
+    assert os.listdir(names.name_directory()) == before
 
 
 @pytest.mark.parametrize("bad", [b"bytes", 7, 1.5, ["a"], Path("a")])
@@ -106,7 +106,7 @@ def test_any_text_is_a_name_in_its_directory_or_a_value_error(text):
         path = names.name_path(text)
     except ValueError:
         return
-    assert str(path.parent) == _core.name_directory()
+    assert str(path.parent) == names.name_directory()
     assert path.name == f"shoal-{os.getuid()}-{text}" and text.isascii() and 0 < len(text) <= 64
 
 
@@ -301,10 +301,38 @@ def test_a_damaged_owner_in_a_header_does_not_break_listing_or_claiming(name, ow
             names._REAP_WAIT_S = wait
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file to another user")
+@pytest.mark.skipif(os.getuid() != 0, reason="machine: only root can give a file to another user")
 def test_a_segment_of_another_user_is_refused(name):
     with Segment.named(LAYOUT, name) as segment:
         os.chown(segment.path, 65534, 65534)
         with pytest.raises(SegmentError, match="belongs to user 65534, expected 0"):
             Segment.attach(name)
         assert name not in [entry.name for entry in list_names()]
+
+
+# -- the directory of names --------------------------------------------------------------------------
+
+
+def test_names_in_another_directory_do_not_meet_those_here(monkeypatch, tmp_path, name):
+    with Segment.named(LAYOUT, name) as here:
+        monkeypatch.setenv("SHOAL_NAME_DIR", str(tmp_path))
+        assert list_names() == []
+        with pytest.raises(SegmentNotFound):
+            Segment.attach(name)
+        with Segment.named(LAYOUT, name) as there:
+            assert there.path.parent == tmp_path != here.path.parent
+            assert [entry.path for entry in list_names()] == [there.path]
+        assert list(tmp_path.iterdir()) == [] and here.path.exists()
+
+
+def test_an_empty_variable_means_the_directory_of_the_system(monkeypatch):
+    monkeypatch.setenv("SHOAL_NAME_DIR", "")
+    assert names.name_directory() == _core.name_directory()
+
+
+@pytest.mark.parametrize("bad", ["names", "/no/such/directory", "/dev/null"])
+def test_a_directory_that_cannot_hold_names_is_an_error(monkeypatch, bad):
+    monkeypatch.setenv("SHOAL_NAME_DIR", bad)
+    for call in (Segment.attach, lambda name: Segment.named(LAYOUT, name), lambda name: list_names()):
+        with pytest.raises(SegmentError, match=f"SHOAL_NAME_DIR must be the absolute path .*found '{bad}'"):
+            call("any")

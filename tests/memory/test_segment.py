@@ -15,6 +15,7 @@ import pytest
 from shoal import _core
 from shoal.errors import ClosedError, LayoutError, NameInUse, NoRoomError
 from shoal.memory import Layout, Segment
+from shoal.memory.names import name_directory
 
 LAYOUT = Layout({"reward": (np.float64, (8,)), "done": (np.bool_, (8,)), "frame": (np.uint8, (2, 30, 30))})
 PAGE = os.sysconf("SC_PAGESIZE")
@@ -190,10 +191,10 @@ def test_no_seal_can_be_added_to_an_anonymous_segment():
 
 
 def test_an_anonymous_segment_has_no_name_in_the_file_system():
-    before = set(os.listdir("/dev/shm"))
+    before = set(os.listdir(name_directory()))
     with Segment(LAYOUT) as segment:
         segment["reward"][:] = 1
-        assert not {entry for entry in set(os.listdir("/dev/shm")) - before if "shoal" in entry}
+        assert not {entry for entry in set(os.listdir(name_directory())) - before if "shoal" in entry}
         assert segment.name is None and segment.path is None
 
 

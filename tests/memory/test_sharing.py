@@ -315,7 +315,7 @@ def test_an_array_taken_by_dlpack_keeps_the_memory():
 
 
 def test_torch_takes_an_array_without_a_copy_and_keeps_the_memory():
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="needs torch: make torch")
     segment = Segment(LAYOUT)
     tensor = torch.from_dlpack(segment["numbers"])
     segment["numbers"][2] = 6

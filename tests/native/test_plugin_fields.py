@@ -163,7 +163,9 @@ def test_a_missing_key_is_an_error_that_shows_both_lists(envs, key):
     assert envs.stats["steps"] == 0
 
 
-@pytest.mark.parametrize("actions", [np.zeros(5), [1, 2, 3], 3, "move", object(), {}], ids=str)
+@pytest.mark.parametrize(
+    "actions", [np.zeros(5), [1, 2, 3], 3, "move", object(), {}], ids=lambda one: type(one).__name__
+)
 def test_actions_that_are_not_a_dict_are_an_error(envs, actions):
     with pytest.raises(ValueError, match="expected actions with the keys"):
         envs.step(actions)

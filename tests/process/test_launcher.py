@@ -99,7 +99,7 @@ def comm(pid):
         return file.read().rstrip("\n")
 
 
-needs_proc = pytest.mark.skipif(not os.path.exists("/proc/self/comm"), reason="Linux tells its children")
+needs_proc = pytest.mark.skipif(not os.path.exists("/proc/self/comm"), reason="machine: no /proc")
 
 
 @needs_proc

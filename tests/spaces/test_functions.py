@@ -141,7 +141,9 @@ class Unknown(Space):
     pass
 
 
-@pytest.mark.parametrize("space", [Unknown(), "space", None, 3, Box], ids=str)
+@pytest.mark.parametrize(
+    "space", [Unknown(), "space", None, 3, Box], ids=["unknown", "str", "None", "int", "class"]
+)
 @pytest.mark.parametrize("name", ["create", "read_from", "write_to"])
 def test_unknown_space_raises_gymnasiums_error(space, name):
     arguments = {"create": (), "read_from": (None, 1), "write_to": (0, None, None)}[name]

@@ -90,7 +90,7 @@ def test_memory_with_a_custom_space_crosses_to_a_process_after_the_swap(swap):
     assert ours.read_from_shared_memory(space, again, 2)["t"].tolist() == [4, 0]
 
 
-@pytest.mark.parametrize("space", [Space(), "space", Dict(a=Space())], ids=str)
+@pytest.mark.parametrize("space", [Space(), "space", Dict(a=Space())], ids=["unknown", "str", "dict"])
 def test_an_unknown_space_raises_gymnasiums_error_after_the_swap(space, swap):
     swap()
     with pytest.raises((CustomSpaceError, TypeError), match="create_shared_memory"):

@@ -418,7 +418,7 @@ def test_descriptors_that_clients_send_are_not_kept(own_sessions):
         wait_until(lambda: len(os.listdir("/proc/self/fd")) <= before, 2)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
+@pytest.mark.skipif(os.geteuid() != 0, reason="machine: not root, to be another user")
 def test_another_user_is_refused(own_sessions):
     client = """
 import os, socket, sys

@@ -209,15 +209,15 @@ SYNCHRONOUS = (
 ASYNCHRONOUS = (*("exchange",) * 8, "async_reset", "state", "stats")
 
 
-def run(seconds: float, seed: int, round_s: float = 0.6) -> tuple[Counter[str], list[str]]:
-    """Rounds until the time is over: how often what happened, and violations."""
+def run(seconds: float, seed: int, rounds: int, round_s: float = 0.6) -> tuple[Counter[str], list[str]]:
+    """Rounds until the time is over, at least `rounds`: how often what happened, and violations."""
     total: Counter[str] = Counter()
     violations: list[str] = []
     end, number = time.monotonic() + seconds, 0
-    while time.monotonic() < end and not violations:
+    while (time.monotonic() < end or number < rounds) and not violations:
         number += 1
         one = Round(seed * 1_000_003 + number)
-        one.run(min(round_s, max(0.1, end - time.monotonic())), threads=3)
+        one.run(round_s, threads=3)
         total += one.calls
         total["rounds"] += 1
         where = f"seed {seed}, round {number}, {one.backend}" + (", batch_size" if one.asynchronous else "")
@@ -228,9 +228,10 @@ def run(seconds: float, seed: int, round_s: float = 0.6) -> tuple[Counter[str], 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--seconds", type=float, default=60, help="run for this many seconds")
+    parser.add_argument("--rounds", type=int, default=1, help="run at least this many rounds, however long")
     parser.add_argument("--seed", type=int, default=1, help="the seed of all random choices")
     arguments = parser.parse_args()
-    total, violations = run(arguments.seconds, arguments.seed)
+    total, violations = run(arguments.seconds, arguments.seed, arguments.rounds)
     print(", ".join(f"{name} {count}" for name, count in total.most_common()))
     for violation in violations:
         print("VIOLATION", violation, file=sys.stderr)

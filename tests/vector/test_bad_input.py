@@ -63,7 +63,7 @@ def test_bad_actions_raise_and_step_nothing(case):
         np.frombuffer(bytes(1) + np.array([0, 1, 0, 1]).tobytes(), np.int64, offset=1),
         memoryview(np.array([0, 1, 0, 1])),
     ],
-    ids=str,
+    ids=lambda one: f"{type(one).__name__}, {getattr(one, 'dtype', 'plain')}",
 )
 def test_actions_that_lose_nothing_by_conversion_are_taken(actions):
     envs, other = shoal.make_vec("CartPole-v1", 4), shoal.make_vec("CartPole-v1", 4)

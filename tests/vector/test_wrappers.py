@@ -153,7 +153,7 @@ def test_a_wrapper_leaves_what_was_lent_as_it_was(backend):
 
 
 def test_episodes_are_filmed(tmp_path):
-    pytest.importorskip("moviepy", reason="needs moviepy")
+    pytest.importorskip("moviepy", reason="needs moviepy: make torch")
     with shoal.make_vec("Snake-v0", 2, agents=1, render_mode="rgb_array") as envs:
         env = wrappers.RecordVideo(
             envs, str(tmp_path / "films"), video_length=5, step_trigger=lambda step: step == 0
@@ -167,7 +167,7 @@ def test_episodes_are_filmed(tmp_path):
 
 def test_torch_gets_tensors():
     torch = pytest.importorskip("torch", reason="needs torch: make torch")
-    pytest.importorskip("array_api_compat", reason="Gymnasium's conversions need array-api-compat")
+    pytest.importorskip("array_api_compat", reason="needs array-api-compat: make torch")
     with shoal.make_vec("CartPole-v1", 2) as envs:
         env = wrappers.NumpyToTorch(envs)
         seen, _ = env.reset(seed=0)

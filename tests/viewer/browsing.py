@@ -24,7 +24,7 @@ def rgb(color: str) -> tuple[int, ...]:
     return tuple(int(color[at : at + 2], 16) for at in (1, 3, 5))
 
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 GROUND = np.array([rgb(one[2]) for one in TERRAIN])
 FISH = np.array([rgb(one[2]) for one in KINDS])
 
@@ -32,7 +32,7 @@ FISH = np.array([rgb(one[2]) for one in KINDS])
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     if CHROMIUM is None:
-        pytest.skip("chromium is missing (Debian: apt install chromium)")
+        pytest.skip("chromium is missing: make test-viewer")
     sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is missing: make test-viewer")
     with sync_api.sync_playwright() as playwright:
         started = playwright.chromium.launch(executable_path=CHROMIUM)

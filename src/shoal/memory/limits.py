@@ -87,7 +87,7 @@ def space_limits(directory: str, error: type[NoRoomError]) -> list[Limit]:
     limits = []
     stats = os.statvfs(directory)
     if stats.f_blocks:  # 0 means the file system has no fixed size
-        if directory == "/dev/shm":
+        if Path(directory).is_relative_to("/dev/shm"):
             advice = (
                 "make it larger (docker run --shm-size=4g; mount -o remount,size=4g /dev/shm) "
                 "or use an anonymous segment, which is not in /dev/shm"

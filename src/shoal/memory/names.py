@@ -22,6 +22,7 @@ __all__ = [
     "NameEntry",
     "check_name",
     "list_names",
+    "name_directory",
     "name_path",
     "open_existing",
     "open_named",
@@ -78,9 +79,22 @@ def _prefix() -> str:
     return f"shoal-{os.getuid()}-"
 
 
+def name_directory() -> str:
+    """The directory of named segments: `SHOAL_NAME_DIR` if that is set, else the system's."""
+    chosen = os.environ.get("SHOAL_NAME_DIR")
+    if not chosen:
+        return _core.name_directory()
+    if not os.path.isabs(chosen) or not os.path.isdir(chosen):
+        raise SegmentError(
+            "SHOAL_NAME_DIR must be the absolute path of an existing directory, "
+            f"found {chosen!r}; create it, or unset SHOAL_NAME_DIR to use {_core.name_directory()}"
+        )
+    return chosen
+
+
 def name_path(name: str) -> Path:
     """Returns the path of a name's file; it contains the uid, so users never share a file."""
-    return Path(_core.name_directory()) / (_prefix() + check_name(name))
+    return Path(name_directory()) / (_prefix() + check_name(name))
 
 
 def hold_lock(fd: int) -> None:
@@ -215,7 +229,7 @@ def list_names() -> list[NameEntry]:
     """
     entries = []
     prefix = _prefix()
-    directory = Path(_core.name_directory())
+    directory = Path(name_directory())
     # Dot files are unfinished segments, on systems that cannot create a file without a name.
     for path in sorted((*directory.glob(prefix + "*"), *directory.glob(".shoal-*-??????"))):
         try:

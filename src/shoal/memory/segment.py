@@ -249,7 +249,7 @@ class Segment(Mapping[str, NDArray[Any]]):
             if kind == "anonymous":
                 reserve_anonymous(handles, size, seal=not published)
             else:
-                directory = _core.name_directory() if path is None else str(path.parent)
+                directory = names.name_directory() if path is None else str(path.parent)
                 reserve_file(handles, size, directory, kind == "named")
             mapping = map_segment(handles.fd, size, True)
             with explain_os_errors("prepare the segment's memory", SegmentError):
