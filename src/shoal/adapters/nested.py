@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tianshou.data import Batch
 
 from shoal.errors import SpaceError
-from shoal.spaces.declare import escaped
+from shoal.spaces.declare import escape_key
 
 __all__ = ["leaves", "names_of", "rebuild", "tree_of"]
 
@@ -21,7 +21,7 @@ def leaves(path: str, value: Any) -> list[tuple[str, NDArray[Any]]]:
         return [
             leaf
             for key in value.keys()
-            for leaf in leaves(f"{path}/{escaped(key)}", value[key])  # noqa: SIM118
+            for leaf in leaves(f"{path}/{escape_key(key)}", value[key])  # noqa: SIM118
         ]
     array = value.detach().cpu().numpy() if hasattr(value, "detach") else np.asarray(value)
     if array.dtype.kind not in "biufc":
@@ -34,7 +34,7 @@ def leaves(path: str, value: Any) -> list[tuple[str, NDArray[Any]]]:
 
 def tree_of(path: str, value: Any) -> Any:
     if isinstance(value, Mapping) or isinstance(value, Batch):
-        return {key: tree_of(f"{path}/{escaped(key)}", value[key]) for key in value.keys()}  # noqa: SIM118
+        return {key: tree_of(f"{path}/{escape_key(key)}", value[key]) for key in value.keys()}  # noqa: SIM118
     return path
 
 

@@ -25,7 +25,7 @@ from stable_baselines3.common.type_aliases import DictReplayBufferSamples, Repla
 from shoal.errors import ShoalError
 from shoal.memory.layout import FieldSpec
 from shoal.replay import ReplayBuffer as SharedRows
-from shoal.spaces.declare import escaped
+from shoal.spaces.declare import escape_key
 
 __all__ = ["DictReplayBuffer", "NStepReplayBuffer", "ReplayBuffer"]
 
@@ -120,7 +120,7 @@ class _InRing:
             found = sorted(value) if isinstance(value, Mapping) else type(value).__name__
             raise ValueError(f"{name} must be a dict with the keys {sorted(shapes)}, found {found}")
         return {
-            f"{name}/{escaped(key)}": self._rows(
+            f"{name}/{escape_key(key)}": self._rows(
                 f"{name}[{key!r}]", value[key], shape, self.observation_space[key].dtype
             )
             for key, shape in shapes.items()
@@ -201,7 +201,7 @@ class _InRing:
     def _observations(self, name: str, rows: dict[str, NDArray[Any]], env: Any) -> Any:
         if not isinstance(self.obs_shape, dict):
             return self.to_torch(rows[name] if env is None else env.normalize_obs(rows[name]))
-        parts = {key: rows[f"{name}/{escaped(key)}"] for key in self.obs_shape}
+        parts = {key: rows[f"{name}/{escape_key(key)}"] for key in self.obs_shape}
         if env is not None:
             parts = env.normalize_obs(parts)
         return {key: self.to_torch(part) for key, part in parts.items()}
@@ -231,7 +231,7 @@ class _InRing:
         for name in ("obs",) if self.optimize_memory_usage else ("obs", "next_obs"):
             if isinstance(self.obs_shape, dict):
                 for key, shape in self.obs_shape.items():
-                    fields[f"{name}/{escaped(key)}"] = self.observation_space[key].dtype, shape
+                    fields[f"{name}/{escape_key(key)}"] = self.observation_space[key].dtype, shape
             else:
                 fields[name] = self.observation_space.dtype, self.obs_shape
         dtype = buffers.ReplayBuffer._maybe_cast_dtype(self.action_space.dtype)
@@ -241,7 +241,7 @@ class _InRing:
     def _observation_views(self, name: str) -> Any:
         if not isinstance(self.obs_shape, dict):
             return self._view(name)
-        return {key: self._view(f"{name}/{escaped(key)}") for key in self.obs_shape}
+        return {key: self._view(f"{name}/{escape_key(key)}") for key in self.obs_shape}
 
     def _view(self, name: str) -> NDArray[Any]:
         """A field of the ring as SB3 has it: [buffer_size, n_envs, ...]."""
