@@ -372,7 +372,7 @@ static void *sample_all(void *argument) {
     return NULL;
 }
 
-static void test_what_is_drawn_while_others_push_is_whole(uint64_t capacity, uint64_t steps) {
+static void check_threads(uint64_t capacity, uint64_t steps) {
     enum { WRITERS = 2, READERS = 2 };
     pthread_t threads[WRITERS + READERS];
     role roles[WRITERS + READERS];
@@ -388,12 +388,63 @@ static void test_what_is_drawn_while_others_push_is_whole(uint64_t capacity, uin
         CHECK(pthread_join(threads[i], NULL) == 0);
 }
 
+static void test_what_is_drawn_while_others_push_into_a_small_ring_is_whole(void) { check_threads(48, 1500); }
+static void test_what_is_drawn_while_others_push_into_a_large_ring_is_whole(void) {
+    check_threads(1000, 1500);
+}
+
+/* Rows that are put back by their ids are where they were, and the next ticket is the one that was given. */
+static void test_rows_that_are_restored_are_drawn_as_before(void) {
+    enum { CAPACITY = 50 };
+    static uint64_t ids[CAPACITY];
+    static uint8_t found[CAPACITY];
+    batch *b = malloc(sizeof *b);
+    actor one;
+    begin();
+    start(&one, CAPACITY, 0);
+    for (int step = 0; step < 40; step++)
+        add_step(&one);
+    static seen obs[CAPACITY];
+    static float reward[CAPACITY];
+    static uint8_t terminated[CAPACITY], truncated[CAPACITY], first[CAPACITY];
+    static uint64_t previous[CAPACITY];
+    void *out[] = {obs, reward, terminated, truncated, first, previous};
+    const shoal_columns columns = {every, 6};
+    CHECK(shoal_ring_latest(&one.ring, CAPACITY, ids) == CAPACITY);
+    CHECK(shoal_ring_fetch(&one.ring, columns, ids, CAPACITY, out, found) == CAPACITY);
+    uint64_t expected[2][ROWS];
+    for (int round = 0; round < 2; round++) {
+        shoal_rng rng;
+        shoal_rng_seed(&rng, 9);
+        CHECK(draw(b, &one.links, 1, 3, 0, 0, NULL, &rng, (shoal_hands){0}) == ROWS);
+        memcpy(expected[round], b->ids, sizeof expected[round]);
+        check_steps(b, 1, 3);
+        if (round == 1)
+            break;
+        const uint64_t tail = atomic_load(one.ring.tail), total = shoal_ring_total(&one.ring);
+        close(one.ring.lock_fd);
+        begin();
+        one.ring = handle(CAPACITY);
+        one.links = links_of(&one.ring);
+        CHECK(shoal_ring_register(&one.ring) == 0);
+        shoal_ring_restore(&one.ring, columns, (const void *const *)out, ids, CAPACITY, tail, total);
+        shoal_links_set(&one.links, previous, ids, CAPACITY);
+        CHECK(atomic_load(one.ring.tail) == tail && shoal_ring_total(&one.ring) == total);
+    }
+    CHECK(memcmp(expected[0], expected[1], sizeof expected[0]) == 0);
+    for (int step = 0; step < 40; step++)
+        add_step(&one);
+    close(one.ring.lock_fd);
+    free(b);
+}
+
 int main(void) {
-    test_what_is_drawn_is_what_happened();
-    test_every_transition_comes_with_the_same_chance();
-    test_transitions_are_drawn_by_weight();
-    test_what_is_drawn_while_others_push_is_whole(48, 1500);
-    test_what_is_drawn_while_others_push_is_whole(1000, 1500);
+    RUN(test_what_is_drawn_is_what_happened);
+    RUN(test_every_transition_comes_with_the_same_chance);
+    RUN(test_transitions_are_drawn_by_weight);
+    RUN(test_rows_that_are_restored_are_drawn_as_before);
+    RUN(test_what_is_drawn_while_others_push_into_a_small_ring_is_whole);
+    RUN(test_what_is_drawn_while_others_push_into_a_large_ring_is_whole);
     free(shared);
     return 0;
 }

@@ -14,6 +14,7 @@
 #define shoal_ring_weigh steps_weigh
 #define shoal_ring_latest steps_latest
 #define shoal_ring_ids steps_ids
+#define shoal_ring_restore steps_restore
 #include "../../core/gather.c"
 
 #include "check.h"

@@ -148,11 +148,36 @@ static void test_what_went_is_gone(void) {
     draw_and_count(MOST, 100);
 }
 
+static void test_a_loaded_tree_draws_as_the_one_it_came_from(void) {
+    for (int size = 0; size < NUM_SIZES; size++) {
+        const uint64_t leaves = SIZES[size];
+        make(leaves);
+        weigh(WIDE, leaves);
+        const uint64_t bytes = (shoal_tree_floats(leaves) * sizeof(float) + 63) / 64 * 64;
+        float *memory = aligned_alloc(64, bytes), drawn[2][16];
+        uint64_t found[2][16];
+        shoal_tree other;
+        memset(memory, 0, bytes);
+        shoal_tree_init(&other, leaves, memory);
+        shoal_tree_load(&other, tree.level[0]);
+        CHECK(shoal_tree_total(&other) == shoal_tree_total(&tree));
+        for (int which = 0; which < 2; which++) {
+            shoal_rng same;
+            shoal_rng_seed(&same, (uint64_t)size);
+            shoal_tree_draw(which ? &other : &tree, &same, 16, 0, 16, found[which], drawn[which]);
+        }
+        CHECK(memcmp(found[0], found[1], sizeof found[0]) == 0);
+        CHECK(memcmp(drawn[0], drawn[1], sizeof drawn[0]) == 0);
+        free(memory);
+    }
+}
+
 int main(void) {
     shoal_rng_seed(&rng, 5);
     RUN(test_a_leaf_is_drawn_as_often_as_it_weighs);
     RUN(test_the_very_end_is_a_leaf_that_weighs_something);
     RUN(test_a_stretch_is_filled);
     RUN(test_what_went_is_gone);
+    RUN(test_a_loaded_tree_draws_as_the_one_it_came_from);
     return 0;
 }

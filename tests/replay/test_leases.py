@@ -269,3 +269,37 @@ def test_a_buffer_that_is_dropped_is_freed_at_once():
             assert gone() is None
     finally:
         gc.enable()
+
+
+class Sampler:
+    """Samples when it is collected, which can be whenever Python allocates something."""
+
+    def __init__(self, buffer, batches):
+        self.buffer, self.batches, self.itself = buffer, batches, self
+
+    def __del__(self):
+        self.batches.append(self.buffer.sample(20))
+
+
+def test_a_sample_by_a_finalizer_in_the_middle_of_a_sample_gets_arrays_of_its_own():
+    before = gc.get_threshold()
+    with plain() as buffer:
+        buffer.sample(20)
+        try:
+            for _ in range(20):
+                inner = []
+                gc.disable()
+                Sampler(buffer, inner)
+                gc.set_threshold(1)
+                gc.enable()
+                batch = buffer.sample(20)
+                gc.set_threshold(*before)
+                gc.collect()
+                batches = [batch, *inner]
+                assert len(inner) == 1
+                assert len({address for one in batches for address in addresses(one)}) == 4 * 2
+                for one in batches:
+                    check(one, buffer)
+        finally:
+            gc.set_threshold(*before)
+            gc.enable()
