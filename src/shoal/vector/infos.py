@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from operator import itemgetter
 from typing import Any
 
+import numpy as np
+
 from shoal import _core
 from shoal.memory import Segment
 from shoal.process.worker import INFO
@@ -92,6 +94,6 @@ def _make_objects(infos: dict[str, Any], path: tuple[str, ...]) -> None:
     for name in above:
         infos = infos.get(name, {})
     if key in infos:
-        objects = infos[key].astype(object)
-        objects[~infos[f"_{key}"]] = None
-        infos[key] = objects
+        infos[key], mask = infos[key].astype(object), infos.get(f"_{key}")
+        if isinstance(mask, np.ndarray) and mask.dtype == np.bool_:  # else an info has a key of that name
+            infos[key][~mask] = None
