@@ -164,7 +164,7 @@ class Chunk {
         if (!target.writer || !target.writer->write(static_cast<int64_t>(at), observation)) {
             if (target.memory.is_none())
                 reports.append(nb::make_tuple(first_ + local, static_cast<int>(OBSERVATION),
-                                              hooks_.attr("frozen")(observation)));
+                                              hooks_.attr("pickle_value")(observation)));
             else
                 target.memory.attr("write")(at, observation);
         }
@@ -183,7 +183,7 @@ class Chunk {
     nb::object take_reset(nb::handle result, Target &target, uint64_t row, uint64_t local,
                           nb::list &reports) {
         if (!PyTuple_Check(result.ptr()) || PyTuple_Size(result.ptr()) != 2)
-            hooks_.attr("bad_result")("reset", result, 2);
+            hooks_.attr("raise_bad_result")("reset", result, 2);
         put(target, row, local, PyTuple_GetItem(result.ptr(), 0), reports);
         return nb::borrow(PyTuple_GetItem(result.ptr(), 1));
     }
@@ -202,7 +202,7 @@ class Chunk {
 
     void add_info(uint64_t local, nb::handle info, nb::list &reports) {
         if (!PyDict_Check(info.ptr()))
-            hooks_.attr("bad_info")(info);
+            hooks_.attr("raise_bad_info")(info);
         if (PyDict_Size(info.ptr()) == 0)
             infos_.clear(local);
         else if (!infos_.write(local, info))
@@ -217,7 +217,7 @@ class Chunk {
             if (!(PyBool_Check(value) || PyLong_CheckExact(value) || PyFloat_CheckExact(value) ||
                   PyUnicode_CheckExact(value) || value == Py_None ||
                   PyObject_IsInstance(value, generic_.ptr()) == 1))
-                return hooks_.attr("frozen")(info);
+                return hooks_.attr("pickle_value")(info);
         return nb::steal(PyDict_Copy(info.ptr()));
     }
 
@@ -255,7 +255,7 @@ class Chunk {
         target.truncated[at] = 1;
         reset_[first_ + local] = 1;
         forget_episode(local);
-        nb::object again = hooks_.attr("failed")(local, error, reports);
+        nb::object again = hooks_.attr("handle_exception")(local, error, reports);
         if (again.is_none()) {
             put_again(target, row, local, reports);
         } else {
@@ -287,20 +287,20 @@ class Chunk {
         if (!result.is_valid())
             throw nb::python_error();
         if (!PyTuple_Check(result.ptr()) || PyTuple_Size(result.ptr()) != 5)
-            hooks_.attr("bad_result")("step", result, 5);
+            hooks_.attr("raise_bad_result")("step", result, 5);
         PyObject *parts[5];
         for (int i = 0; i < 5; i++)
             parts[i] = PyTuple_GetItem(result.ptr(), i);
         const double reward = PyFloat_AsDouble(parts[1]);
         if (reward == -1 && PyErr_Occurred()) {
             PyErr_Clear();
-            hooks_.attr("bad_value")("reward", nb::handle(parts[1]));
+            hooks_.attr("raise_bad_value")("reward", nb::handle(parts[1]));
         }
         const int terminated = flag("terminated", parts[2]), truncated = flag("truncated", parts[3]);
         nb::object observation = nb::borrow(parts[0]), info = nb::borrow(parts[4]);
         const bool done = terminated || truncated;
         if (done && autoreset_ == SHOAL_SAME_STEP) {
-            nb::object renewed = hooks_.attr("renewed")(local, observation, info);
+            nb::object renewed = hooks_.attr("reset_in_same_step")(local, observation, info);
             observation = renewed[0];
             info = renewed[1];
         }
@@ -331,7 +331,7 @@ class Chunk {
         const int result = PyObject_IsTrue(value);
         if (result < 0) {
             PyErr_Clear();
-            hooks_.attr("bad_value")(name, nb::handle(value));
+            hooks_.attr("raise_bad_value")(name, nb::handle(value));
         }
         return result;
     }

@@ -114,7 +114,7 @@ inline std::vector<uint64_t> Flow::units_of(nb::handle env_ids, std::vector<int6
         for (uint64_t k = 1; whole && k < unit_; k++)
             whole = envs[i + k] == envs[i] + static_cast<int64_t>(k);
         if (!whole)
-            hooks_.attr("bad_ids")(env_ids, unit_);
+            hooks_.attr("raise_bad_ids")(env_ids, unit_);
         uint64_t unit = static_cast<uint64_t>(envs[i]) / unit_;
         if (busy_[unit] || named[unit])
             hooks_.attr("refuse")("sent twice");
@@ -139,7 +139,7 @@ inline nb::object Flow::recv() {
     Guard::Inside inside(stepper_.guard(), "recv");
     require_open();
     if (shoal_flow_under_way(flow_) * unit_ < batch_)
-        hooks_.attr("too_few")(shoal_flow_under_way(flow_) * unit_, batch_);
+        hooks_.attr("raise_too_few")(shoal_flow_under_way(flow_) * unit_, batch_);
     for (int ready = 0; !ready;) {
         {
             Unlocked unlocked;
@@ -169,7 +169,7 @@ inline nb::object Flow::recv() {
         stepper_.publish(nb::find(*this));
     }
     if (check_nan_ && stepper_.has_nan(slot.addresses.data(), slot.targets().rewards, batch_))
-        hooks_.attr("nan_found")(result, slot.arrays[fields]);
+        hooks_.attr("raise_nan")(result, slot.arrays[fields]);
     stepper_.guard().require_not_closing();
     return result;
 }

@@ -236,7 +236,7 @@ NB_MODULE(_core, m) {
         .def("fields", &Stepper::fields, "env"_a)
         .def("close", &Stepper::close)
         .def_prop_ro("finished", &Stepper::finished)
-        .def("moves", &Stepper::moves)
+        .def("count_changes", &Stepper::count_changes)
         .def("set_pending", &Stepper::set_pending, "kind"_a.none())
         .def_prop_ro("statistics", &Stepper::statistics);
 

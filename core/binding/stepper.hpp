@@ -62,7 +62,7 @@ class Stepper {
     nb::list fields(uint64_t env) const;
     void close();
     uint64_t finished() const { return finished_; }
-    uint64_t moves() const {
+    uint64_t count_changes() const {
         require_none_pending();
         return moves_;
     }
@@ -364,7 +364,7 @@ inline void Stepper::check_actions(uint64_t rows) {
         int64_t bad = shoal_engine_bad_action(&field, actions_[f], rows, true);
         if (bad >= 0) {
             const char *row = static_cast<const char *>(actions_[f]) + bad * shoal_field_bytes(&field);
-            hooks_.attr("bad_action")(f, bad, nb::bytes(row, shoal_field_bytes(&field)));
+            hooks_.attr("raise_bad_action")(f, bad, nb::bytes(row, shoal_field_bytes(&field)));
         }
     }
 }
@@ -508,9 +508,9 @@ inline nb::list Stepper::fields(uint64_t env) const {
 inline nb::object Stepper::result(const Slot &slot, bool copied) {
     nb::object info = nb::dict();
     if ((flags_ & INFOS) != 0 && finished_ != 0)
-        info = hooks_.attr("infos")(slot.arrays[fields_ + 1], slot.arrays[fields_ + 2], slots_->finals(slot));
+        info = hooks_.attr("build_infos")(slot.arrays[fields_ + 1], slot.arrays[fields_ + 2], slots_->finals(slot));
     nb::tuple whole = slots_->results(slot, info);
-    return copied ? hooks_.attr("copied")(whole) : nb::object(whole);
+    return copied ? hooks_.attr("copy_results")(whole) : nb::object(whole);
 }
 
 inline bool Stepper::has_nan(void *const *observations, const double *rewards, uint64_t rows) const {
@@ -528,7 +528,7 @@ inline bool Stepper::has_nan(void *const *observations, const double *rewards, u
 inline void Stepper::require_no_nan(const Slot &slot) {
     if ((flags_ & CHECK_NAN) == 0 || !has_nan(slot.addresses.data(), slot.targets().rewards, rows_))
         return;
-    hooks_.attr("nan_found")(result(slot, false));
+    hooks_.attr("raise_nan")(result(slot, false));
 }
 
 inline nb::object Stepper::step(nb::handle actions) {

@@ -85,7 +85,7 @@ def pin(what: Any) -> bool:
                 "named segments, not those in files, as much as may be locked in memory"
             )
     if lent is not None:
-        lent.tell(_register_later)
+        lent.subscribe(_register_later)
     return True
 
 
@@ -243,7 +243,7 @@ def _register_later(mapping: _core.Mapping) -> None:
 
 def _lender(what: Any) -> Any:
     inner = getattr(what, "unwrapped", what)  # Gymnasium's wrappers
-    return inner.lent if isinstance(inner, VectorEnv) else None
+    return inner.leased_memory if isinstance(inner, VectorEnv) else None
 
 
 def _mappings(what: Any) -> list[_core.Mapping]:

@@ -285,7 +285,7 @@ def test_control_c_after_a_burial_loses_nobody(on_fault, workers, monkeypatch):
             envs.reset(seed=0)
         else:
             assert envs.step(actions())[3].tolist() == [w in workers for w in (0, 0, 1, 1)]
-        assert None not in envs.worker_pids and not pool.gone
+        assert None not in envs.worker_pids and not pool.reaped
 
 
 @pytest.mark.parametrize("mended", [True, False])
@@ -338,7 +338,9 @@ def test_a_death_in_a_rollouts_step_that_was_interrupted_leaves_the_rows_before_
             rollout.step(actions(0, KILL))
         wait_until(lambda: envs._backend.workers.pool.gates.dead() == [0], SOON_S)
         for again in (lambda: rollout.step(actions()), lambda: rollout.start(rollout.observations[1])):
-            with pytest.raises(ShoalError, match=r"step that nobody waited for.*reset\(\), or step\(\) once"):
+            with pytest.raises(
+                ShoalError, match=r"step whose results were not taken.*reset\(\), or step\(\) once"
+            ):
                 again()
         observation, _, _, truncated, info = envs.step(actions())
         assert truncated.tolist() == info["_fault"].tolist() == [True, True, False, False]

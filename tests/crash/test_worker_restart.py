@@ -173,7 +173,7 @@ def test_a_worker_that_dies_in_a_call_is_replaced_and_the_death_raised(start):
     envs, before = start()
     with at_most(RESTART_S), pytest.raises(WorkerDied) as caught:
         envs.call("do_if", 2, KILL)
-    assert caught.value.env_ids == [2, 3] and "it has been replaced" in str(caught.value)
+    assert caught.value.env_ids == [2, 3] and "it was replaced" in str(caught.value)
     assert envs.call("echo", 5) == (5,) * 4
     observation, reward, *_ = envs.step(actions())
     assert (observation[:2, 1] == before[:2, 1]).all() and reward[:2].tolist() == [1, 1]

@@ -41,11 +41,11 @@ def start_worker(own):
 
 def test_the_launcher_is_started_once_and_again_after_its_death():
     first = launcher()
-    assert launcher() is first and first.alive
+    assert launcher() is first and first.is_alive
     os.kill(first._process.pid, signal.SIGKILL)
-    wait_until(lambda: not first.alive, SOON_S)
+    wait_until(lambda: not first.is_alive, SOON_S)
     second = launcher()
-    assert second is not first and second.alive
+    assert second is not first and second.is_alive
 
 
 def test_a_worker_whose_socket_closes_before_it_has_its_plan_ends(own):
@@ -154,7 +154,7 @@ def test_a_reserve_ends_with_its_launcher(own):
 
 
 def test_a_reserve_that_could_not_rehearse_is_a_worker_all_the_same(monkeypatch):
-    monkeypatch.setattr(worker, "rehearse", lambda: 1 / 0)
+    monkeypatch.setattr(worker, "warm_up", lambda: 1 / 0)
     spare = module._Spare.made([], -1)
     ours, theirs = socket.socketpair()
     with theirs:
@@ -193,7 +193,7 @@ def test_ends_that_come_between_two_starts_are_kept(own):
 def test_a_worker_outlives_its_launcher_and_how_it_ends_is_then_unknown(own):
     pid, pidfd, ours = start_worker(own)
     os.kill(own._process.pid, signal.SIGKILL)
-    wait_until(lambda: not own.alive, SOON_S)
+    wait_until(lambda: not own.is_alive, SOON_S)
     assert is_running(pid)
     with at_most(SOON_S):
         assert own.exit_status(pid, 0.5) is None
@@ -207,7 +207,7 @@ def test_a_launcher_that_was_killed_is_said_to_have_ended_and_not_used_again(own
     ours, theirs = socket.socketpair()
     with ours, theirs, pytest.raises(LauncherEnded, match="has ended"):
         own.start(theirs)
-    assert not own.alive
+    assert not own.is_alive
 
 
 def test_a_worker_is_started_although_the_launcher_dies_at_that_moment(own, monkeypatch):
@@ -215,7 +215,7 @@ def test_a_worker_is_started_although_the_launcher_dies_at_that_moment(own, monk
     os.kill(own._process.pid, signal.SIGSTOP)
     os.kill(own._process.pid, signal.SIGKILL)
     running = start(None, True, "name", None)
-    assert running.alive() and module._current is not own
+    assert running.is_alive() and module._current is not own
     running.send_signal(signal.SIGKILL)
     assert running.wait(SOON_S)
     running.reap()

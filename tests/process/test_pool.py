@@ -13,7 +13,8 @@ import pytest
 
 from shoal.errors import WorkerDied, WorkerError, WorkerTimeout
 from shoal.process.mail import BOX_BYTES, Failure
-from shoal.process.pool import DIED, IDLE, TIMEOUT, Plan, WorkerPool, checked_makers, surroundings
+from shoal.process.pool import DIED, IDLE, TIMEOUT, Plan, WorkerPool, pickle_makers, read_surroundings
+from shoal.process.requests import CallMethod, UseStepper
 from shoal.spaces import Bounds
 from tests.crash.fragile import (
     ABORT,
@@ -34,7 +35,7 @@ from tests.crash.fragile import (
 
 
 def plan_of(worker, workers=2):
-    maker = checked_makers([partial(Fragile, worker)], worker)
+    maker = pickle_makers([partial(Fragile, worker)], worker)
     return Plan(
         worker=worker,
         first=worker,
@@ -64,28 +65,28 @@ def pool():
 
 
 def ask(pool, w, what):
-    pool.ask(w, "call", "do", (what,), {})
+    pool.request(w, CallMethod("do", (what,)))
 
 
 def test_an_answer_comes_once_and_only_from_who_was_asked(pool):
-    pool.ask(1, "call", "echo", ("value",), {})
+    pool.request(1, CallMethod("echo", ("value",)))
     assert pool.wait(SOON_S) == IDLE
     assert pool.answer(0, None) is None
-    assert pool.answer(1, None)[0].thaw() == "value"
+    assert pool.answer(1, None)[0].load() == "value"
     assert pool.answer(1, None) is None
 
 
 @pytest.mark.parametrize("size", [10, BOX_BYTES, BOX_BYTES + 1, BIG_BYTES])
 def test_messages_of_any_size_arrive_both_ways(pool, size):
     value = os.urandom(size)
-    pool.ask_all("call", "echo", (value,), {})
+    pool.request_all(CallMethod("echo", (value,)))
     assert pool.wait(4 * SOON_S) == IDLE
     for w in range(2):
-        assert pool.answer(w, None)[0].thaw() == value
+        assert pool.answer(w, None)[0].load() == value
 
 
 def test_a_message_that_nobody_understands_is_answered_with_the_error(pool):
-    pool.ask(0, "nonsense", 1)
+    pool.request(0, UseStepper("save", 0))  # which a chunk of Python environments does not have
     assert pool.wait(SOON_S) == IDLE
     answer = pool.answer(0, None)
     assert isinstance(answer, Failure) and isinstance(answer.exception(), AttributeError)
@@ -107,9 +108,9 @@ def test_a_death_is_waited_for_in_vain_by_nobody_and_told_once(pool):
     error = pool.reap_worker(0)
     assert type(error) is WorkerDied
     assert (error.pid, error.env_ids, error.signal, error.exitcode) == (victim, [0], signal.SIGKILL, None)
-    assert not pool.present(0) and pool.pid(0) is None and not pool.alive(0)
+    assert not pool.has_process(0) and pool.pid(0) is None and not pool.is_alive(0)
     assert pool.wait(None) == IDLE
-    pool.ask(0, "call", "echo", (1,), {})  # nobody is there to answer
+    pool.request(0, CallMethod("echo", (1,)))  # nobody is there to answer
     assert pool.wait(None) == IDLE and pool.answer(0, None) is None
     pool.start([0])
     assert pool.gates.dead() == []  # whatever the one before has left in the gate
@@ -125,7 +126,7 @@ def died(pool, what):
     with at_most(SOON_S):
         assert pool.wait(None) == DIED
     error = pool.reap_worker(0)
-    assert error.pid == victim and not pool.present(0)
+    assert error.pid == victim and not pool.has_process(0)
     early = bool(pool._exiting)
     pool.start([0])
     assert not pool._exiting and not is_running(victim)  # nobody takes its place before
@@ -191,7 +192,7 @@ def test_one_that_becomes_another_program_is_dead(pool):
 
 def test_one_that_ends_of_itself_is_not_taken_for_another_program(pool):
     for _ in range(5):
-        pool.ask(0, "call", "leave_from_a_thread", (), {})
+        pool.request(0, CallMethod("leave_from_a_thread"))
         with at_most(SOON_S):
             assert pool.wait(None) == DIED
         error = pool.reap_worker(0)
@@ -201,7 +202,7 @@ def test_one_that_ends_of_itself_is_not_taken_for_another_program(pool):
 
 
 def test_one_of_which_nothing_is_decided_yet_is_not_taken_for_another_program(pool):
-    pool.ask(0, "call", "leave_from_a_thread", (), {"delay_s": 0.02})
+    pool.request(0, CallMethod("leave_from_a_thread", (), {"delay_s": 0.02}))
     assert pool._running[0].exit_status() is None
     assert pool.reap_worker(0).exitcode == 0
 
@@ -235,7 +236,7 @@ def test_the_stack_of_a_worker_in_a_loop_can_be_seen_and_it_goes_on(pool):
     ask(pool, 0, LOOP)
     wait_until(lambda: "in do" in pool.show_stack(0), 4 * SOON_S)
     assert "fragile.py" in pool.show_stack(0)
-    assert pool.alive(0) and pool.busy() == [0]
+    assert pool.is_alive(0) and pool.busy() == [0]
 
 
 def test_all_workers_end_in_time_whatever_they_do(pool):
@@ -250,7 +251,7 @@ def test_all_workers_end_in_time_whatever_they_do(pool):
 
 def test_a_crew_of_which_one_worker_cannot_be_made_says_which():
     plans = [plan_of(0), plan_of(1)]
-    plans[1].makers = checked_makers([partial(Fragile, 1, "/no/such/file")], 1)
+    plans[1].makers = pickle_makers([partial(Fragile, 1, "/no/such/file")], 1)
     pool = WorkerPool(plans, 2, None)
     try:
         pool.start()
@@ -265,18 +266,18 @@ def test_a_crew_of_which_one_worker_cannot_be_made_says_which():
 def test_functions_that_cannot_travel_are_named_before_anything_is_started():
     lock = threading.Lock()
     with pytest.raises(WorkerError, match=r"env_fns\[6\].*cannot be sent"):
-        checked_makers([Fragile, lambda: lock], 5)
+        pickle_makers([Fragile, lambda: lock], 5)
 
 
 def test_the_surroundings_of_this_process_go_along(monkeypatch, tmp_path):
     monkeypatch.setenv("OMPI_RANK", "1")
     monkeypatch.setenv("SHOAL_TEST", "here")
     monkeypatch.chdir(tmp_path)
-    found = surroundings()
+    found = read_surroundings()
     assert found.directory == str(tmp_path) and found.environment["SHOAL_TEST"] == "here"
     assert "OMPI_RANK" not in found.environment
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
-    assert surroundings().directory == "/"
+    assert read_surroundings().directory == "/"

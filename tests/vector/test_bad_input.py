@@ -200,7 +200,9 @@ def test_a_bad_argument_is_named(kwargs, kind, message):
 
 def test_advice_on_drawing_is_given_only_where_it_helps():
     with shoal.make_vec("CartPole-v1", 2) as envs:
-        with pytest.raises(ValueError, match="^CartPole-v1 in C cannot be drawn; Gymnasium's own can be"):
+        with pytest.raises(
+            ValueError, match="^CartPole-v1 in C cannot be drawn; Gymnasium's own version can"
+        ):
             envs.render()
     with shoal.make_vec("Squared-v0", 2) as envs:
         with pytest.raises(ValueError, match="^Squared-v0 in C cannot be drawn$"):

@@ -55,7 +55,7 @@ def test_a_checkpoint_of_another_environment_is_refused():
     envs.reset(seed=0)
     with pytest.raises((ValueError, shoal.ShoalError), match="not a checkpoint|cannot be saved"):
         other.restore_env(0, envs.save_env(0))
-    with pytest.raises(TypeError, match="a checkpoint is bytes, got str"):
+    with pytest.raises(TypeError, match="a checkpoint must be bytes, got str"):
         envs.restore_env(0, "x")
 
 

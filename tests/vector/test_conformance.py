@@ -430,7 +430,7 @@ def test_bad_checkpoints_and_ids_are_refused(backend):
         saved = envs.save_env(3)
         with pytest.raises(ValueError, match="not a checkpoint of this environment"):
             envs.restore_env(0, saved[:-1])
-        with pytest.raises(TypeError, match="a checkpoint is bytes, got str"):
+        with pytest.raises(TypeError, match="a checkpoint must be bytes, got str"):
             envs.restore_env(0, "x")
         for call in (envs.save_env, lambda i: envs.restore_env(i, saved)):
             for bad in (-1, 4, 10**9):

@@ -167,7 +167,7 @@ def test_calls_that_are_out_of_order_are_refused_and_change_nothing(backend, exp
 def test_send_and_recv_are_for_batch_size_and_reset_and_step_are_not(backend):
     with make(backend, NUM_ENVS) as envs:
         for call in (envs.recv, envs.async_reset, lambda: envs.send([0], [0])):
-            with pytest.raises(ShoalError, match="is for environments made with batch_size="):
+            with pytest.raises(ShoalError, match="needs environments made with batch_size="):
                 call()
 
 
@@ -213,7 +213,7 @@ def test_send_and_recv_step_each_environment_as_step_does(backend, expected):
         with pytest.raises(ResetNeeded):
             envs.send(np.zeros(batch, np.int64), np.arange(batch))
         for call in (envs.reset, lambda: envs.step(actions_at(0)), lambda: envs.rollout(2)):
-            with pytest.raises(ShoalError, match="is not for environments made with batch_size="):
+            with pytest.raises(ShoalError, match="is not available for environments made with batch_size="):
                 call()
         envs.async_reset(seed=3)
         while min(map(len, seen.values())) <= STEPS:

@@ -147,7 +147,7 @@ def test_a_recv_that_is_interrupted_before_it_returns_delivers_with_the_next(mon
         envs.async_reset(seed=0)
         envs.send(ACTIONS, envs.recv()[4]["env_id"])
         flight = envs._backend._flight
-        interrupt_once(monkeypatch, flight, "_hear", after=True)
+        interrupt_once(monkeypatch, flight, "_take_messages", after=True)
         with pytest.raises(KeyboardInterrupt):
             envs.recv()
         observations, rewards, _, _, info = envs.recv()
@@ -189,7 +189,7 @@ def test_an_interrupted_rollout_keeps_no_memory(monkeypatch):
         blocks = envs._backend.workers._blocks
         envs.rollout(2)
         before = len(blocks)
-        interrupt_once(monkeypatch, envs._backend.workers, "_tell_all", after=True)
+        interrupt_once(monkeypatch, envs._backend.workers, "_request_all", after=True)
         with pytest.raises(KeyboardInterrupt):
             envs.rollout(100)
         gc.collect()

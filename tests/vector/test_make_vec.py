@@ -105,7 +105,7 @@ def test_vector_kwargs_are_keyword_arguments():
 def test_vector_kwargs_that_cannot_be_are_refused(env):
     with pytest.raises(TypeError, match="no argument 'contxt'; it has .*'context'"):
         shoal.make_vec(env, 2, vector_kwargs={"contxt": "fork"})
-    with pytest.raises(TypeError, match="buffers: given in vector_kwargs and as a keyword"):
+    with pytest.raises(TypeError, match="buffers: given both in vector_kwargs and as a keyword"):
         shoal.make_vec(env, 2, vector_kwargs={"copy": False}, buffers="copy")
     with pytest.raises(TypeError, match="vector_kwargs must be a dict, got list"):
         shoal.make_vec(env, 2, vector_kwargs=["copy"])

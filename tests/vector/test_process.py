@@ -96,7 +96,7 @@ def test_a_call_that_raises_is_raised_and_the_environments_go_on(envs):
     with logged() as lines, pytest.raises(AttributeError) as caught:
         envs.get_attr("nonsense")
     assert "nonsense" in str(caught.value) and caught.value.env_id == 2
-    assert ["environment 0 raised too" in lines[0], "environment 1 raised too" in lines[1]] == [True, True]
+    assert ["environment 0 raised, too" in lines[0], "environment 1 raised, too" in lines[1]] == [True, True]
     assert len(lines) == 2
     assert envs.step([0, 0, 0])[1].tolist() == [1, 1, 1]
 
@@ -253,7 +253,7 @@ def test_max_concurrency_is_the_number_of_environments_that_step_at_once(tmp_pat
 
 
 def test_a_worker_of_ones_own_is_refused_with_what_to_do_instead():
-    with pytest.raises(ValueError, match="a custom `worker` is not supported.*Wrap the environment"):
+    with pytest.raises(ValueError, match="a custom `worker` is not supported.*wrap the environment"):
         ProcessVectorEnv(counters(2), worker=lambda *arguments: None)
 
 

@@ -65,9 +65,9 @@ def test_a_bad_argument_is_named_with_what_it_may_be(kwargs, kind, message):
         (None, TypeError, "got NoneType"),
         (Counter, TypeError, "env_fns must be a list of functions"),
         ([], ValueError, "env_fns must have at least one function"),
-        ([Counter, 7], TypeError, r"env_fns\[1\] must be a function that makes an environment, got 7"),
+        ([Counter, 7], TypeError, r"env_fns\[1\] must be a function that makes an environment, .*got 7"),
         ([Counter()], TypeError, r"env_fns\[0\] must be a function .*; such as lambda: gymnasium.make"),
-        ("CartPole-v1", TypeError, r"env_fns\[0\] must be a function that makes an environment, got 'C'"),
+        ("CartPole-v1", TypeError, r"env_fns\[0\] must be a function that makes an environment, .*got 'C'"),
     ],
     ids=["int", "None", "a class", "empty", "an int in it", "an environment", "an id"],
 )
@@ -137,7 +137,9 @@ def test_make_vec_of_a_c_environment_refuses_what_is_not_for_its_backend(kwargs,
 
 
 def test_a_function_sees_to_its_own_limits():
-    with pytest.raises(TypeError, match="max_episode_steps, render_mode cannot be given with a function"):
+    with pytest.raises(
+        TypeError, match="max_episode_steps, render_mode cannot be given together with a function"
+    ):
         shoal.make_vec(Counter, 2, max_episode_steps=3, render_mode="human")
     with shoal.make_vec(Counter, 2, who=5) as envs:  # other keywords are its own
         assert envs.get_attr("who") == (5, 5)
@@ -265,7 +267,7 @@ def test_check_actions_names_what_is_not_in_the_space_and_steps_nothing(case):
     with ProcessVectorEnv([Own] * 3, num_workers=2, check=["actions"]) as envs:
         envs.reset()
         assert envs.step(good)[1].tolist() == [1, 1, 1]
-        with pytest.raises(ValueError, match=f"{shown}.* of environment 1 is not in .*; none stepped"):
+        with pytest.raises(ValueError, match=f"{shown}.* of environment 1 is not in .*; nothing was stepped"):
             envs.step(bad)
         assert envs.get_attr("count") == (1, 1, 1)
     with ProcessVectorEnv([Own] * 3, num_workers=2) as envs:  # without it, the environment is the judge
@@ -315,7 +317,7 @@ def test_actions_of_a_dict_that_lose_something_reach_the_environment_as_they_are
 def test_environments_are_not_pickled_or_copied():
     with ProcessVectorEnv(counters(1)) as envs:
         for call in (pickle.dumps, copy.copy, copy.deepcopy):
-            with pytest.raises(TypeError, match="cannot be pickled; make them where they are used"):
+            with pytest.raises(TypeError, match="cannot be pickled.*make them where they are used"):
                 call(envs)
 
 

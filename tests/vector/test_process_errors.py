@@ -220,7 +220,7 @@ def test_a_function_that_fails_says_why_and_leaves_no_process(tmp_path, failing,
 
 @pytest.mark.parametrize("made", [None, 3, Counter], ids=["None", "an int", "a class"])
 def test_a_function_that_returns_no_environment_is_named(made):
-    with pytest.raises(TypeError, match=r"env_fns\[1\] must return an environment, it returned"):
+    with pytest.raises(TypeError, match=r"env_fns\[1\] must return an environment, found"):
         ProcessVectorEnv([Counter, lambda: made], num_workers=1)
 
 

@@ -230,7 +230,9 @@ def test_mistakes_are_errors_and_never_a_hang():
         with pytest.raises(ShoalError, match="under way already"):
             envs.send([0, 0], [0, 1])
         for name, arguments in {"step": ([0] * 6,), "reset": (), "call": ("who",), "rollout": (3,)}.items():
-            with pytest.raises(ShoalError, match=f"{name} is not for environments made with batch_size"):
+            with pytest.raises(
+                ShoalError, match=f"{name} is not available for environments made with batch_size"
+            ):
                 getattr(envs, name)(*arguments)
         envs.send([0, 0, 0], [4, 2, 0])  # nothing of the above was sent
         counts = [envs.recv()[1].tolist() for _ in range(2)]

@@ -172,7 +172,7 @@ def test_a_worker_that_died_before_the_timeout_is_not_forgotten(gate, on_fault):
     with ProcessVectorEnv(counters(2, gate=gate), num_workers=2, on_fault=on_fault) as envs:
         envs.reset(seed=0)
         envs.step_async([SLOW, DIE])
-        while envs._backend.workers.pool.alive(1):
+        while envs._backend.workers.pool.is_alive(1):
             time.sleep(0.002)
         raises = on_fault == "raise"
         with pytest.raises(WorkerDied if raises else EXPIRED, match="exit code 3" if raises else None):
