@@ -6,10 +6,10 @@ from typing_extensions import Buffer
 __version__: str
 
 GATE_BYTES: int
-GATE_LIFE_AT: int
-GATE_GUARD_LIFE_AT: int
-LIFE_BYTES: int
-LIFE_ROOM_AT: int
+GATE_LIVENESS_AT: int
+GATE_GUARD_LIVENESS_AT: int
+LIVENESS_BYTES: int
+LIVENESS_ROOM_AT: int
 WAKEUP_BYTES: int
 TAIL_BYTES: int
 SUMS: int
@@ -221,7 +221,7 @@ class Flow:
 class Window:
     def __init__(self, memory: Any) -> None: ...
     def write(self, stamps: Any, parts: list[tuple[int, Any]], bytes: int) -> None: ...
-    def read(self, patience_ns: int) -> tuple[int, list[int], bytearray] | None: ...
+    def read(self, timeout_ns: int) -> tuple[int, list[int], bytearray] | None: ...
     @property
     def capacity(self) -> int: ...
     @property

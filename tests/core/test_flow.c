@@ -35,12 +35,12 @@ static void run_flow(uint32_t lanes, uint64_t unit, uint64_t batch_units, uint32
         units[i] = i;
     uint64_t sending = UNITS;
     for (int turn = 0; turn < TURNS; turn++) {
-        while (shoal_flow_wanting(flow, sending) > 0) {
+        while (shoal_flow_batches_needed(flow, sending) > 0) {
             results *r = &pool[lent++ % (UNITS + 4)];
             r->observations[0] = r->where;
             r->observations[1] = r->luck;
             shoal_targets targets = {r->observations, r->rewards, r->terminated, r->truncated, NULL};
-            shoal_flow_lend(flow, &targets, r->ids);
+            shoal_flow_add_batch(flow, &targets, r->ids);
         }
         shoal_flow_send(flow, units, sending);
         for (uint64_t i = 0; i < sending * unit; i++)

@@ -102,16 +102,16 @@ def test_ctrl_c_while_one_is_reaped_keeps_it_for_later(envs, monkeypatch):
 
 def word_of_the_kernel(pool, worker, at):
     """The robust futex in the sign of life that is `at` so many bytes of the worker's gate."""
-    line = pool.board["gates"][worker][at : at + _core.LIFE_BYTES]
+    line = pool.board["gates"][worker][at : at + _core.LIVENESS_BYTES]
     place = int(line[:4].view(np.uint32)[0])
     assert place != 0, "nobody holds it"
-    return line[_core.LIFE_ROOM_AT + place - 1 :][:4].view(np.uint32)
+    return line[_core.LIVENESS_ROOM_AT + place - 1 :][:4].view(np.uint32)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="signs of life are Linux's")
 def test_who_waits_for_one_worker_watches_all_that_may_take_the_bell(envs):
     pool = envs._backend.workers.pool
-    liveness = word_of_the_kernel(pool, 1, _core.GATE_LIFE_AT)
+    liveness = word_of_the_kernel(pool, 1, _core.GATE_LIVENESS_AT)
     envs.step_async(actions(0, SLOW))
     wait_until(lambda: pool.gates.idle(1), SOON_S)
     pool.wait(0.01)
@@ -128,8 +128,8 @@ def test_one_whose_guard_has_ended_is_watched_while_its_thread_may_take_the_bell
     with make_fragile(on_fault="restart") as envs:
         envs.reset(seed=0)
         pool, found = envs._backend.workers.pool, []
-        liveness = word_of_the_kernel(pool, 0, _core.GATE_LIFE_AT)
-        guard = word_of_the_kernel(pool, 0, _core.GATE_GUARD_LIFE_AT)
+        liveness = word_of_the_kernel(pool, 0, _core.GATE_LIVENESS_AT)
+        guard = word_of_the_kernel(pool, 0, _core.GATE_GUARD_LIVENESS_AT)
         assert liveness[0] and guard[0]
 
         def look():
