@@ -67,7 +67,7 @@ static void run_flow(uint32_t lanes, uint64_t unit, uint64_t batch_units, uint32
     close_world(&w);
 }
 
-static void every_environment_goes_its_own_way_once_per_send(void) {
+static void every_environment_steps_once_per_send(void) {
     for (uint32_t threads = 1; threads <= 4; threads++) {
         run_flow(1, 1, 3, threads, 0);
         run_flow(4, 4, 2, threads, 0);
@@ -94,7 +94,7 @@ static void a_flow_that_is_never_used_ends(void) {
 
 int main(void) {
     main_thread = pthread_self();
-    RUN(every_environment_goes_its_own_way_once_per_send);
+    RUN(every_environment_steps_once_per_send);
     RUN(slow_environments_and_sleeping_threads_lose_nothing);
     RUN(a_flow_that_is_never_used_ends);
     return 0;

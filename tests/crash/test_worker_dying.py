@@ -43,7 +43,7 @@ class SpiedGates:
         return self._gates.wait(*args)
 
 
-def test_nobody_is_waited_for_while_a_dead_worker_might_take_the_bell_and_not_ring_it(envs, monkeypatch):
+def test_exiting_worker_that_may_claim_the_wakeup_is_reaped_before_a_wait(envs, monkeypatch):
     monkeypatch.setattr(
         Running, "exit_status", lambda self: int(signal.SIGKILL)
     )  # found while it is still dying
@@ -56,7 +56,7 @@ def test_nobody_is_waited_for_while_a_dead_worker_might_take_the_bell_and_not_ri
     assert spied.dying and not any(spied.dying)
 
 
-def test_one_that_is_dying_when_ctrl_c_comes_is_reaped_later(envs, monkeypatch):
+def test_worker_that_is_exiting_at_ctrl_c_is_reaped_later(envs, monkeypatch):
     monkeypatch.setattr(Running, "exit_status", lambda self: int(signal.SIGKILL))
     before = len(os.listdir("/proc/self/fd"))
     assert died(envs, actions(0, KILL)).env_ids == [0, 1]
@@ -73,7 +73,7 @@ def test_one_that_is_dying_when_ctrl_c_comes_is_reaped_later(envs, monkeypatch):
     assert dying[0]._reaped and len(os.listdir("/proc/self/fd")) == before
 
 
-def test_one_that_is_long_in_dying_does_not_make_a_wait_longer_than_asked(envs, monkeypatch):
+def test_slowly_exiting_worker_does_not_prolong_a_timeout(envs, monkeypatch):
     monkeypatch.setattr(Running, "exit_status", lambda self: int(signal.SIGKILL))
     assert died(envs, actions(0, KILL)).env_ids == [0, 1]
     pool = envs._backend.workers.pool
@@ -84,7 +84,7 @@ def test_one_that_is_long_in_dying_does_not_make_a_wait_longer_than_asked(envs, 
     assert envs.reset(seed=0)[0][:, 2].tolist() == [0] * 4 and not pool._exiting
 
 
-def test_ctrl_c_while_one_is_reaped_keeps_it_for_later(envs, monkeypatch):
+def test_ctrl_c_while_reaping_keeps_the_worker_for_later(envs, monkeypatch):
     monkeypatch.setattr(Running, "exit_status", lambda self: int(signal.SIGKILL))
     before = len(os.listdir("/proc/self/fd"))
     assert died(envs, actions(0, KILL)).env_ids == [0, 1]
@@ -109,7 +109,7 @@ def word_of_the_kernel(pool, worker, at):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="signs of life are Linux's")
-def test_who_waits_for_one_worker_watches_all_that_may_take_the_bell(envs):
+def test_waiting_for_one_worker_watches_all_that_may_claim_the_wakeup(envs):
     pool = envs._backend.workers.pool
     liveness = word_of_the_kernel(pool, 1, _core.GATE_LIVENESS_AT)
     envs.step_async(actions(0, SLOW))
@@ -124,7 +124,7 @@ def test_who_waits_for_one_worker_watches_all_that_may_take_the_bell(envs):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="signs of life are Linux's")
-def test_one_whose_guard_has_ended_is_watched_while_its_thread_may_take_the_bell_and_not_ring_it():
+def test_worker_whose_guard_ended_is_watched_while_it_may_claim_the_wakeup():
     with make_fragile(on_fault="restart") as envs:
         envs.reset(seed=0)
         pool, found = envs._backend.workers.pool, []

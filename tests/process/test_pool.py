@@ -68,7 +68,7 @@ def ask(pool, w, what):
     pool.request(w, CallMethod("do", (what,)))
 
 
-def test_an_answer_comes_once_and_only_from_who_was_asked(pool):
+def test_answer_comes_once_and_only_from_the_requested_worker(pool):
     pool.request(1, CallMethod("echo", ("value",)))
     assert pool.wait(SOON_S) == IDLE
     assert pool.answer(0, None) is None
@@ -85,7 +85,7 @@ def test_messages_of_any_size_arrive_both_ways(pool, size):
         assert pool.answer(w, None)[0].load() == value
 
 
-def test_a_message_that_nobody_understands_is_answered_with_the_error(pool):
+def test_request_that_the_chunk_lacks_is_answered_with_an_error(pool):
     pool.request(0, UseStepper("save", 0))  # which a chunk of Python environments does not have
     assert pool.wait(SOON_S) == IDLE
     answer = pool.answer(0, None)
@@ -100,7 +100,7 @@ def test_one_worker_can_be_waited_for_alone(pool):
     assert pool.wait(0.01) == TIMEOUT
 
 
-def test_a_death_is_waited_for_in_vain_by_nobody_and_told_once(pool):
+def test_death_ends_a_wait_and_is_reported_once(pool):
     ask(pool, 0, KILL)
     with at_most(SOON_S):
         assert pool.wait(None) == DIED
@@ -137,7 +137,7 @@ def died(pool, what):
 @pytest.mark.parametrize(
     ("what", "number", "code"), [(KILL, signal.SIGKILL, None), (ABORT, signal.SIGABRT, None), (EXIT, None, 7)]
 )
-def test_a_death_is_told_while_the_kernel_takes_the_memory_apart(pool, monkeypatch, what, number, code):
+def test_death_is_reported_while_the_kernel_frees_memory(pool, monkeypatch, what, number, code):
     early = False
     for _ in range(10):  # a busy machine may run us too late
         *facts, soon = died(pool, what)
@@ -151,7 +151,7 @@ def test_a_death_is_told_while_the_kernel_takes_the_memory_apart(pool, monkeypat
     assert died(pool, what) == (number, code, False)
 
 
-def test_a_crew_that_ends_while_one_is_dying_leaves_nothing(pool):
+def test_stopping_the_pool_while_a_worker_is_exiting_leaves_no_process(pool):
     before = len(os.listdir("/proc/self/fd"))
     ask(pool, 0, HEAVY)
     assert pool.wait(4 * SOON_S) == IDLE
@@ -169,7 +169,7 @@ def modesty_of(thread):
     return os.sched_getscheduler(thread), os.getpriority(os.PRIO_PROCESS, thread)
 
 
-def test_the_threads_that_watch_leave_a_core_to_others(pool):
+def test_watch_threads_run_at_low_priority(pool):
     pid = pool.pid(0)
     nice = os.getpriority(os.PRIO_PROCESS, 0)
     assert modesty_of(pid) == (os.SCHED_OTHER, nice)  # whoever steps does not
@@ -179,7 +179,7 @@ def test_the_threads_that_watch_leave_a_core_to_others(pool):
     wait_until(lambda: {modesty_of(thread) for thread in threads} == found, SOON_S)
 
 
-def test_one_that_becomes_another_program_is_dead(pool):
+def test_worker_that_calls_exec_counts_as_dead(pool):
     ask(pool, 0, BECOME)
     victim = pool.pid(0)
     with at_most(SOON_S):
@@ -190,7 +190,7 @@ def test_one_that_becomes_another_program_is_dead(pool):
     assert pool.wait(None) == IDLE
 
 
-def test_one_that_ends_of_itself_is_not_taken_for_another_program(pool):
+def test_worker_that_exits_is_not_reported_as_exec(pool):
     for _ in range(5):
         pool.request(0, CallMethod("leave_from_a_thread"))
         with at_most(SOON_S):
@@ -201,13 +201,13 @@ def test_one_that_ends_of_itself_is_not_taken_for_another_program(pool):
         assert pool.wait(4 * SOON_S) == IDLE and pool.answer(0, None) is not None
 
 
-def test_one_of_which_nothing_is_decided_yet_is_not_taken_for_another_program(pool):
+def test_worker_without_exit_status_yet_is_not_reported_as_exec(pool):
     pool.request(0, CallMethod("leave_from_a_thread", (), {"delay_s": 0.02}))
     assert pool._running[0].exit_status() is None
     assert pool.reap_worker(0).exitcode == 0
 
 
-def test_any_death_is_told_to_who_asks_for_that_while_others_are_busy(pool):
+def test_wait_with_any_death_reports_idle_workers_that_died(pool):
     ask(pool, 1, LOOP)
     victim = pool.pid(0)
     os.kill(victim, signal.SIGKILL)
@@ -220,7 +220,7 @@ def test_any_death_is_told_to_who_asks_for_that_while_others_are_busy(pool):
     assert pool.wait(0.05, any_death=True) == TIMEOUT
 
 
-def test_who_is_late_is_ended_for_certain(pool):
+def test_late_worker_is_killed(pool):
     ask(pool, 1, C_LOOP)
     assert pool.wait(0.05) == TIMEOUT
     victim = pool.pid(1)
@@ -232,14 +232,14 @@ def test_who_is_late_is_ended_for_certain(pool):
     assert type(again) is WorkerTimeout and again.env_ids == [1] and again.summary == error.summary
 
 
-def test_the_stack_of_a_worker_in_a_loop_can_be_seen_and_it_goes_on(pool):
+def test_show_stack_of_a_looping_worker_does_not_stop_it(pool):
     ask(pool, 0, LOOP)
     wait_until(lambda: "in do" in pool.show_stack(0), 4 * SOON_S)
     assert "fragile.py" in pool.show_stack(0)
     assert pool.is_alive(0) and pool.busy() == [0]
 
 
-def test_all_workers_end_in_time_whatever_they_do(pool):
+def test_stop_ends_looping_and_stopped_workers_in_time(pool):
     pids = [pool.pid(0), pool.pid(1)]
     ask(pool, 0, C_LOOP)
     os.kill(pids[1], signal.SIGSTOP)
@@ -249,7 +249,7 @@ def test_all_workers_end_in_time_whatever_they_do(pool):
     pool.stop(0.5)
 
 
-def test_a_crew_of_which_one_worker_cannot_be_made_says_which():
+def test_failed_environment_names_its_worker():
     plans = [plan_of(0), plan_of(1)]
     plans[1].makers = pickle_makers([partial(Fragile, 1, "/no/such/file")], 1)
     pool = WorkerPool(plans, 2, None)
@@ -263,13 +263,13 @@ def test_a_crew_of_which_one_worker_cannot_be_made_says_which():
         pool.stop(0.5)
 
 
-def test_functions_that_cannot_travel_are_named_before_anything_is_started():
+def test_functions_that_cannot_be_pickled_are_named_before_any_start():
     lock = threading.Lock()
     with pytest.raises(WorkerError, match=r"env_fns\[6\].*cannot be sent"):
         pickle_makers([Fragile, lambda: lock], 5)
 
 
-def test_the_surroundings_of_this_process_go_along(monkeypatch, tmp_path):
+def test_surroundings_hold_directory_and_environment_variables(monkeypatch, tmp_path):
     monkeypatch.setenv("OMPI_RANK", "1")
     monkeypatch.setenv("SHOAL_TEST", "here")
     monkeypatch.chdir(tmp_path)

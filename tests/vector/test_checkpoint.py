@@ -59,7 +59,7 @@ def test_a_checkpoint_of_another_environment_is_refused():
         envs.restore_env(0, "x")
 
 
-def test_an_environment_that_had_ended_is_reset_before_it_is_stepped_wherever_it_is_restored():
+def test_restored_environment_that_had_ended_is_reset_before_a_step():
     off = {"autoreset_mode": AutoresetMode.DISABLED, "session": None}
     ended, fresh = (shoal.make_vec("CartPole-v1", 2, **off) for _ in range(2))
     with ended, fresh:

@@ -114,7 +114,7 @@ def test_a_rollout_holds_what_steps_return(backend, expected):
 
 
 @every
-def test_it_is_a_shoal_vector_env_with_the_same_signatures(backend):
+def test_every_backend_is_a_vector_env_with_the_same_signatures(backend):
     with make(backend, NUM_ENVS) as envs:
         assert isinstance(envs, shoal.VectorEnv)
         assert envs.backend == ("native" if backend.startswith("native") else "process")
@@ -125,7 +125,7 @@ def test_it_is_a_shoal_vector_env_with_the_same_signatures(backend):
 
 
 @every
-def test_what_is_held_never_changes_and_slots_are_used_again(backend):
+def test_held_results_never_change_and_slots_are_reused(backend):
     with make(backend, NUM_ENVS, max_slots=3) as envs:
         held = [(envs.reset(seed=0)[0],)]
         held += [envs.step(actions_at(number)) for number in range(6)]
@@ -188,7 +188,7 @@ def test_after_close_every_call_is_a_closed_error(backend):
 
 
 @every
-def test_a_step_that_nobody_waited_for_in_time_is_not_delivered_later(backend, tmp_path):
+def test_step_that_timed_out_is_not_delivered_later(backend, tmp_path):
     file = tmp_path / "latch"
     with make(backend, NUM_ENVS, file=file) as envs:
         envs.reset(seed=0)
