@@ -1,4 +1,4 @@
-/* Tests of shoal_engine_bad_action: the first row that lies outside, for every dtype and kind of bounds. */
+/* Tests of shoal_engine_bad_action: the first row out of bounds, for every dtype and kind of bounds. */
 // SPDX-License-Identifier: MIT
 #include "engine.h"
 

@@ -1,5 +1,5 @@
-/* Tests of core/flow.c: every environment goes its own way, once per send, whoever steps it and in whatever
- * order. Run under the thread sanitizer. */
+/* Tests of core/flow.c: every environment steps once per send and independently of others, on any thread and
+ * in any order. Run under the thread sanitizer. */
 // SPDX-License-Identifier: MIT
 #define _GNU_SOURCE
 #include "counting.h"

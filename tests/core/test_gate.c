@@ -1,5 +1,5 @@
-/* Tests of core/gate.c step by step: who wakes whom, and what a waiter learns from its waits. Hand-offs under
- * contention are in test_gates.c. */
+/* Tests of core/gate.c step by step: wake-ups, and how a waiter adapts to its recent waits. test_gates.c has
+ * the tests under contention. */
 // SPDX-License-Identifier: MIT
 #define _GNU_SOURCE
 #include "gate_world.h"

@@ -264,7 +264,7 @@ static void *post_again_and_again(void *argument) {
 static void wait_again_and_again(meeting *m) {
     uint32_t sleeps = 0;
     for (uint32_t turn = 1; goes_on(m, turn); turn++) {
-        shoal_wait_policy policy = {.look = {1, 1}, .yield = {1, 1}}; /* asleep at once */
+        shoal_wait_policy policy = {.spin = {1, 1}, .yield = {1, 1}}; /* asleep at once */
         begin_round(m, turn);
         atomic_store(&woken, 0);
         atomic_store(&slept, 0);

@@ -1,4 +1,5 @@
-/* Tests of core/plugin.c: whatever a plug-in says wrong is refused with a message that names it.
+/* Tests of core/plugin.c: everything that a plug-in declares wrongly is rejected with a message that names
+ * it.
  *
  * 1. Entries: plugins/changeable.c, whose entry the tests write before they have it loaded.
  * 2. Descriptions: an entry in this program, whose describe plays back a plan. */
@@ -233,8 +234,8 @@ static void bad_numbers_in_the_spec_are_refused(void) {
         {{.lanes = 1, .agents = 1, .max_episode_steps = -1}, "max_episode_steps must be from 0"},
         {{.lanes = 1, .agents = 1, .max_episode_steps = INT64_MIN}, "got -9223372036854775808"},
         {{.lanes = 1, .agents = 1, .max_episode_steps = (int64_t)1 << 32}, "got 4294967296"},
-        {{.lanes = 1, .agents = 1, .instance_bytes = UINT64_MAX}, "instance_bytes 18446744073709551615"},
-        {{.lanes = 1, .agents = 1, .instance_bytes = ((uint64_t)1 << 40) + 1}, "instance_bytes 109951162777"},
+        {{.lanes = 1, .agents = 1, .instance_bytes = UINT64_MAX}, "got 18446744073709551615"},
+        {{.lanes = 1, .agents = 1, .instance_bytes = ((uint64_t)1 << 40) + 1}, "got 109951162777"},
         {{.lanes = 1024, .agents = 1, .max_episode_steps = UINT32_MAX}, ""},
         {{.lanes = 1, .agents = 1 << 20, .instance_bytes = 0}, ""},
     };

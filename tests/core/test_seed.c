@@ -1,4 +1,4 @@
-/* Tests of core/seed.c and of the draws in shoal/env.h: one seed means the same here as in NumPy. */
+/* Tests of core/seed.c and of the draws in shoal/env.h: a seed gives the same numbers as in NumPy. */
 // SPDX-License-Identifier: MIT
 #include "seed.h"
 

@@ -1,4 +1,4 @@
-/* Settling against the plainest way to say the same, with flags that others write between steps. */
+/* Tests of core/settle.c against a simple implementation, with flags that other code writes between steps. */
 // SPDX-License-Identifier: MIT
 #include "settle.h"
 

@@ -1,5 +1,5 @@
-/* Tests of core/tickets.c: every environment that is sent is stepped once and taken once, whatever the parent
- * and the workers do meanwhile; a parent that sleeps is woken. Run under the thread sanitizer. */
+/* Tests of core/tickets.c: every environment that is sent is stepped once and taken once, in every order of
+ * the parent's and the workers' operations; a sleeping parent is woken. Run under the thread sanitizer. */
 // SPDX-License-Identifier: MIT
 #define _GNU_SOURCE
 #include "gate_world.h"

@@ -1,5 +1,5 @@
-/* Tests of core/watch.c: what a worker says is passed on and its end kept; the worker ends with its parent,
- * whatever it is doing. */
+/* Tests of core/watch.c: a worker's stderr is copied and its end kept; the worker ends with its parent, even
+ * inside a loop. */
 // SPDX-License-Identifier: MIT
 #define _GNU_SOURCE
 #include "check.h"

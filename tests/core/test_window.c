@@ -1,4 +1,4 @@
-/* Tests of core/window.c: what is read is what was written at once, however fast the writer is. */
+/* Tests of core/window.c: a reader gets whole snapshots, however fast the writer is. */
 // SPDX-License-Identifier: MIT
 #include "window.h"
 

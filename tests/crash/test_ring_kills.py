@@ -1,4 +1,4 @@
-"""Writers of a replay ring are killed and stopped: no torn row, no lost one, nobody waits."""
+"""Writers of a replay ring are killed and stopped: no row is torn or lost, and no process waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""kill -9 of anything that holds a segment: nothing is left, nothing is lost, every name can be had."""
+"""kill -9 of processes that hold a segment: nothing is left, nothing is lost, every name becomes free."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""C environments in worker processes: a crash in C costs a worker, not the trainer."""
+"""C environments in worker processes: a crash in C ends a worker, not the trainer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""close() works from any state, within two seconds, and leaves nobody."""
+"""close() works from any state, within two seconds, and leaves no process."""
 
 from __future__ import annotations
 

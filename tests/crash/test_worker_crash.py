@@ -1,4 +1,4 @@
-"""Workers that die: WorkerDied says who and how, and reset() brings them back."""
+"""Workers that die: WorkerDied names the worker and the cause, and reset() restarts it."""
 
 from __future__ import annotations
 

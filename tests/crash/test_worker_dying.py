@@ -1,4 +1,4 @@
-"""Between the first sign of its death and its end, a worker's other threads may still run for a moment."""
+"""Between the report of its death and its end, a worker's other threads may still run for a moment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers killed and stopped at random moments: every row that comes back is exact or says that it is not."""
+"""Workers are killed and stopped at random: every row that is returned is exact or marked as truncated."""
 
 from __future__ import annotations
 

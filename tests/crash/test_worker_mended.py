@@ -1,4 +1,4 @@
-"""After a death: one reset mends all of it, and whoever begins anew says so in a result."""
+"""After deaths: one reset restarts all workers, and a result marks every environment that was replaced."""
 
 from __future__ import annotations
 

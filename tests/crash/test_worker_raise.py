@@ -1,4 +1,4 @@
-"""on_fault="raise": a death is raised as soon as it is known, whatever the other workers are at."""
+"""on_fault="raise": a death is raised as soon as it is known, even while other workers are busy."""
 
 from __future__ import annotations
 

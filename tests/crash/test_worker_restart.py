@@ -1,4 +1,4 @@
-"""on_fault="restart": a dead worker is replaced, its rows come truncated with info["fault"], no others do."""
+"""on_fault="restart": a dead worker is replaced, and only its rows are truncated and have info["fault"]."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""on_fault="restart" with send and recv: what was under way comes back truncated, what was done stands."""
+"""on_fault="restart" with send and recv: steps under way are truncated, finished results are kept."""
 
 from __future__ import annotations
 

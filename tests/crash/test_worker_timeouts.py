@@ -1,4 +1,4 @@
-"""Workers that take too long or are stopped: killed in time where there is a limit, else waited for."""
+"""Workers that take too long or are stopped: they are killed if there is a limit, else waited for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What workers need and leave: the launcher, descriptors, the processor, streams, old systems."""
+"""Resources of workers: the launcher, descriptors, processor time, streams, old systems."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The launcher: forks workers on request, tells how they ended, and ends with its trainer."""
+"""The launcher: forks workers on request, reports their exit status, and ends with its trainer."""
 
 from __future__ import annotations
 

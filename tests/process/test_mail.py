@@ -1,4 +1,4 @@
-"""Messages between parent and worker: whole or HungUp, of any size; exceptions arrive as themselves."""
+"""Messages between parent and worker arrive whole, at any size, or raise HungUp; exceptions keep their type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The crew: commands and messages reach workers, deaths are told, and all of them end."""
+"""The worker pool: commands and messages reach workers, deaths are reported, and all workers end."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_death_ends_a_wait_and_is_reported_once(pool):
 
 
 def died(pool, what):
-    """Has a heavy worker die, and says what is told of it; whether that was before it was dead."""
+    """Makes a heavy worker die; returns its signal, exit code, and whether it was reported while exiting."""
     ask(pool, 0, HEAVY)
     assert pool.wait(4 * SOON_S) == IDLE and pool.answer(0, None) is not None
     victim = pool.pid(0)

@@ -1,4 +1,4 @@
-"""Workers make environments from the program's specs, whatever the packages that they import register."""
+"""Workers make environments from the program's specs, even if packages that they import register others."""
 
 import sys
 

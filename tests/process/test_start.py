@@ -1,4 +1,4 @@
-"""One worker process, however it is started: its end is seen, told and cleaned up after."""
+"""One worker process with every start method: its end is detected, reported and cleaned up."""
 
 from __future__ import annotations
 

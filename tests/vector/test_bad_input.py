@@ -1,4 +1,4 @@
-"""Bad input never reaches C: an exception that says what to do, and the environments go on."""
+"""Bad input never reaches C: it raises an exception that says what to do, and the environments still work."""
 
 import copy
 import os

@@ -1,4 +1,4 @@
-"""Where the environments are is the library's to know: whatever users do to arrays they were given."""
+"""The library keeps the current observations itself, so users may change arrays that they were given."""
 
 import gymnasium
 import numpy as np

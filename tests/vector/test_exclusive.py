@@ -1,4 +1,4 @@
-"""One call at a time: a second thread and a callback are refused, close() waits, and nothing is mixed."""
+"""One call at a time: calls from a second thread or a callback raise, close() waits, results never mix."""
 
 import os
 import signal

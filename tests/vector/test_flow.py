@@ -1,4 +1,4 @@
-"""send and recv: the first ready k of n, each environment's history exactly as if it were stepped alone."""
+"""send and recv return the first k ready of n; each environment behaves exactly as if it were stepped alone."""
 
 import gc
 import os

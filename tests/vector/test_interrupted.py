@@ -1,4 +1,4 @@
-"""Calls that are refused, abandoned or interrupted leave nothing that a later call takes for its own."""
+"""Calls that raise, are abandoned or interrupted leave no results that a later call would return."""
 
 from __future__ import annotations
 

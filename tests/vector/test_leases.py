@@ -1,4 +1,4 @@
-"""Zero-copy is safe by default: what you keep never changes, what you let go is used again."""
+"""Zero-copy is safe by default: arrays that are kept never change, released memory is used again."""
 
 import gc
 import os

@@ -1,4 +1,4 @@
-"""caller_steps="auto": the caller takes a chunk of environments that are light, and only of those."""
+"""caller_steps="auto": the caller steps a chunk only if its environments are light."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ProcessVectorEnv where AsyncVectorEnv stood: its arguments, attributes, calls and errors."""
+"""ProcessVectorEnv as a replacement of AsyncVectorEnv: arguments, attributes, calls and errors."""
 
 import multiprocessing
 import os

@@ -1,4 +1,4 @@
-"""Bad arguments, actions and values: an exception that says what to do, nothing stepped, nothing left."""
+"""Bad arguments, actions and values raise an exception that says what to do; nothing is stepped or leaked."""
 
 import copy
 import os

@@ -1,4 +1,4 @@
-"""The environments that the tests of worker processes step, and how their results are compared.
+"""Environments for the tests of worker processes, and the comparison of their results.
 
 Workers import this module, so it loads nothing that is slow to load.
 """

@@ -1,4 +1,4 @@
-"""What environments raise arrives as itself, and the others go on; functions that fail say why."""
+"""Exceptions of environments keep their type, and other environments continue; failing env_fns are named."""
 
 import functools
 import os

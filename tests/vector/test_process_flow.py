@@ -1,4 +1,4 @@
-"""send and recv over worker processes, the caller's own share, and actions written in place."""
+"""send and recv over worker processes, the chunk that the caller steps, and the action buffer."""
 
 import numpy as np
 import pytest

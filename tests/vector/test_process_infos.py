@@ -1,4 +1,4 @@
-"""Infos of numbers travel through shared memory, others as messages; both are what Gymnasium builds."""
+"""Infos of numbers travel through shared memory, others as messages; both equal Gymnasium's."""
 
 import copy
 import functools

@@ -1,4 +1,4 @@
-"""What you keep never changes, what you let go is used again: results of worker processes, and rollouts."""
+"""Leases of worker processes and rollouts: arrays that are kept never change, released slots are reused."""
 
 import copy
 import gc

@@ -1,4 +1,4 @@
-"""Where AsyncVectorEnv goes wrong: stale results, swallowed actions, half a step, final observations."""
+"""Cases that AsyncVectorEnv gets wrong: stale results, dropped actions, half a step, final observations."""
 
 import multiprocessing
 import os

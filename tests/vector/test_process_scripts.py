@@ -1,4 +1,4 @@
-"""Workers see what the program sees: classes of a script, registered ids, directory, path and environment."""
+"""Workers have the program's classes, registered ids, directory, module path and environment variables."""
 
 import textwrap
 

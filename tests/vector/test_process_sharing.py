@@ -1,4 +1,4 @@
-"""Environments of one worker that share objects, and those that keep or change what they are given."""
+"""Environments of one worker that share objects, and environments that keep or change their arguments."""
 
 import numpy as np
 import pytest

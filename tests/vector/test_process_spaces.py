@@ -1,4 +1,4 @@
-"""Every space as observation and as action, in shared memory or by message, as SyncVectorEnv gives it."""
+"""Every space as observation and as action, in shared memory or as messages, equals SyncVectorEnv."""
 
 import copy
 import functools

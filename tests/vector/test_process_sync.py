@@ -1,4 +1,4 @@
-"""The same environments, seeds and actions give what Gymnasium's SyncVectorEnv gives, infos and masks too."""
+"""The same environments, seeds and actions give the results, infos and masks of SyncVectorEnv."""
 
 import functools
 

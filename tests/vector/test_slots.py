@@ -1,4 +1,4 @@
-"""Slots: what a user holds is never lent again, whatever happens while a slot is made."""
+"""Slots: memory that a user holds is never leased again, even if making a slot is interrupted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shoal's classes and functions put in the place of Gymnasium's."""
+"""Shoal's classes and functions replace Gymnasium's."""
 
 import gymnasium
 import gymnasium.vector

@@ -1,4 +1,4 @@
-"""Gymnasium's vector wrappers over Shoal's environments give what they give over Gymnasium's own."""
+"""Gymnasium's vector wrappers give the same results over Shoal's environments as over Gymnasium's."""
 
 import gymnasium
 import numpy as np
