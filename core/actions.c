@@ -1,9 +1,9 @@
-/* The check of actions before anything is stepped: discrete ranges and NaN, at memory speed. */
+/* Checks actions before anything is stepped: discrete ranges and NaN, at memory speed. */
 // SPDX-License-Identifier: MIT
 #include "engine.h"
 
-/* First a pass that only says whether all is well: no value exceeds the bits of all values taken together.
- * What it cannot rule out, and bounds per element, take the plain way. */
+/* A fast first pass ORs all values minus the lower bound: no value exceeds the result, so if that is in
+ * range, all values are. Otherwise, or with bounds per element, each value is compared. */
 #define OUTSIDE(T, U)                                                                                        \
     {                                                                                                        \
         const T *values = rows;                                                                              \
@@ -44,7 +44,7 @@ SHOAL_MULTIVERSION
 int64_t shoal_engine_bad_action(const shoal_field *field, const void *rows, uint64_t count, int check_nan) {
     uint64_t elements = shoal_field_elements(field);
     int is_float = field->dtype.code == SHOAL_CODE_FLOAT;
-    if (is_float) { /* a Box action beyond its bounds is the environment's to clip, as in Gymnasium */
+    if (is_float) { /* environments clip Box actions that exceed the bounds, as in Gymnasium */
         if (!check_nan)
             return -1;
         if (field->dtype.bits == 16)

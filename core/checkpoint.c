@@ -18,7 +18,7 @@ typedef struct head {
 
 _Static_assert(sizeof(head) == 88 && offsetof(head, rng) == 40 && offsetof(head, reset) == 80, "frozen");
 
-/* Before the plug-in's part. */
+/* The size of what precedes the plug-in's part. */
 static uint64_t fixed_bytes(const shoal_checkpoints *of) {
     return sizeof(head) + of->spec->agents * (sizeof(double) + sizeof(uint32_t));
 }
@@ -43,11 +43,11 @@ void shoal_checkpoint_write(const shoal_checkpoints *of, uint64_t env, void *out
                   .agents = agents,
                   .part_bytes = bytes - fixed,
                   .rng = of->arrays->rng[env],
-                  .reset = of->arrays->reset[env] || of->over[env], /* ended: reset before it is stepped */
+                  .reset = of->arrays->reset[env] || of->over[env], /* it has ended: the next step resets */
                   .elapsed = of->arrays->elapsed[env]};
     memcpy(saved.magic, MAGIC, sizeof MAGIC);
     char *data = out, *rows = data + sizeof saved;
-    memset(data + fixed, 0, bytes - fixed); /* what the plug-in leaves out */
+    memset(data + fixed, 0, bytes - fixed); /* the plug-in may not write every byte */
     memcpy(data, &saved, sizeof saved);
     memcpy(rows, of->arrays->total + env * agents, agents * sizeof(double));
     memcpy(rows + agents * sizeof(double), of->arrays->length + env * agents, agents * sizeof(uint32_t));

@@ -28,7 +28,7 @@ static void learn(shoal_choice *choice, double took, uint64_t now) {
         *other += took / (TRIAL_STEPS - TRIAL_WARM_UP);
     if (choice->trial != 0 && choice->trial_ns < 20 * TRIAL_STEPS * *usual)
         return;
-    /* Over, or hopeless. */
+    /* The trial is over, or it is already far too slow. */
     double loss = choice->trial_ns - TRIAL_STEPS * *usual;
     double pause = loss > 0 ? 100 * loss : 0;
     choice->next_trial_ns = now + (uint64_t)(pause > TRIAL_PAUSE_NS ? pause : TRIAL_PAUSE_NS);

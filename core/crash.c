@@ -1,4 +1,4 @@
-/* Crash reports: see crash.h. What runs in the signal handler allocates nothing. */
+/* Crash reports: see crash.h. The signal handler allocates no memory. */
 // SPDX-License-Identifier: MIT
 #define _GNU_SOURCE
 #include "crash.h"
@@ -52,8 +52,8 @@ static void write_report(int number, void *context) {
     write_text("\n");
     uintptr_t at = shoal_interrupted_at(context), caller = 0;
     Dl_info info;
-    if (dladdr((void *)at, &info) ==
-        0) /* a call through a bad pointer, which cannot be traced back further */
+    /* A call through a bad pointer cannot be traced back further than to its caller. */
+    if (dladdr((void *)at, &info) == 0)
         caller = shoal_interrupted_caller(context);
     if (caller != 0) {
         write_frame(caller, 1);
@@ -64,7 +64,7 @@ static void write_report(int number, void *context) {
     int count = shoal_backtrace(frames, FRAMES), first = 0;
     while (first < count && (uintptr_t)frames[first] != at)
         first++;
-    /* Up to the interrupted address these are the frames of this handler. */
+    /* The frames before the interrupted address belong to this handler. */
     for (int i = first == count ? 0 : first + 1; i < count; i++)
         write_frame((uintptr_t)frames[i], 1);
 }
@@ -72,14 +72,14 @@ static void write_report(int number, void *context) {
 static void handle(int number, siginfo_t *info, void *context) {
     (void)info;
     write_report(number, context);
-    raise(number); /* by SA_RESETHAND as if nobody had handled it */
+    raise(number); /* SA_RESETHAND has restored the default action */
 }
 
 int shoal_crash_report_to(int fd, int crashes) {
     void *frames[2], *stack = malloc(STACK_BYTES);
     if (stack == NULL)
         return -ENOMEM;
-    (void)shoal_backtrace(frames, 2); /* the first call loads a library, which a handler must not */
+    (void)shoal_backtrace(frames, 2); /* the first call loads a library, which a handler must not do */
     report_fd = fd;
     stack_t own = {.ss_sp = stack, .ss_size = STACK_BYTES};
     if (sigaltstack(&own, NULL) != 0)

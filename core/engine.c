@@ -1,4 +1,4 @@
-/* The engine: partition and settle. */
+/* The engine: divides environments among threads, steps them and updates episodes. */
 // SPDX-License-Identifier: MIT
 #define _GNU_SOURCE
 #include "engine.h"
@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PART_ENVS = 64 }; /* parts begin at multiples of this: no two threads share a line of flags */
+enum { PART_ENVS = 64 }; /* parts begin at multiples of this: no two threads share a cache line of flags */
 typedef struct part {
     _Alignas(64) shoal_statistics statistics; /* writer: the thread of this part */
     uint64_t begin, end, finished;
@@ -24,7 +24,7 @@ typedef struct part {
 struct shoal_engine {
     const shoal_entry_v1 *entry;
     const shoal_description *description;
-    const shoal_observe_v1 *observe; /* NULL: the plug-in does not have it */
+    const shoal_observe_v1 *observe; /* NULL: the plug-in lacks this extension */
     shoal_envs envs;
     shoal_engine_arrays arrays;
     void *const *final_observations;
@@ -102,7 +102,7 @@ int shoal_engine_create(const shoal_plugin *plugin, const shoal_description *des
         return -1;
     }
     for (uint64_t i = 0; i < num_envs; i++) {
-        shoal_rng_seed(&arrays->rng[i], i); /* until the user's seeds come: init may draw too */
+        shoal_rng_seed(&arrays->rng[i], i); /* until the user seeds: init may draw numbers, too */
         const char *refusal = engine->entry->init == NULL ? NULL : engine->entry->init(&engine->envs, i);
         if (refusal != NULL) {
             snprintf(why->text, sizeof why->text, "environment %llu: %s", (unsigned long long)i, refusal);
@@ -130,7 +130,7 @@ void shoal_engine_destroy(shoal_engine *engine) {
 
 shoal_envs *shoal_engine_envs(shoal_engine *engine) { return &engine->envs; }
 
-static void aim(shoal_engine *engine, const shoal_targets *targets) {
+static void set_targets(shoal_engine *engine, const shoal_targets *targets) {
     engine->final_observations = targets->final_observations;
     engine->envs.observations = targets->observations;
     engine->envs.rewards = targets->rewards;
@@ -138,7 +138,7 @@ static void aim(shoal_engine *engine, const shoal_targets *targets) {
     engine->envs.truncated = targets->truncated;
 }
 
-static void forget_episode(shoal_engine *engine, uint64_t env) {
+static void clear_episode(shoal_engine *engine, uint64_t env) {
     engine->arrays.elapsed[env] = 0;
     engine->arrays.episode[env]++;
     for (uint64_t row = env * engine->agents; row < (env + 1) * engine->agents; row++) {
@@ -148,20 +148,20 @@ static void forget_episode(shoal_engine *engine, uint64_t env) {
 }
 
 void shoal_engine_reset(shoal_engine *engine, const uint8_t *mask, const shoal_targets *targets) {
-    aim(engine, targets);
+    set_targets(engine, targets);
     for (uint64_t env = 0; env < engine->envs.num_envs; env++) {
         if (mask != NULL && !mask[env])
             continue;
         engine->entry->reset(&engine->envs, env, env + 1);
         engine->arrays.reset[env] = 0;
-        forget_episode(engine, env);
+        clear_episode(engine, env);
     }
 }
 
 int shoal_engine_can_observe(const shoal_engine *engine) { return engine->observe != NULL; }
 
 void shoal_engine_observe(shoal_engine *engine, const shoal_targets *targets) {
-    aim(engine, targets);
+    set_targets(engine, targets);
     engine->observe->observe(&engine->envs, 0, engine->envs.num_envs);
 }
 
@@ -173,8 +173,8 @@ static void finish_row(shoal_engine *engine, uint64_t row, shoal_statistics *sta
     statistics->length_sum += engine->arrays.length[row];
 }
 
-/* SHOAL_SAME_STEP: what a row ended with, before a reset may write over it. */
-static void keep_final(shoal_engine *engine, const shoal_envs *envs, uint64_t row) {
+/* SHOAL_SAME_STEP: copies the last observation of an episode before the reset overwrites it. */
+static void save_final_observation(shoal_engine *engine, const shoal_envs *envs, uint64_t row) {
     for (uint64_t f = 0; f < engine->description->observations.count; f++) {
         uint64_t bytes = engine->observation_bytes[f];
         memcpy((char *)engine->final_observations[f] + row * bytes,
@@ -184,7 +184,7 @@ static void keep_final(shoal_engine *engine, const shoal_envs *envs, uint64_t ro
 
 static void reset_now(shoal_engine *engine, shoal_envs *envs, uint64_t env) {
     engine->entry->reset(envs, env, env + 1);
-    forget_episode(engine, env);
+    clear_episode(engine, env);
 }
 
 /* One row per environment. */
@@ -194,17 +194,17 @@ static uint64_t settle_rows(shoal_engine *engine, shoal_envs *to, uint64_t begin
     if (engine->autoreset == SHOAL_NEXT_STEP || ended == 0)
         return ended;
     for (uint64_t i = 0; i < ended && engine->autoreset == SHOAL_SAME_STEP; i++) {
-        keep_final(engine, to, begin + due->list[i]);
+        save_final_observation(engine, to, begin + due->list[i]);
         reset_now(engine, to, begin + due->list[i]);
     }
-    memset(engine->arrays.reset + begin, 0, count); /* nobody waits for the next step */
+    memset(engine->arrays.reset + begin, 0, count); /* the next step resets none */
     memset(due->flags, 0, count);
     due->count = 0;
     return ended;
 }
 
-/* Several rows per environment. A row that ends alone lives on in its environment; when all rows of an
- * environment end in one step, or its time is up, the environment itself is over. */
+/* Several rows per environment. If only some rows end, the environment continues. It ends when all of its
+ * rows end in the same step, or at the time limit. */
 static uint64_t settle_agents(shoal_engine *engine, shoal_envs *to, uint64_t begin, uint64_t end,
                               shoal_statistics *statistics) {
     const shoal_engine_arrays *arrays = &engine->arrays;
@@ -215,7 +215,7 @@ static uint64_t settle_agents(shoal_engine *engine, shoal_envs *to, uint64_t beg
             memset(to->rewards + first, 0, agents * sizeof *to->rewards);
             memset(to->terminated + first, 0, agents);
             memset(to->truncated + first, 0, agents);
-            forget_episode(engine, env);
+            clear_episode(engine, env);
             arrays->reset[env] = 0;
             continue;
         }
@@ -229,7 +229,7 @@ static uint64_t settle_agents(shoal_engine *engine, shoal_envs *to, uint64_t beg
                 arrays->total[row] = 0;
                 arrays->length[row] = 0;
                 if (engine->autoreset == SHOAL_SAME_STEP)
-                    keep_final(engine, to, row);
+                    save_final_observation(engine, to, row);
                 over++;
             }
         }
@@ -242,8 +242,8 @@ static uint64_t settle_agents(shoal_engine *engine, shoal_envs *to, uint64_t beg
     return statistics->episodes - finished;
 }
 
-/* As many environments at a time as are settled together, while their rows are near. `known` is of these
- * environments alone; NULL: nothing is kept from one step to the next. */
+/* Steps and settles SHOAL_SETTLED environments at a time, while their rows are in the cache. `known` belongs
+ * to these environments; NULL: nothing is kept from one step to the next. */
 static uint64_t step_some(shoal_engine *engine, shoal_envs *envs, uint64_t begin, uint64_t end,
                           shoal_due *known, shoal_statistics *statistics) {
     shoal_due unknown;
@@ -279,7 +279,7 @@ static void part_step(void *context, uint32_t index) {
 }
 
 uint64_t shoal_engine_step(shoal_engine *engine, const void *const *actions, const shoal_targets *targets) {
-    aim(engine, targets);
+    set_targets(engine, targets);
     engine->envs.actions = actions;
     shoal_choice_run(&engine->choice, engine->pool, engine->num_parts, part_step, engine, 1);
     uint64_t finished = 0;

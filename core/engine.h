@@ -1,10 +1,10 @@
 /* The engine: one plug-in's environments, stepped by a pool, with episode statistics, time limit and
  * autoreset.
  *
- *   step(actions, targets):  for each part of the environments, on its thread:
- *     plug-in's step            observations, rewards, terminated; environments that finished before are
- * reset settle                    length and return of every episode, time limit, who finished, who is reset
- * next
+ *   step(actions, targets), for each part of the environments, on its thread:
+ *
+ *     plug-in's step   writes observations, rewards, terminated; resets environments that ended before
+ *     settle           updates lengths and returns, applies the time limit, lists episodes that ended
  *
  * All arrays belong to the caller's segment, padded to a multiple of the plug-in's lanes. */
 // SPDX-License-Identifier: MIT
@@ -19,7 +19,7 @@ extern "C" {
 
 enum shoal_autoreset { SHOAL_NEXT_STEP = 0, SHOAL_SAME_STEP = 1, SHOAL_DISABLED = 2 };
 
-/* What outlives a step. Writer of an environment's entries: the thread that steps it. */
+/* The state between steps. Writer of an environment's entries: the thread that steps it. */
 typedef struct shoal_engine_arrays {
     void *instances;
     shoal_rng *rng;
@@ -27,9 +27,9 @@ typedef struct shoal_engine_arrays {
     uint32_t *elapsed;     /* per environment: steps of this episode */
     double *total;         /* per row: reward so far of this episode */
     uint32_t *length;      /* per row: steps so far of this episode */
-    double *last_return;   /* per row: of the last finished episode */
-    uint32_t *last_length; /* per row */
-    uint32_t *episode;     /* per environment: episodes begun */
+    double *last_return;   /* per row: return of the last finished episode */
+    uint32_t *last_length; /* per row: its length */
+    uint32_t *episode;     /* per environment: episodes started */
 } shoal_engine_arrays;
 
 /* Where one step's results go. */
@@ -47,8 +47,8 @@ typedef struct shoal_statistics {
 
 typedef struct shoal_engine shoal_engine;
 
-/* 0, or -1 with `why`. Calls the plug-in's init for every environment. `description` and `values` must
- * outlive it. */
+/* Calls the plug-in's init for every environment. `description` and `values` must outlive the engine. Returns
+ * 0, or -1 with `why`. */
 int shoal_engine_create(const shoal_plugin *plugin, const shoal_description *description,
                         const shoal_value *values, uint64_t num_envs, uint32_t num_threads,
                         enum shoal_autoreset autoreset, uint64_t time_limit,
@@ -59,21 +59,21 @@ void shoal_engine_destroy(shoal_engine *engine);
  * untouched. */
 void shoal_engine_reset(shoal_engine *engine, const uint8_t *mask, const shoal_targets *targets);
 
-/* Whether the plug-in can write its observations once more (shoal.observe/1); then that of every environment.
- */
+/* Whether the plug-in can write its observations again (shoal.observe/1), and writing those of every
+ * environment again. */
 int shoal_engine_can_observe(const shoal_engine *engine);
 void shoal_engine_observe(shoal_engine *engine, const shoal_targets *targets);
 
-/* Steps every environment. Returns how many rows finished an episode. `actions` are checked already and
- * padded. */
+/* Steps every environment. Returns how many rows finished an episode. The caller has checked and padded
+ * `actions`. */
 uint64_t shoal_engine_step(shoal_engine *engine, const void *const *actions, const shoal_targets *targets);
 
-/* One thread's share of a step: environments begin .. end of `envs`, whose arrays may be anywhere. For a
- * caller with threads of its own; different ranges may run at the same time. */
+/* Steps environments begin .. end of `envs`, whose arrays may be anywhere. For a caller with threads of its
+ * own; different ranges may run at the same time. */
 uint64_t shoal_engine_step_range(shoal_engine *engine, shoal_envs *envs, uint64_t begin, uint64_t end,
                                  shoal_statistics *statistics);
 
-/* The first row whose action lies outside the field's bounds (or is NaN, with `check_nan`); -1 if none. */
+/* Returns the first row whose action is out of bounds (or NaN, with `check_nan`); -1 if there is none. */
 int64_t shoal_engine_bad_action(const shoal_field *field, const void *rows, uint64_t count, int check_nan);
 
 void shoal_engine_statistics(const shoal_engine *engine, shoal_statistics *sum);

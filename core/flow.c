@@ -1,4 +1,4 @@
-/* The flow: a queue of units, threads that step them, batches that fill in the order of finishing. */
+/* The flow: a queue of units, threads that step them, and batches that are filled as units finish. */
 // SPDX-License-Identifier: MIT
 #define _GNU_SOURCE
 #include "flow.h"
@@ -15,7 +15,7 @@ enum { SPIN_NS = 20000, SLEEP_NS = 50000000 };
 
 typedef struct batch {
     _Alignas(64) shoal_word count; /* writers: threads, one per unit placed. Reader: recv */
-    shoal_targets targets;         /* writer: lend */
+    shoal_targets targets;         /* writer: add_batch */
     void **observations;
     int64_t *env_ids;
 } batch;
@@ -44,10 +44,10 @@ struct shoal_flow {
     uint64_t lanes, unit, agents, num_units, units_per_batch, num_batches;
     cell *queue; /* a ring */
     uint64_t num_cells;
-    shoal_word *done; /* per unit: at rest. Writers: send clears it, the thread that stepped sets it */
+    shoal_word *done; /* per unit: it was stepped. Writers: send clears it, the thread that stepped sets it */
     batch *batches;   /* a ring */
-    uint64_t sent, lent, received, forks;
-    uint32_t num_workers, num_places, spin_ns; /* that run; that there is memory for */
+    uint64_t sent, added, received, forks;
+    uint32_t num_workers, num_places, spin_ns; /* workers that run; workers that there is memory for */
     worker *workers;
     _Alignas(64) shoal_word wakeup;        /* writer: send, after filling cells; threads sleep on it */
     shoal_word idle;                       /* writers: threads about to sleep */
@@ -81,8 +81,8 @@ static int wait_for_cell(shoal_flow *flow, const cell *own, uint64_t ticket) {
     }
 }
 
-/* Points the worker's arrays so that environment `first` lies at the start of its own memory. */
-static void aim(worker *self, uint64_t first) {
+/* Sets the worker's array pointers so that environment `first` is at the start of its own memory. */
+static void point_at(worker *self, uint64_t first) {
     const shoal_flow *flow = self->flow;
     uint64_t row = first * flow->agents;
     for (uint64_t f = 0; f < flow->description->observations.count; f++)
@@ -92,12 +92,12 @@ static void aim(worker *self, uint64_t first) {
     self->envs.truncated = (uint8_t *)((uintptr_t)self->flags + flow->lanes * flow->agents - row);
 }
 
-static void place(worker *self, uint64_t unit) {
+static void deliver(worker *self, uint64_t unit) {
     shoal_flow *flow = self->flow;
-    /* Acquire and release, partner: the other threads here. Batch b is lent only when more than b batches'
-     * worth of units have been sent, so of all who took a place up to this one, one was sent after the
-     * lending and saw it; through these operations this thread sees it too, however long ago its own unit was
-     * sent. */
+    /* Acquire and release; partner: the other threads here. A batch is added before the send that needs it,
+     * and among the units that took a place up to this one, at least one was sent after that, so its thread
+     * has seen the batch. The chain of these operations makes it visible to this thread, too, even if its own
+     * unit was sent earlier. */
     uint64_t place = atomic_fetch_add_explicit(&flow->places, 1, memory_order_acq_rel);
     batch *into = &flow->batches[place / flow->units_per_batch % flow->num_batches];
     uint64_t env = place % flow->units_per_batch * flow->unit;
@@ -129,9 +129,9 @@ static void *run_worker(void *argument) {
             return NULL;
         uint64_t unit = own->unit, first = unit * flow->lanes;
         atomic_store_explicit(&own->turn, ticket + flow->num_cells, memory_order_release); /* partner: send */
-        aim(self, first);
+        point_at(self, first);
         shoal_engine_step_range(flow->engine, &self->envs, first, first + flow->unit, &self->statistics);
-        place(self, unit);
+        deliver(self, unit);
         atomic_store_explicit(&flow->done[unit], 1, memory_order_release); /* partner: is_done */
     }
 }
@@ -180,7 +180,7 @@ int shoal_flow_create(shoal_engine *engine, const shoal_description *description
     flow->batches = batches;
     flow->workers = workers;
     flow->num_places = workers == NULL ? 0 : threads;
-    if (batches != NULL) /* at once: what is destroyed half made is looked through */
+    if (batches != NULL) /* before anything can fail, because destroy frees what is not NULL */
         memset(batches, 0, flow->num_batches * sizeof *flow->batches);
     if (workers != NULL)
         memset(workers, 0, threads * sizeof *flow->workers);
@@ -244,13 +244,13 @@ void shoal_flow_actions(shoal_flow *flow, const void *const *actions) {
         flow->workers[i].envs.actions = actions;
 }
 
-uint64_t shoal_flow_wanting(const shoal_flow *flow, uint64_t units) {
+uint64_t shoal_flow_batches_needed(const shoal_flow *flow, uint64_t units) {
     uint64_t needed = (flow->sent + units + flow->units_per_batch - 1) / flow->units_per_batch;
-    return needed > flow->lent ? needed - flow->lent : 0;
+    return needed > flow->added ? needed - flow->added : 0;
 }
 
-void shoal_flow_lend(shoal_flow *flow, const shoal_targets *targets, int64_t *env_ids) {
-    batch *next = &flow->batches[flow->lent++ % flow->num_batches];
+void shoal_flow_add_batch(shoal_flow *flow, const shoal_targets *targets, int64_t *env_ids) {
+    batch *next = &flow->batches[flow->added++ % flow->num_batches];
     next->targets = *targets;
     memcpy(next->observations, targets->observations, flow->description->observations.count * sizeof(void *));
     next->env_ids = env_ids;
@@ -261,12 +261,12 @@ void shoal_flow_send(shoal_flow *flow, const uint64_t *units, uint64_t count) {
     for (uint64_t i = 0; i < count; i++) {
         uint64_t ticket = flow->sent++;
         cell *next = &flow->queue[ticket % flow->num_cells];
-        /* Empty but for a thread interrupted between taking a ticket and reading its cell. */
+        /* Empty, unless a thread was preempted between taking its ticket and reading its cell. */
         while (atomic_load_explicit(&next->turn, memory_order_acquire) != ticket)
             shoal_relax();
         next->unit = units[i];
         atomic_store_explicit(&flow->done[units[i]], 0, memory_order_relaxed);
-        /* Releases the unit, its actions and the lent batches; partner: wait_for_cell. */
+        /* Releases the unit, its actions and the added batches; partner: wait_for_cell. */
         atomic_store(&next->turn, ticket + 1);
     }
     atomic_fetch_add(&flow->wakeup, 1);
@@ -302,7 +302,7 @@ int shoal_flow_is_done(const shoal_flow *flow, uint64_t unit) {
 void shoal_flow_await(const shoal_flow *flow, uint64_t unit, uint64_t timeout_ns) {
     for (const uint64_t begin = shoal_now_ns();
          !shoal_flow_is_done(flow, unit) && shoal_now_ns() - begin < timeout_ns;)
-        shoal_futex_wait(&flow->done[unit], 0, 100000); /* nobody wakes it: this is rare */
+        shoal_futex_wait(&flow->done[unit], 0, 100000); /* polls, because no thread wakes this rare wait */
 }
 
 uint64_t shoal_flow_under_way(const shoal_flow *flow) {

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-enum { SPREAD_EVERY = 64 }; /* waits of a worker between two looks at the cores of the others */
+enum { SPREAD_EVERY = 64 }; /* a worker checks the cores of the others once in so many waits */
 
 size_t shoal_gates_bytes(uint32_t count) {
     return count * (3 * sizeof(void *) + 2 * sizeof(struct pollfd) + 1) + sizeof(struct pollfd);
@@ -160,7 +160,7 @@ void shoal_worker_init(shoal_worker *worker, shoal_gate *gates, uint32_t count, 
                        shoal_wakeup *wakeup, int wakeup_fd, int crowded) {
     *worker = (shoal_worker){.gates = gates, .gate = gates + number, .wakeup = wakeup, .count = count};
     worker->number = number;
-    worker->seen = atomic_load(&worker->gate->done); /* what was posted before it came is new to it */
+    worker->seen = atomic_load(&worker->gate->done); /* a command posted before this is still new */
     worker->wakeup_fd = wakeup_fd;
     worker->crowded = crowded;
     worker->policy = shoal_wait_policy_new(crowded, 0);

@@ -1,8 +1,7 @@
 /* The two sides of gates (gate.h has the protocol), each with what it keeps between commands: the parent of
  * one vector environment with all its workers, and one worker.
  *
- *   shoal_gates_wait:  spin, yield -> choose the deaths to watch -> arm the wake-up -> check once more ->
- * sleep
+ *   shoal_gates_wait:  spin, yield -> choose deaths to watch -> arm the wake-up -> check once more -> sleep
  *
  * A wait returns after every sleep, which is never longer than SHOAL_GATE_SLICE_NS, so its caller can handle
  * signals and close() and call it again. Nothing here allocates. One thread at a time uses a side. */
@@ -43,9 +42,9 @@ typedef struct shoal_gates {
     uint32_t num_liveness_words, num_polled;
     shoal_liveness **liveness_words; /* up to two per worker */
     struct pollfd *polled;           /* the wake-up descriptor, then one per worker */
-    shoal_gate **busy;               /* for one look */
+    shoal_gate **busy;               /* scratch memory of one wait */
     struct pollfd *deaths;           /* per worker: what to poll for its death; fd -1: there is no worker */
-    uint8_t *is_marked;              /* per worker, for one call */
+    uint8_t *is_marked;              /* per worker; scratch memory of one send */
 } shoal_gates;
 
 /* Parent: `memory` has shoal_gates_bytes(count) bytes, aligned for a pointer, and stays the caller's. */
@@ -66,10 +65,10 @@ int shoal_gates_all_live(const shoal_gates *all);
 int shoal_gates_is_dead(const shoal_gates *all, uint32_t worker);
 int shoal_gates_wait(shoal_gates *all, shoal_wait *wait);
 
-/* Parent, for other waits: says that it will sleep, until worker `only` or all are idle, and for whose death
- * (`idle_too`: also of those that have finished). It must check once more after this, then sleep or
- * disarm the wake-up. shoal_gates_sleep returns whether to look for dead workers: a death was seen, or
- * nothing happened for a whole slice. */
+/* Parent, for other waits: announces that it will sleep until worker `only`, or all, are idle, and chooses
+ * the deaths that end the sleep (`idle_too`: also those of idle workers). It must check once more after this,
+ * then sleep or disarm the wake-up. shoal_gates_sleep returns whether to look for dead workers: a death was
+ * seen, or nothing happened for a whole slice. */
 void shoal_gates_arm(shoal_gates *all, int64_t only, int idle_too);
 int shoal_gates_sleep(shoal_gates *all, uint64_t timeout_ns);
 

@@ -1,4 +1,4 @@
-/* The guard: refusals, and the waiting of close(). */
+/* The guard: see guard.h. */
 // SPDX-License-Identifier: MIT
 #define _GNU_SOURCE
 #include "guard.h"
@@ -25,7 +25,7 @@ void shoal_guard_wake_closer(shoal_guard *guard) { shoal_futex_wake(&guard->insi
 int shoal_guard_start_closing(shoal_guard *guard, uint64_t thread) {
     if (guard->closed)
         return SHOAL_CLOSING_DONE;
-    if (guard->forks != shoal_fork_count()) { /* the thread inside, if any, is in the parent alone */
+    if (guard->forks != shoal_fork_count()) { /* the thread inside, if any, exists only in the parent */
         atomic_store_explicit(&guard->inside, 0, memory_order_relaxed);
         guard->closer = 0;
     }

@@ -1,12 +1,12 @@
-/* The guard of one vector environment: one call at a time, and a close that waits for the call inside.
+/* The guard of one vector environment: one call at a time, and a close() that waits for the call inside.
  *
- *   call:   enter -> work, perhaps without the lock, asking is_closing in every slice of a wait -> leave
- *   close:  start_closing -> wait until nobody is inside -> free everything -> finish_closing
+ *   call:   enter -> work, perhaps without the lock; check is_closing in every slice of a wait -> leave
+ *   close:  start_closing -> wait until no call is inside -> free everything -> finish_closing
  *
  * 1. enter, leave and the functions of close run under one lock, which is Python's GIL, so a check and the
  *    store after it cannot be interleaved with another thread's. None of them is an atomic read-modify-write.
- * 2. A thread inside may give the lock away. Others then find `inside` set and are refused.
- * 3. `closing` is set before the closer looks at `inside`, so no call enters after that look. */
+ * 2. A thread inside may release the lock. Other threads then find `inside` set, and their calls raise.
+ * 3. `closing` is set before the closer checks `inside`, so no call enters after that check. */
 // SPDX-License-Identifier: MIT
 #ifndef SHOAL_GUARD_H
 #define SHOAL_GUARD_H
@@ -22,7 +22,7 @@ extern "C" {
 enum shoal_guard_answer {
     SHOAL_GUARD_ENTERED = 0,
     SHOAL_GUARD_BUSY,      /* another thread is inside */
-    SHOAL_GUARD_REENTERED, /* this thread is inside: a callback or a signal handler calls */
+    SHOAL_GUARD_REENTERED, /* this thread is inside: the call comes from a callback or a signal handler */
     SHOAL_GUARD_CLOSED,
     SHOAL_GUARD_FORKED /* this process is a child of the one that made the environments */
 };
@@ -38,7 +38,7 @@ typedef struct shoal_guard {
 
 void shoal_guard_init(shoal_guard *guard);
 
-/* Why a call may not enter; SHOAL_GUARD_ENTERED if it has. `thread` is never 0. */
+/* Returns why a call may not enter. `thread` is never 0. */
 int shoal_guard_refusal(const shoal_guard *guard, uint64_t thread);
 
 static inline int shoal_guard_enter(shoal_guard *guard, uint64_t thread) {
@@ -62,13 +62,13 @@ static inline void shoal_guard_leave(shoal_guard *guard) {
         shoal_guard_wake_closer(guard);
 }
 
-/* What close() finds. START: the caller is the closer now, and calls finish or abandon. */
+/* Results of start_closing. START: the caller is the closer, and must call finish or abandon. */
 enum shoal_closing { SHOAL_CLOSING_START = 0, SHOAL_CLOSING_DONE, SHOAL_CLOSING_OTHER, SHOAL_CLOSING_INSIDE };
 int shoal_guard_start_closing(shoal_guard *guard, uint64_t thread);
 void shoal_guard_finish_closing(shoal_guard *guard);
 void shoal_guard_abandon_closing(shoal_guard *guard); /* an exception ended it; close() may be called again */
 
-/* Without the lock: sleeps until nobody is inside, for `timeout_ns` at most. Whether nobody is. */
+/* Without the lock: sleeps until no call is inside, at most `timeout_ns`. Returns whether none is. */
 int shoal_guard_wait(shoal_guard *guard, uint64_t timeout_ns);
 
 #ifdef __cplusplus

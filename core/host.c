@@ -13,13 +13,13 @@
 #include <unistd.h>
 
 enum { MAX_WATCHERS = 32, MAX_CLIENTS = 40, MOST_MILLIHERTZ = 60000 }; /* publishers find a place, too */
-enum { DEAF_MS = 50 };
+enum { ACCEPT_PAUSE_MS = 50 };
 
 typedef struct client {
-    int fd;         /* -1: nobody */
+    int fd;         /* -1: unused */
     int passed_fd;  /* came with the note that is being read; -1: none */
     uint32_t got;   /* bytes of that note */
-    int is_watcher; /* it has asked for something */
+    int is_watcher; /* it has sent a request */
     shoal_note note;
     uint32_t count, millihertz; /* what it watches, and how often */
     int64_t envs[SHOAL_MAX_WATCHED];
@@ -27,11 +27,11 @@ typedef struct client {
 
 struct shoal_host {
     shoal_host_plan plan;
-    int sleep_fd, ring_fd; /* ends the thread */
+    int sleep_fd, wake_fd; /* ends the thread */
     pthread_t thread;
     client clients[MAX_CLIENTS];
     int window_fds[SHOAL_MAX_WATCHED];
-    uint64_t deaf_until; /* nobody is let in before */
+    uint64_t no_accept_until; /* no connection is accepted before this time */
 };
 
 static void close_fd(int *fd) {
@@ -60,7 +60,7 @@ int shoal_note_send(int fd, const shoal_note *note, int passed_fd) {
     const ssize_t sent = sendmsg(fd, &message, MSG_DONTWAIT | SHOAL_MSG_NOSIGNAL);
     if (sent < 0)
         return -errno;
-    return sent == (ssize_t)sizeof *note ? 0 : -EAGAIN; /* who leaves no room for a note is not reading */
+    return sent == (ssize_t)sizeof *note ? 0 : -EAGAIN; /* the buffer is full: the client does not read */
 }
 
 static int is_watched_by(const client *c, int64_t env) {
@@ -77,7 +77,7 @@ static int is_watched(const shoal_host *host, int64_t env) {
     return 0;
 }
 
-static int place_of(const shoal_host *host, int64_t env) {
+static int find_place(const shoal_host *host, int64_t env) {
     for (int i = 0; i < SHOAL_MAX_WATCHED; i++)
         if (host->plan.watched[i].env == env)
             return i;
@@ -89,7 +89,7 @@ static void set_watched(shoal_host *host, int place, int64_t env) {
     close_fd(&host->window_fds[place]);
     if (env >= 0)
         __atomic_store_n(&watched->generation, watched->generation + 1, __ATOMIC_RELAXED);
-    __atomic_store_n(&watched->env, env, __ATOMIC_RELEASE); /* partner: who steps, after it saw `due` */
+    __atomic_store_n(&watched->env, env, __ATOMIC_RELEASE); /* partner: the stepping thread, after `due` */
 }
 
 static void set_due(shoal_host *host) {
@@ -98,8 +98,8 @@ static void set_due(shoal_host *host) {
                               memory_order_release);
 }
 
-/* After somebody watches something else, or is gone: forgets what nobody watches. Publishers are told, so
- * that they give its window back. */
+/* After a watcher changed its environments or disconnected: drops environments that nobody watches. Sets
+ * `due`, so that publishers release their windows. */
 static void forget_unwatched(shoal_host *host) {
     for (int i = 0; i < SHOAL_MAX_WATCHED; i++)
         if (host->plan.watched[i].env >= 0 && !is_watched(host, host->plan.watched[i].env))
@@ -117,20 +117,20 @@ static void drop(shoal_host *host, client *c) {
 }
 
 static void watch(shoal_host *host, client *c) {
-    const shoal_note asked = c->note;
+    const shoal_note request = c->note;
     c->count = 0;
-    for (uint32_t i = 0; i < asked.count && i < SHOAL_MAX_WATCHED; i++)
-        if (asked.values[i] >= 0 && (uint64_t)asked.values[i] < host->plan.num_envs)
-            c->envs[c->count++] = asked.values[i];
+    for (uint32_t i = 0; i < request.count && i < SHOAL_MAX_WATCHED; i++)
+        if (request.values[i] >= 0 && (uint64_t)request.values[i] < host->plan.num_envs)
+            c->envs[c->count++] = request.values[i];
     const int64_t most = MOST_MILLIHERTZ;
-    c->millihertz = (uint32_t)(asked.number < 100 ? 100 : asked.number > most ? most : asked.number);
+    c->millihertz = (uint32_t)(request.number < 100 ? 100 : request.number > most ? most : request.number);
     forget_unwatched(host);
     uint32_t kept = 0;
     for (uint32_t i = 0; i < c->count; i++) {
-        int place = place_of(host, c->envs[i]);
-        if (place < 0 && (place = place_of(host, -1)) >= 0)
+        int place = find_place(host, c->envs[i]);
+        if (place < 0 && (place = find_place(host, -1)) >= 0)
             set_watched(host, place, c->envs[i]);
-        if (place >= 0) /* else: others watch too many */
+        if (place >= 0) /* otherwise other watchers use all places */
             c->envs[kept++] = c->envs[i];
     }
     c->count = kept;
@@ -138,7 +138,7 @@ static void watch(shoal_host *host, client *c) {
     shoal_note answer = {.kind = SHOAL_WATCH, .count = kept};
     int error = shoal_note_send(c->fd, &answer, -1);
     for (uint32_t i = 0; i < kept && error == 0; i++) {
-        const int window_fd = host->window_fds[place_of(host, c->envs[i])];
+        const int window_fd = host->window_fds[find_place(host, c->envs[i])];
         shoal_note note = {.kind = SHOAL_WINDOW, .number = c->envs[i]};
         if (window_fd >= 0)
             error = shoal_note_send(c->fd, &note, window_fd);
@@ -147,10 +147,11 @@ static void watch(shoal_host *host, client *c) {
         drop(host, c);
 }
 
-/* A publisher has a new window: kept for who comes later, and given to all who watch that environment. */
+/* A publisher has a new window: keeps it for later watchers, and sends it to all that watch the environment.
+ */
 static void publish(shoal_host *host, client *from) {
     const int64_t env = from->note.number;
-    const int place = env < 0 ? -1 : place_of(host, env);
+    const int place = env < 0 ? -1 : find_place(host, env);
     if (place < 0 || from->passed_fd < 0)
         return;
     close_fd(&host->window_fds[place]);
@@ -165,7 +166,7 @@ static void publish(shoal_host *host, client *from) {
     }
 }
 
-static int watchers(const shoal_host *host) {
+static int count_watchers(const shoal_host *host) {
     int count = 0;
     for (int i = 0; i < MAX_CLIENTS; i++)
         count += host->clients[i].fd >= 0 && host->clients[i].is_watcher;
@@ -174,7 +175,7 @@ static int watchers(const shoal_host *host) {
 
 static void answer(shoal_host *host, client *c) {
     if (c->note.kind != SHOAL_PUBLISH && !c->is_watcher) {
-        if (watchers(host) == MAX_WATCHERS) {
+        if (count_watchers(host) == MAX_WATCHERS) {
             drop(host, c);
             return;
         }
@@ -211,7 +212,7 @@ static void answer(shoal_host *host, client *c) {
         drop(host, c);
 }
 
-static void hear(shoal_host *host, client *c) {
+static void read_note(shoal_host *host, client *c) {
     struct iovec part = {(char *)&c->note + c->got, sizeof c->note - c->got};
     union {
         struct cmsghdr head;
@@ -231,7 +232,7 @@ static void hear(shoal_host *host, client *c) {
         for (size_t at = CMSG_LEN(0); at + sizeof(int) <= head->cmsg_len; at += sizeof(int)) {
             int fd;
             memcpy(&fd, (char *)head + at, sizeof fd);
-            close_fd(&c->passed_fd); /* one at most is meant */
+            close_fd(&c->passed_fd); /* keep only the last one */
             c->passed_fd = fd;
         }
     }
@@ -247,12 +248,12 @@ static void hear(shoal_host *host, client *c) {
     close_fd(&c->passed_fd);
 }
 
-static void welcome(shoal_host *host) {
+static void accept_client(shoal_host *host) {
     int fd = shoal_accept(host->plan.listen_fd);
-    /* Without a descriptor for it who waits stays in the queue, and poll would say so again and again. */
-    host->deaf_until = fd == -EMFILE || fd == -ENFILE || fd == -ENOMEM || fd == -ENOBUFS
-                           ? shoal_now_ns() + DEAF_MS * (uint64_t)1000000
-                           : 0;
+    /* If no descriptor is free, the connection stays in the queue and poll would return at once again. */
+    host->no_accept_until = fd == -EMFILE || fd == -ENFILE || fd == -ENOMEM || fd == -ENOBUFS
+                                ? shoal_now_ns() + ACCEPT_PAUSE_MS * (uint64_t)1000000
+                                : 0;
     if (fd < 0)
         return;
     for (int i = 0; i < MAX_CLIENTS && shoal_peer_uid(fd) == (int64_t)geteuid(); i++) {
@@ -293,19 +294,19 @@ static void *run(void *argument) {
             }
             timeout_ms = (int)((last + period - now) / 1000000) + 1;
         }
-        if (host->deaf_until > shoal_now_ns()) {
+        if (host->no_accept_until > shoal_now_ns()) {
             polled[1].fd = -1;
-            timeout_ms = timeout_ms < 0 || timeout_ms > DEAF_MS ? DEAF_MS : timeout_ms;
+            timeout_ms = timeout_ms < 0 || timeout_ms > ACCEPT_PAUSE_MS ? ACCEPT_PAUSE_MS : timeout_ms;
         }
         if (poll(polled, 2 + MAX_CLIENTS, timeout_ms) < 0)
             continue; /* EINTR */
         if (polled[0].revents != 0)
             return NULL;
         if (polled[1].revents != 0)
-            welcome(host);
+            accept_client(host);
         for (int i = 0; i < MAX_CLIENTS; i++)
             if (polled[2 + i].revents != 0 && host->clients[i].fd == polled[2 + i].fd)
-                hear(host, &host->clients[i]);
+                read_note(host, &host->clients[i]);
     }
 }
 
@@ -316,8 +317,8 @@ static void release(shoal_host *host) {
     }
     for (int i = 0; i < SHOAL_MAX_WATCHED; i++)
         close_fd(&host->window_fds[i]);
-    if (host->ring_fd != host->sleep_fd)
-        close_fd(&host->ring_fd);
+    if (host->wake_fd != host->sleep_fd)
+        close_fd(&host->wake_fd);
     close_fd(&host->sleep_fd);
     close_fd(&host->plan.listen_fd);
     close_fd(&host->plan.facts_fd);
@@ -336,7 +337,7 @@ int shoal_host_start(const shoal_host_plan *plan, shoal_host **out) {
         host->window_fds[i] = -1;
         plan->watched[i].env = -1;
     }
-    int error = -shoal_wakeup_create(&host->sleep_fd, &host->ring_fd);
+    int error = -shoal_wakeup_create(&host->sleep_fd, &host->wake_fd);
     if (error == 0) {
         sigset_t all, before;
         sigfillset(&all);
@@ -344,10 +345,10 @@ int shoal_host_start(const shoal_host_plan *plan, shoal_host **out) {
         error = pthread_create(&host->thread, NULL, run, host);
         pthread_sigmask(SIG_SETMASK, &before, NULL);
     } else {
-        host->sleep_fd = host->ring_fd = -1;
+        host->sleep_fd = host->wake_fd = -1;
     }
     if (error != 0) {
-        host->plan.listen_fd = host->plan.facts_fd = -1; /* the caller's still */
+        host->plan.listen_fd = host->plan.facts_fd = -1; /* they still belong to the caller */
         release(host);
         return -error;
     }
@@ -357,7 +358,7 @@ int shoal_host_start(const shoal_host_plan *plan, shoal_host **out) {
 
 void shoal_host_stop(shoal_host *host) {
     const uint64_t one = 1;
-    while (write(host->ring_fd, &one, sizeof one) < 0 && errno == EINTR)
+    while (write(host->wake_fd, &one, sizeof one) < 0 && errno == EINTR)
         continue;
     pthread_join(host->thread, NULL);
     release(host);

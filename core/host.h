@@ -1,13 +1,13 @@
-/* A session's host: one thread that answers whoever looks at a running vector environment.
+/* A session's host: one thread that answers processes that watch a running vector environment.
  *
- *   watcher --- FACTS, COUNTERS, WATCH envs ---> host ---> `watched`, `due`: read by who steps
- *   watcher <-- facts' fd, counters, windows' fds -- host <--- PUBLISH env, window's fd --- who steps
+ *   watcher --- FACTS, COUNTERS, WATCH envs ---> host --- `watched`, `due` ---> stepping thread
+ *   watcher <-- fds of facts and windows ------- host <-- PUBLISH env, fd ----- stepping thread
  *
- * 1. What a watcher watches goes with its connection, so a killed one watches nothing.
- * 2. While anything is watched, `due` is set in every line, as often as the quickest watcher asks.
- * 3. The thread takes no lock, asks Python nothing and waits for nobody: whoever does not read is dropped.
+ * 1. A watcher's environments are forgotten when its connection closes, so a killed watcher leaves nothing.
+ * 2. While anything is watched, the host sets `due` in every line, at the rate of the fastest watcher.
+ * 3. The thread takes no lock, does not call Python and never blocks: a client that does not read is dropped.
  *
- * Only processes of this user are answered. */
+ * It answers only processes of the same user. */
 // SPDX-License-Identifier: MIT
 #ifndef SHOAL_HOST_H
 #define SHOAL_HOST_H
@@ -21,10 +21,10 @@ extern "C" {
 
 enum { SHOAL_MAX_WATCHED = 16, SHOAL_DUE_BYTES = 64 };
 
-/* What goes over the socket, both ways. A descriptor may go with it. */
+/* A message over the socket, in both directions. It may carry a descriptor. */
 typedef struct shoal_note {
-    uint32_t kind;                     /* shoal_note_kind; an answer has the kind of its question */
-    uint32_t count;                    /* WATCH: of values; the answer: how many are watched */
+    uint32_t kind;                     /* shoal_note_kind; an answer has the kind of its request */
+    uint32_t count;                    /* WATCH: number of values; its answer: how many are watched */
     int64_t number;                    /* WATCH: thousandths of a hertz; WINDOW, PUBLISH: the environment */
     int64_t values[SHOAL_MAX_WATCHED]; /* WATCH: environments; COUNTERS: time, steps, episodes, length sum,
                                           and the return sum's bits */
@@ -38,28 +38,29 @@ enum shoal_note_kind {
     SHOAL_PUBLISH = 5
 };
 
-/* Writer: the host. Readers: those who step. A new generation means a new window, even for the same
- * environment. */
+/* Writer: the host. Readers: threads and workers that step. A new generation means a new window, even for the
+ * same environment. */
 typedef struct shoal_watched {
     int64_t env; /* -1: none */
     uint64_t generation;
 } shoal_watched;
 
 typedef struct shoal_host_plan {
-    int listen_fd, facts_fd; /* taken over; `listen_fd` does not block */
+    int listen_fd, facts_fd; /* the host owns both; `listen_fd` does not block */
     uint64_t num_envs;
     shoal_watched *watched; /* SHOAL_MAX_WATCHED */
     char *due;              /* `lines` of SHOAL_DUE_BYTES, each begins with a shoal_word */
     uint32_t lines;
-    void (*count)(void *context, shoal_statistics *sum); /* reads what others are writing */
+    void (*count)(void *context, shoal_statistics *sum); /* reads counters while threads write them */
     void *context;
 } shoal_host_plan;
 
 typedef struct shoal_host shoal_host;
 
 int shoal_host_start(const shoal_host_plan *plan, shoal_host **host); /* 0 or -errno */
-void shoal_host_stop(shoal_host *host);   /* ends the thread and every connection */
-void shoal_host_forget(shoal_host *host); /* instead of stop, in a forked child, which has no such thread */
+void shoal_host_stop(shoal_host *host); /* ends the thread and every connection */
+void shoal_host_forget(
+    shoal_host *host); /* in place of stop in a forked child, where the thread is missing */
 
 /* Sends a note on a stream socket, with a descriptor unless it is -1. 0 or -errno. */
 int shoal_note_send(int fd, const shoal_note *note, int passed_fd);

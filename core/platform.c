@@ -164,7 +164,7 @@ int shoal_reserve(int fd, uint64_t begin, uint64_t length) {
 int shoal_file_sync(int fd, void *base, uint64_t size) {
     int result;
 #ifdef __linux__
-    (void)base; /* pages that a mapping made dirty are the file's */
+    (void)base; /* fdatasync also writes pages that a mapping made dirty */
     (void)size;
     do
         result = fdatasync(fd);
@@ -173,7 +173,7 @@ int shoal_file_sync(int fd, void *base, uint64_t size) {
     if (msync(base, size, MS_SYNC) != 0)
         return -errno;
     do
-        result = fcntl(fd, F_FULLFSYNC); /* fsync leaves it in the disk's own memory */
+        result = fcntl(fd, F_FULLFSYNC); /* fsync leaves data in the disk's cache */
     while (result != 0 && errno == EINTR);
 #endif
     return result == 0 ? 0 : -errno;
@@ -196,7 +196,7 @@ int shoal_seal_writes(int fd) {
     const int size = F_SEAL_SHRINK | F_SEAL_GROW;
     if (fcntl(fd, F_ADD_SEALS, size | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) == 0)
         return 0;
-    if (errno == EINVAL) /* before Linux 5.1, or an emulation of it: what is handed on is read-only anyway */
+    if (errno == EINVAL) /* before Linux 5.1, or an emulation: the descriptor passed on is read-only anyway */
         return fcntl(fd, F_ADD_SEALS, size | F_SEAL_SEAL) == 0 ? 0 : -errno;
     return -errno;
 #else
@@ -272,7 +272,7 @@ int shoal_huge_pages(void *base, uint64_t size, int collapse) {
     if (madvise(base, size, MADV_HUGEPAGE) != 0)
         return errno == EINVAL ? 0 : -errno;
     if (collapse)
-        (void)madvise(base, size, MADV_COLLAPSE); /* fails where memory is fragmented: small pages work too */
+        (void)madvise(base, size, MADV_COLLAPSE); /* fails if memory is fragmented: small pages work, too */
 #else
     (void)base;
     (void)size;
@@ -351,7 +351,7 @@ void shoal_futex_wait(const shoal_word *word, uint32_t expected, uint64_t timeou
 #ifdef __linux__
     (void)syscall(SYS_futex, word, FUTEX_WAIT, expected, &limit, NULL, 0);
 #else
-    struct timespec step = {0, 50000}; /* no public futex before macOS 14.4: look every 50 us */
+    struct timespec step = {0, 50000}; /* no public futex before macOS 14.4: poll every 50 us */
     if (limit.tv_sec == 0 && limit.tv_nsec < step.tv_nsec)
         step = limit;
     if (atomic_load_explicit(word, memory_order_relaxed) == expected)
@@ -367,12 +367,16 @@ void shoal_futex_wake(const shoal_word *word) {
 #endif
 }
 
-/* A robust mutex that is locked and never unlocked: when its owner ends, the kernel marks its word with
- * FUTEX_OWNER_DIED, and wakes who sleeps there if FUTEX_WAITERS is set. */
+/* A robust mutex that is locked and never unlocked: when its owner ends, the kernel sets FUTEX_OWNER_DIED in
+ * its word, and wakes sleepers if FUTEX_WAITERS is set. */
 #ifdef __linux__
 _Static_assert(sizeof(pthread_mutex_t) <= sizeof((shoal_liveness){0}.room), "room for a mutex");
 
-enum { MOST_LIVES = 127, SYS_FUTEX_WAITV = 449, WAITV_32_BITS = 2 }; /* Linux 5.16, on every machine */
+enum {
+    MAX_LIVENESS_WORDS = 127,
+    SYS_FUTEX_WAITV = 449,
+    WAITV_32_BITS = 2
+}; /* Linux 5.16, on every machine */
 typedef struct waited {
     uint64_t expected, address;
     uint32_t flags, reserved;
@@ -384,7 +388,7 @@ static void probe_waitv(void) {
     has_waitv = syscall(SYS_FUTEX_WAITV, NULL, 0, 0, NULL, 0) < 0 && errno == EINVAL;
 }
 
-/* NULL if nobody holds it; whatever another process wrote there, a word within. */
+/* The kernel's word, always inside `room`, whatever another process wrote; NULL if no thread holds it. */
 static shoal_word *word_of(const shoal_liveness *liveness) {
     const uint32_t at = atomic_load_explicit(&liveness->at, memory_order_acquire);
     if (at == 0 || at - 1 > sizeof liveness->room - sizeof(shoal_word) || (at - 1) % sizeof(shoal_word) != 0)
@@ -409,7 +413,7 @@ int shoal_liveness_hold(shoal_liveness *liveness) {
         pthread_mutex_unlock(mutex);
         return -error;
     }
-    /* The last that was locked is the first of the list; all have their word equally far from their link. */
+    /* The mutex locked last is first in the list; the offset from link to word is the same for all. */
     const uintptr_t word = ((uintptr_t)held->list.next & ~(uintptr_t)1) + (uintptr_t)held->futex_offset;
     const uintptr_t at = word - (uintptr_t)liveness->room;
     const int is_ours = at <= sizeof liveness->room - sizeof(shoal_word) && at % sizeof(shoal_word) == 0;
@@ -424,7 +428,7 @@ int shoal_liveness_hold(shoal_liveness *liveness) {
 void shoal_liveness_release(shoal_liveness *liveness) {
     const shoal_word *word = word_of(liveness);
     if (word == NULL || (atomic_load(word) & FUTEX_TID_MASK) != (uint32_t)syscall(SYS_gettid))
-        return; /* a forked child's copy, say */
+        return; /* for example in a forked child */
     atomic_store(&liveness->at, 0);
     pthread_mutex_unlock((pthread_mutex_t *)liveness->room);
 }
@@ -439,15 +443,15 @@ int shoal_liveness_can_be_watched(shoal_liveness *const *liveness_words, uint32_
     for (uint32_t i = 0; i < count; i++)
         if (word_of(liveness_words[i]) == NULL)
             return 0;
-    return has_waitv && count <= MOST_LIVES;
+    return has_waitv && count <= MAX_LIVENESS_WORDS;
 }
 
 void shoal_futex_wait_with_liveness(const shoal_word *word, uint32_t expected,
                                     shoal_liveness *const *liveness_words, uint32_t count,
                                     uint64_t timeout_ns) {
-    waited all[1 + MOST_LIVES] = {{expected, (uintptr_t)word, WAITV_32_BITS, 0}};
+    waited all[1 + MAX_LIVENESS_WORDS] = {{expected, (uintptr_t)word, WAITV_32_BITS, 0}};
     uint32_t number = 1;
-    for (uint32_t i = 0; i < count && number <= MOST_LIVES; i++) {
+    for (uint32_t i = 0; i < count && number <= MAX_LIVENESS_WORDS; i++) {
         shoal_word *liveness = word_of(liveness_words[i]);
         if (liveness == NULL)
             continue;
@@ -482,12 +486,12 @@ void shoal_futex_wait_with_liveness(const shoal_word *word, uint32_t expected,
 }
 #endif
 
-int shoal_wakeup_create(int *sleep_fd, int *ring_fd) {
+int shoal_wakeup_create(int *sleep_fd, int *wake_fd) {
 #ifdef __linux__
     int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (fd < 0)
         return -errno;
-    *sleep_fd = *ring_fd = fd;
+    *sleep_fd = *wake_fd = fd;
     return 0;
 #else
     int ends[2];
@@ -503,7 +507,7 @@ int shoal_wakeup_create(int *sleep_fd, int *ring_fd) {
         }
     }
     *sleep_fd = ends[0];
-    *ring_fd = ends[1];
+    *wake_fd = ends[1];
     return 0;
 #endif
 }
@@ -532,10 +536,10 @@ int shoal_cpu(void) {
 #endif
 }
 
-void shoal_wake_modestly(void) {
+void shoal_lower_priority(void) {
 #ifdef __linux__
     pthread_setschedparam(pthread_self(), SCHED_BATCH, &(struct sched_param){0});
-    (void)!nice(10); /* of this thread alone */
+    (void)!nice(10); /* on Linux, of this thread only */
 #endif
 }
 
@@ -557,7 +561,7 @@ void shoal_move_to_cpu(int cpu) {
 static uint64_t fork_count;
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 
-static void count_fork(void) { fork_count++; /* the child has one thread, which is this one */ }
+static void count_fork(void) { fork_count++; /* the child has only this thread */ }
 
 static void watch_forks(void) { pthread_atfork(NULL, NULL, count_fork); }
 

@@ -1,4 +1,4 @@
-/* Loading and checking of plug-ins: nothing a plug-in says is believed before it was checked here. */
+/* Loads and checks plug-ins: everything that a plug-in declares is checked here before it is used. */
 // SPDX-License-Identifier: MIT
 #define _GNU_SOURCE
 #include "plugin.h"
@@ -26,13 +26,13 @@ int shoal_name_is_valid(const char *name) {
     if (name == NULL || name[0] == '\0' || strnlen(name, MAX_NAME) == MAX_NAME)
         return 0;
     for (; *name != '\0'; name++)
-        if (*name < ' ' || *name > '~') /* printable ASCII: it becomes a key, an option, an id */
+        if (*name < ' ' || *name > '~') /* printable ASCII, because it becomes a key, an option or an id */
             return 0;
     return 1;
 }
 
 static int check_entry(const shoal_entry_v1 *entry, const char *path, shoal_message *why) {
-    /* The first eight bytes hold in every version; the rest is read only in this one. */
+    /* The first eight bytes are the same in every version; the rest only in this one. */
     if (entry->abi_major != SHOAL_ABI_MAJOR)
         return refuse(
             why,
@@ -67,7 +67,7 @@ int shoal_plugin_open(const char *path, shoal_plugin *plugin, shoal_message *why
     memset(plugin, 0, sizeof *plugin);
     why->text[0] = '\0';
     if (path[0] != '/')
-        return refuse(why, "a plug-in is loaded by an absolute path, got %s", path);
+        return refuse(why, "a plug-in needs an absolute path, got %s", path);
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (library == NULL)
         return refuse(why, "%s cannot be loaded: %s", path, dlerror());
@@ -111,11 +111,11 @@ uint64_t shoal_field_bytes(const shoal_field *field) {
     return shoal_field_elements(field) * (field->dtype.bits / 8);
 }
 
-/* The bounds of one element: in order, and exactly what the dtype, and Gymnasium's space of it, can hold. */
+/* Checks the bounds of one element: they are in order, and the dtype and Gymnasium's space can hold them. */
 static int check_bounds(const shoal_field *field, const char *role, const char *name, double low, double high,
                         shoal_message *why) {
     const shoal_dtype dtype = field->dtype;
-    if (!(low <= high)) /* NaN too */
+    if (!(low <= high)) /* also for NaN */
         return refuse(why, "%s %s: low %g is not at most high %g", role, name, low, high);
     if (dtype.code == SHOAL_CODE_FLOAT) {
         double end = dtype.bits == 16 ? 65520 : dtype.bits == 32 ? 0x1.ffffffp127 : (double)INFINITY;
@@ -219,7 +219,7 @@ static void add_field(shoal_description *description, shoal_fields *fields, cons
     fields->items = items;
     shoal_field *copy = &items[fields->count++];
     *copy = *field;
-    /* Until check_field has seen the shape, bounds arrays of an absurd length must not be copied. */
+    /* check_field has not checked the shape yet, so bounds arrays of an absurd length must not be copied. */
     uint64_t elements = 1;
     int sane = field->ndim <= SHOAL_MAX_NDIM;
     for (uint32_t i = 0; sane && i < field->ndim; i++) {
@@ -257,7 +257,8 @@ int shoal_plugin_describe(const shoal_plugin *plugin, const shoal_value *values,
     if (description->failed)
         return refuse(why, "out of memory");
     if (spec->instance_bytes > MAX_BYTES)
-        return refuse(why, "instance_bytes %llu is absurd", (unsigned long long)spec->instance_bytes);
+        return refuse(why, "instance_bytes must be at most %llu, got %llu", (unsigned long long)MAX_BYTES,
+                      (unsigned long long)spec->instance_bytes);
     if (spec->lanes == 0 || spec->lanes > MAX_LANES || (spec->lanes & (spec->lanes - 1)) != 0)
         return refuse(why, "lanes must be a power of two up to %d, got %u", MAX_LANES, spec->lanes);
     if (spec->agents == 0 || spec->agents > MAX_AGENTS)

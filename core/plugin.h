@@ -1,4 +1,4 @@
-/* Plug-ins: a C environment's library, loaded, checked whole, and described for one choice of options. */
+/* Plug-ins: loads a C environment's library, checks it, and describes it for one choice of options. */
 // SPDX-License-Identifier: MIT
 #ifndef SHOAL_PLUGIN_H
 #define SHOAL_PLUGIN_H
@@ -10,7 +10,7 @@
 extern "C" {
 #endif
 
-/* Why a call failed, for people; empty on success. */
+/* Why a call failed, as text for users; empty on success. */
 typedef struct shoal_message {
     char text[512];
 } shoal_message;
@@ -31,13 +31,13 @@ typedef struct shoal_plugin {
     const shoal_entry_v1 *entry;
 } shoal_plugin;
 
-/* Loads the library at an absolute path and checks its entry before anything in it is called. 0, or -1 with
- * `why`. */
+/* Loads the library at an absolute path and checks its entry before it calls anything in it. Returns 0, or -1
+ * with `why`. */
 int shoal_plugin_open(const char *path, shoal_plugin *plugin, shoal_message *why);
 void shoal_plugin_close(shoal_plugin *plugin);
 
-/* Asks the plug-in for its spec and fields and checks each number. `values` has one per declared option, in
- * order. 0, or -1 with `why`. shoal_description_free in both cases. */
+/* Gets the plug-in's spec and fields and checks each number. `values` has one value per declared option, in
+ * order. Returns 0, or -1 with `why`. Call shoal_description_free in both cases. */
 int shoal_plugin_describe(const shoal_plugin *plugin, const shoal_value *values,
                           shoal_description *description, shoal_message *why);
 void shoal_description_free(shoal_description *description);

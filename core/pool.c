@@ -1,4 +1,4 @@
-/* The pool: persistent threads, one hand-shake word in each direction, spin then sleep. */
+/* The pool: persistent threads with one word in each direction; a waiter spins, then sleeps. */
 // SPDX-License-Identifier: MIT
 #define _GNU_SOURCE
 #include "pool.h"
@@ -97,7 +97,7 @@ int shoal_pool_create(uint32_t count, shoal_pool **out) {
         return -ENOMEM;
     }
     pool->threads = memory;
-    /* Signals are the main thread's: Python must see Ctrl-C. */
+    /* Signals must reach the main thread: Python handles Ctrl-C there. */
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);

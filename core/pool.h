@@ -4,10 +4,10 @@
  *            runs part 0            |                       |
  *   thread k:        sees go[k] == g, runs part k, done[k] = g
  *
- * 1. Each word is a line of its own with one writer: go[k] is the caller's, done[k] is thread k's.
- * 2. A waiter spins for some tens of microseconds, then says so and sleeps in the kernel; a writer wakes only
- * a sleeper. With more threads than cores nobody spins.
- * 3. Thread k always gets part k, so what a part touches stays in that core's cache. */
+ * 1. Each word is on a cache line of its own and has one writer: the caller writes go[k], thread k done[k].
+ * 2. A waiter spins for some tens of microseconds, then sets a flag and sleeps on the futex; a writer wakes
+ *    only a sleeper. With more threads than cores no thread spins.
+ * 3. Thread k always runs part k, so the memory of a part stays in the cache of one core. */
 // SPDX-License-Identifier: MIT
 #ifndef SHOAL_POOL_H
 #define SHOAL_POOL_H
@@ -27,7 +27,7 @@ int shoal_pool_create(uint32_t threads, shoal_pool **pool);
 /* Runs parts 0 .. threads - 1 and returns when all are done. One caller at a time. */
 void shoal_pool_run(shoal_pool *pool, shoal_pool_part part, void *context);
 
-/* In a forked child, where the threads do not exist, it only frees. */
+/* In a forked child, where the threads do not exist, it only frees memory. */
 void shoal_pool_destroy(shoal_pool *pool);
 
 #ifdef __cplusplus

@@ -1,17 +1,18 @@
-/* NumPy's SeedSequence hash and PCG64's initialisation, so that a seed means the same in C as in Python. */
+/* NumPy's SeedSequence hash and PCG64's initialisation, so that a seed gives the same numbers in C and
+ * Python. */
 // SPDX-License-Identifier: MIT
 #include "seed.h"
 
 enum { POOL = 4 };
 
-static uint32_t hashed(uint32_t value, uint32_t *constant) {
+static uint32_t hash(uint32_t value, uint32_t *constant) {
     value ^= *constant;
     *constant *= 0x931e8875u;
     value *= *constant;
     return value ^ value >> 16;
 }
 
-static uint32_t mixed(uint32_t x, uint32_t y) {
+static uint32_t mix(uint32_t x, uint32_t y) {
     uint32_t result = 0xca01f9ddu * x - 0x4973f715u * y;
     return result ^ result >> 16;
 }
@@ -22,11 +23,11 @@ static void seed_sequence(uint64_t seed, uint64_t out[4]) {
     uint32_t words = entropy[1] != 0 ? 2 : 1;
     uint32_t pool[POOL], constant = 0x43b0d7e5u;
     for (uint32_t i = 0; i < POOL; i++)
-        pool[i] = hashed(i < words ? entropy[i] : 0, &constant);
+        pool[i] = hash(i < words ? entropy[i] : 0, &constant);
     for (uint32_t from = 0; from < POOL; from++)
         for (uint32_t to = 0; to < POOL; to++)
             if (from != to)
-                pool[to] = mixed(pool[to], hashed(pool[from], &constant));
+                pool[to] = mix(pool[to], hash(pool[from], &constant));
     uint32_t output = 0x8b51f9ddu, half[8];
     for (uint32_t i = 0; i < 8; i++) {
         uint32_t value = pool[i % POOL] ^ output;

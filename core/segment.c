@@ -59,8 +59,7 @@ int shoal_segment_map(int fd, uint64_t size, int writable, void **base) {
     *base = NULL;
     if (size == 0 || size > SIZE_MAX - huge)
         return -EINVAL;
-    /* Huge pages need the address and the offset to agree modulo 2 MB: reserve more, keep the aligned part.
-     */
+    /* Huge pages need an address that agrees with the offset modulo 2 MB: reserve more, keep that part. */
     uint64_t slack = size >= huge ? huge : 0;
     char *room = mmap(NULL, size + slack, PROT_NONE, MAP_PRIVATE | MAP_ANON, -1, 0);
     if (room == MAP_FAILED)
@@ -81,7 +80,7 @@ int shoal_segment_map(int fd, uint64_t size, int writable, void **base) {
     char *end = (char *)(((uintptr_t)room + size + slack + page - 1) & ~(uintptr_t)(page - 1));
     if (end > start + mapped)
         munmap(start + mapped, (size_t)(end - (start + mapped)));
-    int error = writable ? 0 : shoal_back_holes(fd, at, size); /* a writer's file has none */
+    int error = writable ? 0 : shoal_back_holes(fd, at, size); /* a writer's file has no holes */
     if (error != 0) {
         munmap(at, size);
         return error;
@@ -104,7 +103,7 @@ void shoal_segment_publish(void *base, const shoal_segment_header *header, const
     filled.owner_pid = (uint64_t)getpid();
     filled.owner_start = shoal_process_start(getpid());
     memcpy((char *)base + sizeof filled, schema, header->schema_bytes);
-    /* All but the magic, which a reader may be waiting on. */
+    /* Everything but the magic, which is stored last for readers. */
     const size_t after = sizeof filled.magic;
     memcpy((char *)base + after, (char *)&filled + after, sizeof filled - after);
     uint64_t magic;

@@ -1,4 +1,4 @@
-/* Settling: dense loops that a compiler turns into vector code, and lists of the few. */
+/* Settling: dense loops that compilers vectorise, and lists of the few episodes that end. */
 // SPDX-License-Identifier: MIT
 #include "settle.h"
 
@@ -10,8 +10,7 @@
 /* Compiled for each instruction set, with its caller. */
 #define INLINE static inline __attribute__((always_inline))
 
-/* Flags of up to 64 bytes, each 0 or 1, as bits. Without SSE2, eight bytes become eight bits by one
- * multiplication. */
+/* Packs up to 64 flags, each a byte of 0 or 1, into bits. Without SSE2, one multiplication packs eight. */
 INLINE uint64_t flag_bits(const uint8_t *flags, uint64_t count) {
     uint64_t bits = 0, at = 0, word;
 #ifdef __SSE2__
@@ -29,9 +28,8 @@ INLINE uint64_t flag_bits(const uint8_t *flags, uint64_t count) {
     return bits;
 }
 
-/* Writes the positions of the set flags; returns how many. Few are set and nobody can predict which:
- * positions are written four at a time, whether there are as many or not, so that the branch mostly goes one
- * way. */
+/* Writes the positions of the set flags; returns how many. Few flags are set, at unpredictable positions. The
+ * loop always writes four positions, so that its branch is nearly always predicted. */
 INLINE uint64_t list_set(const uint8_t *flags, uint64_t count,
                          uint16_t list[SHOAL_SETTLED + SHOAL_LIST_SLACK]) {
     uint64_t listed = 0;
@@ -49,7 +47,7 @@ INLINE uint64_t list_set(const uint8_t *flags, uint64_t count,
     return listed;
 }
 
-/* One more step of every episode: rewards into totals, lengths. Returns the greatest length. */
+/* Adds one step to every episode: reward to its total, one to its length. Returns the greatest length. */
 INLINE uint32_t count_steps(const double *restrict rewards, double *restrict total, uint32_t *restrict length,
                             uint64_t count) {
     uint32_t longest = 0;
@@ -71,8 +69,8 @@ INLINE void truncate_late(const uint32_t *restrict length, uint8_t *restrict tru
     }
 }
 
-/* Flags of who began are 0, whatever the plug-in left there; `reset` and its copy become those of the next
- * step. */
+/* Clears the flags of environments that were reset, whatever the plug-in wrote; sets `reset` and its copy for
+ * the next step. */
 INLINE void merge_flags(uint8_t *restrict reset, uint8_t *restrict copy, uint8_t *restrict terminated,
                         uint8_t *restrict truncated, uint64_t count) {
     for (uint64_t i = 0; i < count; i++) {
@@ -83,7 +81,7 @@ INLINE void merge_flags(uint8_t *restrict reset, uint8_t *restrict copy, uint8_t
     }
 }
 
-/* Lists anew if somebody else has written flags. */
+/* Makes the list again if other code has changed flags. */
 INLINE void update(shoal_due *due, const uint8_t *reset, uint64_t count) {
     uint8_t differ = 0;
     for (uint64_t i = 0; i < count; i++)

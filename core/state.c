@@ -72,7 +72,7 @@ static void add(void *host, const shoal_state_field *field) {
     const visit *v = host;
     shoal_message *why = v->why;
     if (why->text[0] != '\0')
-        return; /* already refused */
+        return; /* an earlier field was invalid */
     if (!shoal_name_is_valid(field->name)) {
         refuse(why, "a state field needs a name of 1 to 255 printable characters");
         return;

@@ -1,4 +1,4 @@
-/* Tickets: see tickets.h for the drawing and the rules. */
+/* Tickets: see tickets.h for the protocol. */
 // SPDX-License-Identifier: MIT
 #include "tickets.h"
 

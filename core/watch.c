@@ -1,4 +1,4 @@
-/* A worker's watch: see watch.h. */
+/* The watch threads of a worker: see watch.h. */
 // SPDX-License-Identifier: MIT
 #define _GNU_SOURCE
 #include "watch.h"
@@ -33,8 +33,8 @@ uint64_t shoal_tail_read(const shoal_tail *tail, char *out) {
     return count;
 }
 
-/* Passes on what is in the pipe; 0 once it can give no more. */
-static int pass_on(const watch *w) {
+/* Copies what is in the pipe; returns 0 when the pipe has ended. */
+static int copy_stderr(const watch *w) {
     char bytes[4096];
     ssize_t count = read(w->stderr_fd, bytes, sizeof bytes);
     if (count <= 0)
@@ -42,31 +42,31 @@ static int pass_on(const watch *w) {
     shoal_tail_add(w->tail, bytes, (uint64_t)count);
     for (ssize_t at = 0; at < count;) {
         ssize_t written = write(w->out_fd, bytes + at, (size_t)(count - at));
-        if (written < 0 && errno == EAGAIN) /* somebody else made it so */
+        if (written < 0 && errno == EAGAIN) /* another process may have made it non-blocking */
             poll(&(struct pollfd){.fd = w->out_fd, .events = POLLOUT}, 1, -1);
         else if (written < 0 && errno != EINTR)
-            break; /* nobody hears it; the tail has it */
+            break; /* stderr is closed; the tail has the output */
         at += written > 0 ? written : 0;
     }
     return 1;
 }
 
-static void *run_voice(void *argument) {
+static void *run_stderr_copy(void *argument) {
     const watch w = *(watch *)argument;
-    shoal_wake_modestly();
+    shoal_lower_priority();
     free(argument);
-    do /* the pipe may be one that does not block */
+    do /* poll, because the pipe does not block */
         poll(&(struct pollfd){.fd = w.stderr_fd, .events = POLLIN}, 1, -1);
-    while (pass_on(&w));
+    while (copy_stderr(&w));
     return NULL;
 }
 
 static void *run_guard(void *argument) {
     const watch w = *(watch *)argument;
-    shoal_wake_modestly();
+    shoal_lower_priority();
     free(argument);
     if (w.liveness != NULL)
-        (void)shoal_liveness_hold(w.liveness); /* without, the worker's own tells */
+        (void)shoal_liveness_hold(w.liveness); /* if it fails, the worker's own liveness word remains */
     for (;;) {
         struct pollfd polled[] = {{.fd = w.parent_fd, .events = POLLIN}, {.fd = w.socket_fd, .events = 0}};
         if (poll(polled, 2, -1) > 0)
@@ -97,7 +97,7 @@ int shoal_watch_start(int parent_fd, int socket_fd, int stderr_fd, int out_fd, s
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int error = start(run_guard, &what);
     if (error == 0 && stderr_fd >= 0)
-        error = start(run_voice, &what);
+        error = start(run_stderr_copy, &what);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return error;
 }

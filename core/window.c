@@ -12,7 +12,7 @@ static char *content(const shoal_window *window) {
 
 void shoal_window_begin(shoal_window *window) {
     const uint64_t sequence = atomic_load_explicit(&window->sequence, memory_order_relaxed);
-    /* Even, but for a writer before us that died within. */
+    /* The sequence is even, unless an earlier writer died while writing. */
     atomic_store_explicit(&window->sequence, (sequence + 1) | 1, memory_order_relaxed);
     atomic_thread_fence(memory_order_release); /* before the stores below; partner: the reader's fence */
 }
@@ -34,7 +34,7 @@ uint64_t shoal_window_number(const shoal_window *window) {
 }
 
 uint64_t shoal_window_read(const shoal_window *window, void *out, uint64_t capacity, uint64_t *bytes,
-                           int64_t stamps[SHOAL_WINDOW_STAMPS], uint64_t patience_ns) {
+                           int64_t stamps[SHOAL_WINDOW_STAMPS], uint64_t timeout_ns) {
     uint64_t begin = 0;
     for (;;) {
         const uint64_t sequence = atomic_load_explicit(&window->sequence, memory_order_acquire);
@@ -43,7 +43,7 @@ uint64_t shoal_window_read(const shoal_window *window, void *out, uint64_t capac
         if (sequence % 2 == 0) {
             shoal_racy_copy((char *)bytes, (const char *)&window->bytes, sizeof *bytes);
             shoal_racy_copy((char *)stamps, (const char *)window->stamps, sizeof window->stamps);
-            if (*bytes <= capacity) /* torn, perhaps, but within bounds */
+            if (*bytes <= capacity) /* perhaps torn, but within bounds */
                 shoal_racy_copy(out, content(window), *bytes);
             atomic_thread_fence(memory_order_acquire);
             if (atomic_load_explicit(&window->sequence, memory_order_relaxed) == sequence)
@@ -51,7 +51,7 @@ uint64_t shoal_window_read(const shoal_window *window, void *out, uint64_t capac
         }
         const uint64_t now = shoal_now_ns();
         begin = begin == 0 ? now : begin;
-        if (now - begin > patience_ns)
+        if (now - begin > timeout_ns)
             return 0;
         shoal_relax();
     }

@@ -1,13 +1,12 @@
-/* For plug-ins that step LANES environments at once: the layout of a block and the loops over blocks, sines
- * and cosines that a compiler can vectorise, checkpoints and observations. envs/cartpole/cartpole.c is an
- * example.
+/* For plug-ins that step LANES environments at once: the layout of a block, loops over blocks, sines and
+ * cosines that compilers vectorise, checkpoints and observations. envs/cartpole/cartpole.c is an example.
  *
- *   block: REAL x[LANES], v[LANES], ...     one block per LANES environments, an array per quantity
- *   reset_lane(block, lane, envs, env)      starts an episode in one environment, writes its observation
+ *   block: REAL x[LANES], v[LANES], ...    one block per LANES environments, one array per quantity
+ *   reset_lane(block, lane, envs, env)     starts an episode in one environment, writes its observation
  *   step_block(block, options, actions, rows, rewards, terminated, lanes)
- *                                           steps that many lanes, LANES or LANES_FEW: plain loops over
- * lanes, without branches; one action and one observation field of floats
- *   observe_lane(block, lane, row)          writes one environment's observation, the same bytes as those two
+ *                                          steps `lanes` lanes, LANES or LANES_FEW, by loops over lanes
+ *                                          without branches; one action and one observation field
+ *   observe_lane(block, lane, row)         writes the same bytes of one observation as those two
  *
  * A plug-in includes itself twice, with REAL as double and as float, and offers the choice as its first
  * option. Everything called from a lane loop is LANES_INLINE, so that it is compiled for each instruction set

@@ -1,6 +1,5 @@
-/* Part of the binding: the arrays that Python gives to a Stepper and to a Chunk, each described once. Python
- * builds its layouts from these tables (_core.STEPPER_ARRAYS, _core.CHUNK_ARRAYS) and passes arrays by name.
- */
+/* Part of the binding: tables of the arrays that Python passes to a Stepper and to a Chunk. Python builds its
+ * layouts from these tables (_core.STEPPER_ARRAYS, _core.CHUNK_ARRAYS) and passes arrays by name. */
 // SPDX-License-Identifier: MIT
 #ifndef SHOAL_ARRAYS_HPP
 #define SHOAL_ARRAYS_HPP
@@ -20,7 +19,7 @@ namespace nb = nanobind;
 
 enum { SUMS = 8 }; /* statistics of a worker in a row, so that each worker has a cache line of its own */
 
-/* Which entries an array has: one per row, per environment or per worker. An entry is `items` numbers; 0: the
+/* An array has one entry per row, per environment or per worker. An entry is `items` numbers; 0: the
  * plug-in's instance_bytes. */
 struct ArraySpec {
     const char *name, *dtype, *per;
@@ -42,8 +41,8 @@ static constexpr ArraySpec STEPPER_ARRAYS[] = {
     {"over", "u1", "environment", 1},
 };
 
-/* One agent each: rows are environments. A chunk has the arrays of the whole vector, and its worker's entry
- * of the last two. */
+/* Python environments have one agent, so rows are environments. A chunk gets the arrays of the whole vector,
+ * and only its worker's entry of the last two. */
 static constexpr ArraySpec CHUNK_ARRAYS[] = {
     {"reset", "u1", "environment", 1},
     {"total", "f8", "row", 1},
@@ -65,7 +64,7 @@ template <size_t COUNT> nb::tuple describe_arrays(const ArraySpec (&table)[COUNT
     return nb::tuple(all);
 }
 
-/* The arrays of a mapping from name to array, as addresses: each is in the table and large enough. */
+/* Gets the addresses of named arrays, and checks that each is in the table and large enough. */
 template <size_t COUNT> class NamedArrays {
   public:
     NamedArrays(const ArraySpec (&table)[COUNT], nb::object arrays, uint64_t environments, uint64_t rows,

@@ -1,10 +1,11 @@
 /* Part of the binding: a worker's chunk of Python environments, stepped in one call.
  *
  *   for each environment:  action -> env.step -> row of the slot: observation, reward, flags
- *                          finished before, NEXT_STEP: env.reset instead; finishes now, SAME_STEP: at once
+ *       NEXT_STEP: env.reset in place of the step after an episode's end
+ *       SAME_STEP: env.reset in the same step
  *
- * Everything that is not plain (an exception, an info, a final observation, a value that needs conversion)
- * goes to Python, to `hooks`; a report is (environment, kind, what). */
+ * Rare cases (an exception, an info, a final observation, a value that needs conversion) are handled in
+ * Python, by `hooks` (ChunkHooks in _core.pyi). A report is (environment, kind, value). */
 // SPDX-License-Identifier: MIT
 #ifndef SHOAL_CHUNK_HPP
 #define SHOAL_CHUNK_HPP
@@ -28,10 +29,10 @@ namespace nb = nanobind;
 class Chunk {
   public:
     enum Report { INFO = 0, ERROR = 1, OBSERVATION = 2 };
-    enum { SAMPLE = 16 }; /* one step in so many has its environments timed */
+    enum { SAMPLE = 16 }; /* one step in 16 measures the time inside environments */
 
-    /* `arrays`: by name, CHUNK_ARRAYS. `first` is this chunk's first environment. `produced`: of each
-     * environment the observation it gave last, None before it gave one. `infos`: an InfoWriter. */
+    /* `arrays`: the CHUNK_ARRAYS by name. `first`: this chunk's first environment. `produced`: the last
+     * observation of each environment, None before the first. `infos`: an InfoWriter. */
     Chunk(nb::list envs, uint64_t first, uint32_t autoreset, nb::object arrays, nb::list produced,
           nb::object infos, nb::object hooks)
         : envs_(envs), produced_(produced), hooks_(hooks), first_(first), count_(nb::len(envs)),
@@ -48,13 +49,13 @@ class Chunk {
         finished_ = named.take<shoal_word>("finished");
         episode_ = named.take<uint32_t>("episode");
         over_ = named.take<uint8_t>("over");
-        sums_ = named.take<double>("sums"); /* steps, episodes, their returns, their lengths */
+        sums_ = named.take<double>("sums"); /* steps, episodes, sum of returns, sum of lengths */
         due_ = named.take<shoal_word>("due");
         generic_ = nb::module_::import_("numpy").attr("generic");
     }
 
-    /* Where results go: rows of a slot. `memory` writes observations (None: they are reported), `ahead` rows
-     * further than the rewards: a rollout's lie one step ahead. `blank` zeroes a row of observations. */
+    /* Adds memory for results. `memory` writes observations (None: they go into reports), `ahead` rows after
+     * the rewards: those of a rollout are one step ahead. `blank` zeroes a row of observations. */
     void add_slot(uint32_t slot, nb::object memory, nb::object blank, nb::object reward,
                   nb::object terminated, nb::object truncated, uint64_t ahead) {
         Target target;
@@ -75,13 +76,13 @@ class Chunk {
     }
     void drop_slot(uint32_t slot) { targets_.erase(slot); }
 
-    /* The chunk's rows of the shared action array. Without them hooks.actions() gives a list. */
+    /* Sets the chunk's rows of the shared action array. Without them, hooks.actions() returns a list. */
     void set_actions(nb::object rows) {
         rows_ = rows;
         copy_rows_ = rows.attr("copy");
     }
 
-    /* Serves steps until another command comes, which it returns. */
+    /* Serves steps until another command comes, and returns that command. */
     uint32_t serve(Gate &gate) {
         for (;;) {
             const uint32_t command = gate.wait();
@@ -100,7 +101,7 @@ class Chunk {
         }
     }
 
-    /* One step of every environment; what is not plain is in the returned list. */
+    /* Steps every environment; returns the reports. */
     nb::list step_all(uint32_t slot, uint64_t row, nb::object actions) {
         nb::list reports;
         step(slot, row, actions.is_none() ? this->actions() : actions, reports, nullptr);
@@ -111,7 +112,7 @@ class Chunk {
     void reset_one(uint32_t slot, uint64_t row, uint64_t local, nb::object seed, nb::object options,
                    nb::list reports) {
         Target &target = target_of(slot, row);
-        reset_[first_ + local] = 1; /* if it raises, the next step tries again: the old episode is over */
+        reset_[first_ + local] = 1; /* if it raises, the next step resets again: the old episode is over */
         nb::object result = env(local).attr("reset")(nb::arg("seed") = seed, nb::arg("options") = options);
         nb::object info = take_reset(result, target, row, local, reports);
         begin_episode(local);
@@ -119,15 +120,13 @@ class Chunk {
         add_info(local, info, reports);
     }
 
-    /* Writes what an environment produced last into its row once more; zeros if it never produced anything.
-     */
+    /* Writes an environment's last observation into its row again; zeros if there is none. */
     void write_again(uint32_t slot, uint64_t row, uint64_t local, nb::list reports) {
         infos_.clear(local);
         put_again(target_of(slot, row), row, local, reports);
     }
 
-    /* Somebody watches: what hooks.publish makes of it. `row` is where the vector's first environment lies.
-     */
+    /* Calls hooks.publish if a watcher is due. `row` is the row of the vector's first environment. */
     void publish_due(uint32_t slot, uint64_t row) {
         if (due_->load(std::memory_order_relaxed) == 0)
             return;
@@ -147,11 +146,11 @@ class Chunk {
 
     nb::object env(uint64_t local) const { return envs_[local]; }
     nb::object actions() const { return rows_.is_valid() ? copy_rows_() : hooks_.attr("actions")(); }
-    nb::object action(uint64_t local) const { /* a copy: an environment may keep what it is given */
+    nb::object action(uint64_t local) const { /* a copy, because an environment may keep its action */
         return rows_.is_valid() ? rows_[local].attr("copy")() : hooks_.attr("action")(local);
     }
 
-    /* `row` is where the vector's first environment lies. */
+    /* `row` is the row of the vector's first environment. */
     Target &target_of(uint32_t slot, uint64_t row) {
         auto found = targets_.find(slot);
         if (found == targets_.end() || row + first_ + count_ > found->second.rows)
@@ -164,7 +163,7 @@ class Chunk {
         if (!target.writer || !target.writer->write(static_cast<int64_t>(at), observation)) {
             if (target.memory.is_none())
                 reports.append(nb::make_tuple(first_ + local, static_cast<int>(OBSERVATION),
-                                              hooks_.attr("frozen")(observation)));
+                                              hooks_.attr("pickle_value")(observation)));
             else
                 target.memory.attr("write")(at, observation);
         }
@@ -183,18 +182,18 @@ class Chunk {
     nb::object take_reset(nb::handle result, Target &target, uint64_t row, uint64_t local,
                           nb::list &reports) {
         if (!PyTuple_Check(result.ptr()) || PyTuple_Size(result.ptr()) != 2)
-            hooks_.attr("bad_result")("reset", result, 2);
+            hooks_.attr("raise_bad_result")("reset", result, 2);
         put(target, row, local, PyTuple_GetItem(result.ptr(), 0), reports);
         return nb::borrow(PyTuple_GetItem(result.ptr(), 1));
     }
 
-    /* An episode is counted when it begins, not when what ended is forgotten. */
+    /* Counts an episode when it starts. */
     void begin_episode(uint64_t local) {
-        forget_episode(local);
+        clear_episode(local);
         episode_[first_ + local]++;
     }
 
-    void forget_episode(uint64_t local) {
+    void clear_episode(uint64_t local) {
         total_[first_ + local] = 0;
         length_[first_ + local] = 0;
         over_[first_ + local] = 0;
@@ -202,22 +201,22 @@ class Chunk {
 
     void add_info(uint64_t local, nb::handle info, nb::list &reports) {
         if (!PyDict_Check(info.ptr()))
-            hooks_.attr("bad_info")(info);
+            hooks_.attr("raise_bad_info")(info);
         if (PyDict_Size(info.ptr()) == 0)
             infos_.clear(local);
         else if (!infos_.write(local, info))
-            reports.append(nb::make_tuple(first_ + local, static_cast<int>(INFO), frozen(info)));
+            reports.append(nb::make_tuple(first_ + local, static_cast<int>(INFO), pickle_if_mutable(info)));
     }
 
-    /* The info as it is now: another environment of this chunk may hold and change the same objects. */
-    nb::object frozen(nb::handle info) const {
+    /* A copy of the info as it is now: another environment of this chunk may change the same objects. */
+    nb::object pickle_if_mutable(nb::handle info) const {
         PyObject *key, *value;
         Py_ssize_t at = 0;
         while (PyDict_Next(info.ptr(), &at, &key, &value))
             if (!(PyBool_Check(value) || PyLong_CheckExact(value) || PyFloat_CheckExact(value) ||
                   PyUnicode_CheckExact(value) || value == Py_None ||
                   PyObject_IsInstance(value, generic_.ptr()) == 1))
-                return hooks_.attr("frozen")(info);
+                return hooks_.attr("pickle_value")(info);
         return nb::steal(PyDict_Copy(info.ptr()));
     }
 
@@ -225,11 +224,11 @@ class Chunk {
         Target &target = target_of(slot, row);
         if (nb::len(actions) != count_)
             throw nb::value_error("one action per environment");
-        timed_ = gate != nullptr && turn_++ % SAMPLE == 0;
+        is_timed_ = gate != nullptr && turn_++ % SAMPLE == 0;
         spent_ns_ = 0;
         for (uint64_t local = 0; local < count_; local++)
             step_or_report(target, row, local, actions[local], reports);
-        if (timed_)
+        if (is_timed_)
             gate->add_env_ns(spent_ns_ * SAMPLE);
         publish_due(slot, row);
     }
@@ -245,8 +244,8 @@ class Chunk {
         }
     }
 
-    /* The environment raised. Its row says truncated; the next step resets it. hooks.failed may have made it
-     * anew, and then gives the first observation and info. */
+    /* The environment raised. Marks its row as truncated; the next step resets it. hooks.handle_exception may
+     * make it again, and then returns the first observation. */
     void fail(Target &target, uint64_t row, uint64_t local, nb::object error, nb::list &reports) {
         const uint64_t at = row_of(row, local);
         infos_.clear(local);
@@ -254,8 +253,8 @@ class Chunk {
         target.terminated[at] = 0;
         target.truncated[at] = 1;
         reset_[first_ + local] = 1;
-        forget_episode(local);
-        nb::object again = hooks_.attr("failed")(local, error, reports);
+        clear_episode(local);
+        nb::object again = hooks_.attr("handle_exception")(local, error, reports);
         if (again.is_none()) {
             put_again(target, row, local, reports);
         } else {
@@ -279,30 +278,30 @@ class Chunk {
             add_info(local, info, reports);
             return;
         }
-        const uint64_t begin = timed_ ? shoal_now_ns() : 0;
+        const uint64_t begin = is_timed_ ? shoal_now_ns() : 0;
         PyObject *arguments[] = {PyList_GetItem(envs_.ptr(), static_cast<Py_ssize_t>(local)), action.ptr()};
         nb::object result = nb::steal(PyObject_VectorcallMethod(step_.ptr(), arguments, 2, nullptr));
-        if (timed_)
+        if (is_timed_)
             spent_ns_ += shoal_now_ns() - begin;
         if (!result.is_valid())
             throw nb::python_error();
         if (!PyTuple_Check(result.ptr()) || PyTuple_Size(result.ptr()) != 5)
-            hooks_.attr("bad_result")("step", result, 5);
+            hooks_.attr("raise_bad_result")("step", result, 5);
         PyObject *parts[5];
         for (int i = 0; i < 5; i++)
             parts[i] = PyTuple_GetItem(result.ptr(), i);
         const double reward = PyFloat_AsDouble(parts[1]);
         if (reward == -1 && PyErr_Occurred()) {
             PyErr_Clear();
-            hooks_.attr("bad_value")("reward", nb::handle(parts[1]));
+            hooks_.attr("raise_bad_value")("reward", nb::handle(parts[1]));
         }
         const int terminated = flag("terminated", parts[2]), truncated = flag("truncated", parts[3]);
         nb::object observation = nb::borrow(parts[0]), info = nb::borrow(parts[4]);
         const bool done = terminated || truncated;
         if (done && autoreset_ == SHOAL_SAME_STEP) {
-            nb::object renewed = hooks_.attr("renewed")(local, observation, info);
-            observation = renewed[0];
-            info = renewed[1];
+            nb::object again = hooks_.attr("reset_in_same_step")(local, observation, info);
+            observation = again[0];
+            info = again[1];
         }
         put(target, row, local, observation, reports);
         target.reward[at] = reward;
@@ -320,7 +319,7 @@ class Chunk {
             if (autoreset_ == SHOAL_SAME_STEP)
                 begin_episode(local);
             else
-                forget_episode(local);
+                clear_episode(local);
             reset_[env_id] = autoreset_ == SHOAL_NEXT_STEP;
             over_[env_id] = autoreset_ == SHOAL_DISABLED;
         }
@@ -331,22 +330,22 @@ class Chunk {
         const int result = PyObject_IsTrue(value);
         if (result < 0) {
             PyErr_Clear();
-            hooks_.attr("bad_value")(name, nb::handle(value));
+            hooks_.attr("raise_bad_value")(name, nb::handle(value));
         }
         return result;
     }
 
-    /* Asynchronous stepping: every environment that has a new ticket. Rows go into slot 0. */
+    /* Asynchronous stepping: steps every environment that has a new ticket, into slot 0. */
     void serve_sent(Gate &gate) {
         Target &target = target_of(0, 0);
         shoal_serving serving = {ticket_, finished_, gate.worker(), first_, count_, 0, 0, 0, 0, 0};
         while (shoal_serving_next(&serving)) {
             const uint64_t local = serving.env_id - first_;
             nb::list reports;
-            timed_ = turn_++ % SAMPLE == 0;
+            is_timed_ = turn_++ % SAMPLE == 0;
             spent_ns_ = 0;
             step_or_report(target, 0, local, action(local), reports);
-            if (timed_)
+            if (is_timed_)
                 gate.add_env_ns(spent_ns_ * SAMPLE);
             if (nb::len(reports) != 0)
                 hooks_.attr("post")(reports);
@@ -368,7 +367,7 @@ class Chunk {
     shoal_word *ticket_, *finished_, *due_;
     std::map<uint32_t, Target> targets_;
     uint64_t turn_ = 0, spent_ns_ = 0;
-    bool timed_ = false;
+    bool is_timed_ = false;
 };
 
 #endif

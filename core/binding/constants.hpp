@@ -20,10 +20,10 @@ namespace nb = nanobind;
 
 inline void add_constants(nb::module_ &m) {
     m.attr("GATE_BYTES") = sizeof(shoal_gate);
-    m.attr("GATE_LIFE_AT") = offsetof(shoal_gate, liveness);
-    m.attr("GATE_GUARD_LIFE_AT") = offsetof(shoal_gate, guard_liveness);
-    m.attr("LIFE_BYTES") = sizeof(shoal_liveness);
-    m.attr("LIFE_ROOM_AT") = offsetof(shoal_liveness, room);
+    m.attr("GATE_LIVENESS_AT") = offsetof(shoal_gate, liveness);
+    m.attr("GATE_GUARD_LIVENESS_AT") = offsetof(shoal_gate, guard_liveness);
+    m.attr("LIVENESS_BYTES") = sizeof(shoal_liveness);
+    m.attr("LIVENESS_ROOM_AT") = offsetof(shoal_liveness, room);
     m.attr("WAKEUP_BYTES") = sizeof(shoal_wakeup);
     m.attr("TAIL_BYTES") = sizeof(shoal_tail);
     m.attr("SUMS") = static_cast<int>(SUMS);

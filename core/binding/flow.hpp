@@ -1,4 +1,4 @@
-/* Part of the binding: send and recv over a flow, results lent from slots as those of a step are. */
+/* Part of the binding: send and recv over a flow. Results are leased from slots, like those of a step. */
 // SPDX-License-Identifier: MIT
 #ifndef SHOAL_FLOW_HPP
 #define SHOAL_FLOW_HPP
@@ -16,7 +16,7 @@
 
 namespace nb = nanobind;
 
-/* Steps the environments of a Stepper asynchronously; that one is not stepped while this exists. */
+/* Steps the environments of a Stepper asynchronously. While it exists, the Stepper itself does not step. */
 class Flow {
   public:
     Flow(nb::object stepper, uint32_t threads, uint64_t unit, uint64_t batch, bool check_nan,
@@ -30,7 +30,7 @@ class Flow {
     nb::object recv();
     void close() {
         shoal_flow *flow = flow_;
-        flow_ = nullptr; /* first: other threads may ask for statistics meanwhile */
+        flow_ = nullptr; /* first, because other threads may read statistics meanwhile */
         Unlocked unlocked;
         shoal_flow_destroy(flow);
     }
@@ -49,11 +49,12 @@ class Flow {
     void submit(const std::vector<uint64_t> &units);
 
     nb::object owner_, hooks_, slots_object_;
-    Slots &slots_; /* of batches, without a cap: those under way need places, however many the user keeps */
+    Slots
+        &slots_; /* of batches, without a limit: units under way need a place, even if the user keeps many */
     Stepper &stepper_;
     shoal_flow *flow_ = nullptr;
     uint64_t unit_, batch_;
-    bool check_nan_, begun_ = false;
+    bool check_nan_, was_reset_ = false;
     std::vector<size_t> order_;  /* slots under way, oldest first */
     std::vector<uint8_t> busy_;  /* per unit: sent and not yet received */
     const Slot *last_ = nullptr; /* the batch that was received last */
@@ -64,8 +65,8 @@ inline Flow::Flow(nb::object stepper, uint32_t threads, uint64_t unit, uint64_t 
     : owner_(stepper), hooks_(hooks), slots_object_(slots), slots_(nb::cast<Slots &>(slots)),
       stepper_(nb::cast<Stepper &>(stepper)), unit_(unit), batch_(batch), check_nan_(check_nan),
       busy_(stepper_.num_envs() / stepper_.description().spec.lanes) {
-    checked(shoal_flow_create(stepper_.engine(), &stepper_.description(), threads, busy_.size(), unit, batch,
-                              &flow_));
+    require_success(shoal_flow_create(stepper_.engine(), &stepper_.description(), threads, busy_.size(), unit,
+                                      batch, &flow_));
     shoal_flow_actions(flow_, stepper_.own_actions());
 }
 
@@ -75,13 +76,13 @@ inline void Flow::require_open() const {
 }
 
 inline void Flow::submit(const std::vector<uint64_t> &units) {
-    for (uint64_t wanting = shoal_flow_wanting(flow_, units.size()); wanting > 0; wanting--) {
+    for (uint64_t missing = shoal_flow_batches_needed(flow_, units.size()); missing > 0; missing--) {
         order_.push_back(slots_.take());
         Slot &slot = slots_.at(order_.back());
         slot.is_out = true;
         shoal_targets targets = slot.targets();
-        /* The last of a batch's "fields" is the environments' ids. */
-        shoal_flow_lend(flow_, &targets, static_cast<int64_t *>(slot.addresses[stepper_.num_fields()]));
+        /* The last field of a batch holds the ids of the environments. */
+        shoal_flow_add_batch(flow_, &targets, static_cast<int64_t *>(slot.addresses[stepper_.num_fields()]));
     }
     for (uint64_t unit : units)
         busy_[unit] = 1;
@@ -97,7 +98,7 @@ inline void Flow::reset() {
         all[unit] = unit;
     stepper_.mark_reset();
     submit(all);
-    begun_ = true;
+    was_reset_ = true;
 }
 
 inline std::vector<uint64_t> Flow::units_of(nb::handle env_ids, std::vector<int64_t> &envs) const {
@@ -114,7 +115,7 @@ inline std::vector<uint64_t> Flow::units_of(nb::handle env_ids, std::vector<int6
         for (uint64_t k = 1; whole && k < unit_; k++)
             whole = envs[i + k] == envs[i] + static_cast<int64_t>(k);
         if (!whole)
-            hooks_.attr("bad_ids")(env_ids, unit_);
+            hooks_.attr("raise_bad_ids")(env_ids, unit_);
         uint64_t unit = static_cast<uint64_t>(envs[i]) / unit_;
         if (busy_[unit] || named[unit])
             hooks_.attr("refuse")("sent twice");
@@ -127,7 +128,7 @@ inline std::vector<uint64_t> Flow::units_of(nb::handle env_ids, std::vector<int6
 inline void Flow::send(nb::object actions, nb::object env_ids) {
     Guard::Inside inside(stepper_.guard(), "send");
     require_open();
-    if (!begun_)
+    if (!was_reset_)
         hooks_.attr("refuse")("not async reset");
     std::vector<int64_t> envs;
     std::vector<uint64_t> units = units_of(env_ids, envs);
@@ -139,7 +140,7 @@ inline nb::object Flow::recv() {
     Guard::Inside inside(stepper_.guard(), "recv");
     require_open();
     if (shoal_flow_under_way(flow_) * unit_ < batch_)
-        hooks_.attr("too_few")(shoal_flow_under_way(flow_) * unit_, batch_);
+        hooks_.attr("raise_too_few")(shoal_flow_under_way(flow_) * unit_, batch_);
     for (int ready = 0; !ready;) {
         {
             Unlocked unlocked;
@@ -147,8 +148,8 @@ inline nb::object Flow::recv() {
         }
         if (!ready)
             stepper_.guard().check_interrupts();
-        if (!ready && Leaving::begun)
-            hooks_.attr("refuse")("leaving");
+        if (!ready && InterpreterExit::has_begun)
+            hooks_.attr("refuse")("exiting");
     }
     Slot &slot = slots_.at(order_.front());
     order_.erase(order_.begin());
@@ -159,7 +160,7 @@ inline nb::object Flow::recv() {
     nb::dict info;
     info["env_id"] = slot.arrays[fields];
     nb::object result = slots_.results(slot, info);
-    slot.is_out = false; /* only now: the result holds its arrays */
+    slot.is_out = false; /* only now, when the result refers to its arrays */
     if (stepper_.is_due()) {
         last_ = &slot;
         struct Shown {
@@ -169,13 +170,12 @@ inline nb::object Flow::recv() {
         stepper_.publish(nb::find(*this));
     }
     if (check_nan_ && stepper_.has_nan(slot.addresses.data(), slot.targets().rewards, batch_))
-        hooks_.attr("nan_found")(result, slot.arrays[fields]);
+        hooks_.attr("raise_nan")(result, slot.arrays[fields]);
     stepper_.guard().require_not_closing();
     return result;
 }
 
-/* Of the batch that is being published: episode, tick and rows of an environment; empty if it is not in it.
- */
+/* Episode, tick and rows of an environment in the batch that is being published; empty if it is not there. */
 inline nb::tuple Flow::look(uint64_t env) {
     require_open();
     if (last_ == nullptr)
@@ -190,7 +190,7 @@ inline nb::tuple Flow::look(uint64_t env) {
         stepper_.rows_of(*last_, static_cast<uint64_t>(found - ids), stepper_.own_actions(), place));
 }
 
-/* What an environment exports now; of one that is being stepped, when that is done. */
+/* The exported state of an environment. If it is being stepped, waits for the end of the step. */
 inline nb::list Flow::fields(uint64_t env) {
     require_open();
     if (env >= busy_.size() * unit_)
@@ -203,7 +203,7 @@ inline nb::list Flow::fields(uint64_t env) {
         }
         stepper_.guard().check_interrupts();
     }
-    return stepper_.fields_of(place_of(env)); /* nobody else can send it: this call is inside the guard */
+    return stepper_.fields_of(place_of(env)); /* no other thread can send it: this call is inside the guard */
 }
 
 inline nb::dict Flow::statistics() const {

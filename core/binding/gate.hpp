@@ -1,5 +1,4 @@
-/* Part of the binding: the two sides of gates as Python sees them, Gates for the parent, Gate for a worker.
- */
+/* Part of the binding: the two sides of gates for Python, Gates for the parent and Gate for a worker. */
 // SPDX-License-Identifier: MIT
 #ifndef SHOAL_GATE_HPP
 #define SHOAL_GATE_HPP
@@ -32,15 +31,15 @@ class Gates {
     Gates &operator=(const Gates &) = delete;
 
     void watch(uint32_t worker, int fd, bool is_socket) {
-        shoal_gates_watch(&all_, checked_worker(worker), fd, is_socket);
+        shoal_gates_watch(&all_, require_worker(worker), fd, is_socket);
     }
-    bool idle(uint32_t worker) const { return shoal_gates_are_idle(&all_, checked_worker(worker)) != 0; }
+    bool idle(uint32_t worker) const { return shoal_gates_are_idle(&all_, require_worker(worker)) != 0; }
     void post(uint32_t worker, uint32_t command, uint32_t slot, uint64_t row, uint64_t mail_bytes) {
-        shoal_gates_post(&all_, checked_worker(worker), command, slot, row, mail_bytes);
+        shoal_gates_post(&all_, require_worker(worker), command, slot, row, mail_bytes);
     }
 
-    /* Posts the same command to every worker, all idle; with `if_all_live`, to none (false) where one is
-     * known to be dead. */
+    /* Posts the same command to all workers, which are idle. With `if_all_live`, returns false and posts none
+     * if one is known to be dead. */
     bool post_all(uint32_t command, uint32_t slot, uint64_t row, bool if_all_live) {
         if (if_all_live && !all_live())
             return false;
@@ -49,11 +48,11 @@ class Gates {
         return true;
     }
 
-    /* Waits until every worker is idle, or `only` that one, at most `timeout_ns`. SHOAL_WAIT_DIED: a worker
-     * that is waited for is dead; with `any_death`, any worker is, even one that has finished. */
+    /* Waits until all workers, or `only` that one, are idle, at most `timeout_ns`. SHOAL_WAIT_DIED: a worker
+     * that it waits for is dead; with `any_death`, any worker, even one that has finished. */
     int wait(uint64_t timeout_ns, int64_t only, bool any_death) {
         if (only >= 0)
-            checked_worker(static_cast<uint32_t>(only));
+            require_worker(static_cast<uint32_t>(only));
         if (shoal_gates_are_idle(&all_, only))
             return SHOAL_WAIT_IDLE;
         shoal_wait wait = {shoal_now_ns(), timeout_ns, only, any_death, 0};
@@ -71,9 +70,9 @@ class Gates {
         return found;
     }
 
-    /* What an idle worker replied; `reply` forgets it. */
+    /* The reply of an idle worker; `reply` also clears it. */
     nb::tuple peek(uint32_t worker) const {
-        const shoal_gate &gate = all_.gates[checked_worker(worker)];
+        const shoal_gate &gate = all_.gates[require_worker(worker)];
         return nb::make_tuple(gate.replied, gate.reply_bytes);
     }
     nb::tuple reply(uint32_t worker) {
@@ -81,17 +80,17 @@ class Gates {
         all_.gates[worker].replied = 0;
         return found;
     }
-    /* Whether any worker replied with more than its rows, and that was not taken. */
+    /* Whether any worker sent a reply that was not taken. */
     bool replied() const {
         return std::any_of(all_.gates, all_.gates + all_.count,
                            [](const shoal_gate &gate) { return gate.replied != 0; });
     }
     nb::tuple times(uint32_t worker) const {
-        const shoal_gate &gate = all_.gates[checked_worker(worker)];
+        const shoal_gate &gate = all_.gates[require_worker(worker)];
         return nb::make_tuple(gate.busy_ns, gate.env_ns);
     }
 
-    /* Asynchronous stepping: a new ticket for each of `env_ids`, and a command to their workers. */
+    /* Asynchronous stepping: gives each of `env_ids` a new ticket and posts to their workers. */
     void send(nb::object tickets, nb::object sent, nb::object env_ids, nb::object worker_of) {
         const Shared shared(tickets, tickets, sent);
         Buffer ids;
@@ -103,9 +102,9 @@ class Gates {
             throw nb::index_error("no such environment or worker");
     }
 
-    /* Asynchronous stepping: the status of the wait, and up to `most` environments, from `start` round, that
-     * were sent and have finished; fewer only at a timeout or a death. They count as not sent from then on.
-     */
+    /* Asynchronous stepping: returns the status of the wait, and up to `most` environments that were sent and
+     * have finished, beginning at `start`; fewer only after a timeout or a death. They are no longer marked
+     * as sent. */
     nb::tuple take_finished(nb::object tickets, nb::object finished, nb::object sent, uint64_t start,
                             uint64_t most, uint64_t timeout_ns) {
         const Shared shared(tickets, finished, sent);
@@ -123,27 +122,29 @@ class Gates {
   private:
     /* The memory of tickets for one call. */
     struct Shared {
-        Buffer asked, answered, flags;
+        Buffer ticket_view, finished_view, sent_view;
         shoal_tickets tickets;
 
         Shared(nb::handle ticket, nb::handle finished, nb::handle sent) {
-            asked.take(ticket);
-            answered.take(finished);
-            flags.take(sent);
-            tickets = {static_cast<shoal_word *>(asked->buf), static_cast<shoal_word *>(answered->buf),
-                       static_cast<uint8_t *>(flags->buf), static_cast<uint64_t>(flags->len)};
-            if (std::min(asked->len, answered->len) < flags->len * Py_ssize_t{sizeof(shoal_word)})
+            ticket_view.take(ticket);
+            finished_view.take(finished);
+            sent_view.take(sent);
+            tickets = {static_cast<shoal_word *>(ticket_view->buf),
+                       static_cast<shoal_word *>(finished_view->buf), static_cast<uint8_t *>(sent_view->buf),
+                       static_cast<uint64_t>(sent_view->len)};
+            if (std::min(ticket_view->len, finished_view->len) <
+                sent_view->len * Py_ssize_t{sizeof(shoal_word)})
                 throw nb::value_error("one ticket for each environment");
         }
     };
 
-    uint32_t checked_worker(uint32_t worker) const {
+    uint32_t require_worker(uint32_t worker) const {
         if (worker >= all_.count)
             throw nb::index_error("no such worker");
         return worker;
     }
 
-    /* Calls `wait` without the GIL until it has a status, and looks at signals and close() in between. */
+    /* Calls `wait` without the GIL until it returns a status; checks signals and close() in between. */
     template <typename Wait> int wait_unlocked(Wait wait) const {
         Unlocked unlocked;
         int status;
@@ -195,10 +196,10 @@ class Gate {
 
 inline void start_watch(int parent_fd, int socket_fd, int stderr_fd, int out_fd, nb::object tail,
                         nb::object gate) {
-    static std::vector<nb::object> kept; /* for the life of the process, as the thread */
+    static std::vector<nb::object> kept; /* until the process ends, because the threads run as long */
     kept.push_back(tail);
     kept.push_back(gate);
-    checked(
+    require_success(
         shoal_watch_start(parent_fd, socket_fd, stderr_fd, out_fd,
                           static_cast<shoal_tail *>(memory_of(tail, sizeof(shoal_tail))),
                           &static_cast<shoal_gate *>(memory_of(gate, sizeof(shoal_gate)))->guard_liveness));
@@ -211,7 +212,7 @@ inline nb::bytes read_tail(nb::object tail) {
     return nb::bytes(bytes, count);
 }
 
-/* How many bytes were ever written to it. */
+/* The total number of bytes written to it. */
 inline uint64_t count_tail(nb::object tail) {
     auto *memory = static_cast<const uint64_t *>(memory_of(tail, sizeof(shoal_tail)));
     static_assert(offsetof(shoal_tail, written) == 0, "the count comes first");

@@ -1,5 +1,5 @@
-/* Part of the binding: the guard as Python and the other parts of the binding use it, and the exceptions of
- * calls that it does not let in. */
+/* Part of the binding: the guard for Python and for the other parts of the binding, and the exceptions that
+ * it raises. */
 // SPDX-License-Identifier: MIT
 #ifndef SHOAL_GUARD_HPP
 #define SHOAL_GUARD_HPP
@@ -14,28 +14,28 @@
 
 namespace nb = nanobind;
 
-enum { SLICE_NS = 50000000 }; /* no wait is longer without a look at signals and at close() */
+enum { SLICE_NS = 50000000 }; /* a wait checks signals and close() at least this often */
 
-/* Every public call of a vector environment is inside its guard: one call at a time, whichever the backend.
- * All but is_closing is called with the GIL. */
+/* Every public call of a vector environment enters its guard: one call at a time, with every backend. All
+ * methods but is_closing need the GIL. */
 class Guard {
   public:
     Guard() { shoal_guard_init(&guard_); }
     Guard(const Guard &) = delete;
     Guard &operator=(const Guard &) = delete;
 
-    /* `operation` is the name of the call, and stays valid while it is inside. */
+    /* `operation` is the name of the call; it must stay valid until leave. */
     void enter(const char *operation) {
-        if (Leaving::begun.load(std::memory_order_relaxed))
-            Leaving::hold_up();
+        if (InterpreterExit::has_begun.load(std::memory_order_relaxed))
+            InterpreterExit::block_thread();
         const int answer = shoal_guard_enter(&guard_, thread());
         if (answer != SHOAL_GUARD_ENTERED)
             refuse(answer, operation);
         operation_ = operation;
-        Leaving::counts.inside++;
+        InterpreterExit::counts.inside++;
     }
     void leave() {
-        Leaving::counts.inside--;
+        InterpreterExit::counts.inside--;
         shoal_guard_leave(&guard_);
     }
 
@@ -52,30 +52,30 @@ class Guard {
     };
 
     bool is_closing() const { return shoal_guard_is_closing(&guard_) != 0; }
-    /* The thread whose call was inside last; 0: none. */
+    /* The thread of the last call; 0: none. */
     uint64_t last_thread() const { return guard_.thread; }
     bool is_forked() const { return guard_.forks != shoal_fork_count(); }
 
-    /* For what may run beside a call, such as reading statistics. */
+    /* For operations that may run during a call, such as reading statistics. */
     void require_open() const {
         if (is_closing() || is_forked())
             refuse(is_closing() ? SHOAL_GUARD_CLOSED : SHOAL_GUARD_FORKED, "");
     }
 
-    /* For the call inside: ClosedError if another thread has called close() meanwhile. The closer itself may
+    /* For the call inside: raises ClosedError if another thread has called close(). The closer itself may
      * wait for workers, too. */
     void require_not_closing() const {
         if (is_closing() && guard_.closer != thread())
             refuse(SHOAL_GUARD_CLOSED, operation_);
     }
 
-    /* For the call inside, in every slice of a wait: signals, and close() in another thread. */
+    /* For the call inside, in every slice of a wait: handles signals, and close() in another thread. */
     void check_interrupts() const {
         check_signals();
         require_not_closing();
     }
 
-    /* Whether the caller is to close now; not if it is done. While another thread does it, this waits. */
+    /* Whether the caller must close now; false if that is done. Waits while another thread closes. */
     bool start_closing() {
         for (;;) {
             switch (shoal_guard_start_closing(&guard_, thread())) {
@@ -86,7 +86,7 @@ class Guard {
             case SHOAL_CLOSING_INSIDE:
                 refuse(SHOAL_GUARD_REENTERED, "close");
             default:
-                if (Leaving::begun)
+                if (InterpreterExit::has_begun)
                     return false;
                 Unlocked unlocked;
                 shoal_futex_wait(&never_, 0, 1000000);
@@ -95,13 +95,14 @@ class Guard {
         }
     }
 
-    /* For the closer: waits until nobody is inside, at most `timeout_s`. Whether nobody is. */
+    /* For the closer: waits until no call is inside, at most `timeout_s`. Returns whether none is. */
     bool wait_until_free(double timeout_s) {
         const uint64_t begin = shoal_now_ns();
         for (;;) {
             const double left_s = timeout_s - static_cast<double>(shoal_now_ns() - begin) * 1e-9;
             bool is_free = shoal_guard_wait(&guard_, 0) != 0;
-            if (is_free || !(left_s > 0) || Leaving::begun) /* at exit, threads inside may not come back */
+            /* When the interpreter exits, threads inside may never return. */
+            if (is_free || !(left_s > 0) || InterpreterExit::has_begun)
                 return is_free;
             Unlocked unlocked;
             shoal_guard_wait(&guard_, static_cast<uint64_t>(std::min(left_s * 1e9, 1.0 * SLICE_NS)));
@@ -115,17 +116,17 @@ class Guard {
     static uint64_t thread() { return static_cast<uint64_t>(PyThread_get_thread_ident()); }
 
     [[noreturn]] void refuse(int answer, const char *operation) const {
-        const std::string asked = std::string(operation) + "()";
+        const std::string call = std::string(operation) + "()";
         const std::string inside =
             operation_ == nullptr || guard_.closer == thread() ? "close()" : std::string(operation_) + "()";
         if (answer == SHOAL_GUARD_BUSY)
             raise_shoal("ShoalError",
-                        ("another thread is inside " + inside + " of this environment, so " + asked +
-                         " did nothing; call it when the other has returned, or give each "
+                        ("another thread is inside " + inside + " of this environment, so " + call +
+                         " did nothing; call it when the other call has returned, or give each "
                          "thread environments of its own")
                             .c_str());
         if (answer == SHOAL_GUARD_REENTERED)
-            raise_shoal("ShoalError", (asked + " was called from inside " + inside +
+            raise_shoal("ShoalError", (call + " was called from inside " + inside +
                                        " of this environment, by a callback (such as an action's __array__) "
                                        "or a signal handler, and did nothing; call it after " +
                                        inside + " has returned")
@@ -143,9 +144,9 @@ class Guard {
     const char *operation_ = nullptr; /* of the call inside */
 };
 
-/* A call that Python makes: `with operation:` is inside the guard. Entered by the with statement alone, which
- * no signal can come between. At its end, if it did not raise itself, it raises ClosedError where another
- * thread has called close() meanwhile. */
+/* A call from Python: the body of `with operation:` is inside the guard. No signal handler can run between
+ * the with statement and entering. If the body did not raise and another thread has called close(), the end
+ * of the with statement raises ClosedError. */
 class Operation {
   public:
     Operation(nb::object guard, nb::str name)
@@ -163,7 +164,7 @@ class Operation {
     const char *text_;
 };
 
-/* `with closing as is_first:` is one close(). An exception leaves it unfinished: it can be called again. */
+/* `with closing as is_first:` is one close(). After an exception, close() can be called again. */
 class Closing {
   public:
     explicit Closing(nb::object guard) : guard_object_(guard), guard_(nb::cast<Guard &>(guard)) {}

@@ -15,10 +15,11 @@
 
 namespace nb = nanobind;
 
-/* Keeps what it reads alive; the environments close it before they close. */
+/* Keeps the memory that it reads alive. The environments close it before they close themselves. */
 class Host {
   public:
-    /* Takes over both descriptors. `counted` is the Stepper or Flow, or an array of sums, [rows, SUMS]. */
+    /* Owns both descriptors from now on. `counted` is the Stepper or Flow, or an array of sums, [rows, SUMS].
+     */
     Host(int listen_fd, int facts_fd, uint64_t num_envs, nb::object watched, nb::object due,
          nb::object counted)
         : kept_{watched, due, counted}, forks_(shoal_fork_count()) {
@@ -27,7 +28,7 @@ class Host {
         lines.take(due);
         if (list->len != static_cast<Py_ssize_t>(SHOAL_MAX_WATCHED * sizeof(shoal_watched)) ||
             lines->len % SHOAL_DUE_BYTES != 0)
-            throw nb::value_error("watched is 16 pairs of int64, due is lines of 64 bytes");
+            throw nb::value_error("watched must be 16 pairs of int64, due must be lines of 64 bytes");
         shoal_host_plan plan = {listen_fd,
                                 facts_fd,
                                 num_envs,
@@ -54,7 +55,7 @@ class Host {
             plan.count = [](void *self, shoal_statistics *sum) { static_cast<Host *>(self)->add_up(sum); };
             plan.context = this;
         }
-        checked(shoal_host_start(&plan, &host_));
+        require_success(shoal_host_start(&plan, &host_));
     }
     ~Host() { close(); }
     Host(const Host &) = delete;
@@ -72,7 +73,7 @@ class Host {
     void add_up(shoal_statistics *sum) const {
         double sums[4] = {};
         for (size_t row = 0; row < num_rows_; row++)
-            for (int i = 0; i < 4; i++) { /* the worker is adding to it */
+            for (int i = 0; i < 4; i++) { /* the worker may be writing at the same time */
                 uint64_t bits = __atomic_load_n(reinterpret_cast<const uint64_t *>(rows_ + row * SUMS + i),
                                                 __ATOMIC_RELAXED);
                 double one;

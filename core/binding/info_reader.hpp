@@ -1,4 +1,4 @@
-/* Part of the binding: the parent's side of infos.hpp, which builds the infos of a step out of rows.
+/* Part of the binding: the parent's side of infos.hpp, which builds the infos of a step from rows.
  *
  *   words -> the schemas of this step, in the order of the environments -> plan: a column for each key
  *   column -> one new array, filled from the rows, and its mask */
@@ -36,7 +36,7 @@ class InfoReader {
             std::fill(chunk_of_.begin() + nb::cast<Py_ssize_t>(first), chunk_of_.end(), chunk++);
     }
 
-    /* Whether the info of any environment is in its row. */
+    /* Whether any environment has an info in its row. */
     bool any() const {
         for (size_t env = 0; env < chunk_of_.size(); env++)
             if (words_[env] != 0)
@@ -46,7 +46,7 @@ class InfoReader {
 
     /* The info in the row of one environment; None if there is none. */
     nb::object read(uint64_t env) {
-        if (words_[checked(env)] == 0)
+        if (words_[require_success(env)] == 0)
             return nb::none();
         return schema_of(env).read(rows_ + env * InfoTable::ROW_BYTES);
     }
@@ -61,7 +61,7 @@ class InfoReader {
                 step.add(*this, env);
         else
             for (nb::handle env : env_ids)
-                step.add(*this, checked(nb::cast<uint64_t>(env)));
+                step.add(*this, require_success(nb::cast<uint64_t>(env)));
         const Plan &plan = plan_of(step);
         return plan.agrees ? nb::object(build(plan.columns, step)) : nb::none();
     }
@@ -82,7 +82,7 @@ class InfoReader {
         std::vector<Column> columns;     /* of a dict */
     };
 
-    /* What is to be built for infos of these schemas. */
+    /* The columns for infos of these schemas. */
     struct Plan {
         size_t count;
         std::vector<const InfoSchema *> schemas;
@@ -90,9 +90,9 @@ class InfoReader {
         std::vector<Column> columns;
     };
 
-    /* Whose infos they are, and of which schema each is. */
+    /* The environments of the infos, and the schema of each. */
     struct Step {
-        enum { NONE = 255 }; /* there are no more than SCHEMAS per chunk; of more than this, few agree */
+        enum { NONE = 255 }; /* more schemas than this are rarely equal, so they need not be compared */
         std::vector<const InfoSchema *> schemas;
         std::vector<const char *> rows;
         std::vector<uint8_t> which;
@@ -115,7 +115,7 @@ class InfoReader {
         }
     };
 
-    uint64_t checked(uint64_t env) const {
+    uint64_t require_success(uint64_t env) const {
         if (env >= chunk_of_.size())
             throw nb::index_error("no such environment");
         return env;
@@ -135,7 +135,7 @@ class InfoReader {
         return *known.schema;
     }
 
-    /* Chunks whose infos are alike share one schema, so that their rows are of one plan. */
+    /* Chunks with equal descriptions share one schema, so that one plan covers their rows. */
     std::shared_ptr<InfoSchema> load(nb::bytes data) {
         nb::object description = load_(data);
         for (const Known &known : known_)
@@ -219,7 +219,7 @@ class InfoReader {
         for (size_t i = 0; i < step.rows.size(); i++) {
             const Py_ssize_t offset = offset_of(column, step, i);
             if (offset >= 0 && size == 8)
-                memcpy(data + i * 8, step.rows[i] + offset, 8); /* most are: one store */
+                memcpy(data + i * 8, step.rows[i] + offset, 8); /* the usual size: one store */
             else if (offset >= 0)
                 memcpy(data + i * size, step.rows[i] + offset, size);
         }
@@ -264,7 +264,7 @@ class InfoReader {
     const InfoTable *tables_;
     std::vector<Known> known_;
     std::vector<Plan> plans_;
-    Step step_; /* of the call under way; a member so that its vectors keep their memory */
+    Step step_; /* of the current call; a member, so that its vectors keep their memory */
 };
 
 #endif

@@ -38,7 +38,7 @@ struct InfoTable {
     Slot slots[SCHEMAS];
 };
 
-/* One key of an info. Its description is (key, kind, dtype, shape), or (key, DICT, "", descriptions). */
+/* One key of an info. Its description is (key, kind, dtype, shape) or (key, DICT, "", descriptions). */
 struct InfoEntry {
     enum Kind { BOOL = 0, INT = 1, FLOAT = 2, SCALAR = 3, ARRAY = 4, DICT = 5 };
 
@@ -66,7 +66,8 @@ class InfoSchema {
 
     bool fits() const { return size <= InfoTable::ROW_BYTES; }
 
-    /* Whether the info is exactly of this schema; then it is in the row. No Python code runs meanwhile. */
+    /* Writes the info to the row if it has exactly this schema; returns whether it has. Runs no Python code.
+     */
     bool write(PyObject *info, char *row) const { return write(entries, info, row); }
 
     nb::dict read(const char *row) const { return read(entries, row); }
@@ -216,7 +217,7 @@ class InfoWriter {
         std::fill(words_, words_ + count_, 0);
     }
 
-    /* Whether the environment's info is in its row now. */
+    /* Writes the environment's info to its row; returns whether that was possible. */
     bool write(uint64_t local, nb::handle info) {
         uint64_t &word = words_[local];
         credit_ = std::min(credit_ + 1, CREDIT);
@@ -236,7 +237,7 @@ class InfoWriter {
     }
 
   private:
-    /* Infos that always differ are not worth a schema each: one in PRICE of them is described at most. */
+    /* Infos that always differ are not worth a schema each: at most one in PRICE of them is described. */
     static constexpr uint32_t PRICE = 16, CREDIT = 16 * PRICE;
 
     struct Known {

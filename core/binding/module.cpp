@@ -1,5 +1,5 @@
-/* The binding: with the .hpp files it includes, all that knows both Python and the core, and the only place
- * that turns a failure into an exception. */
+/* The binding: this file and the .hpp files it includes are the only code that uses both Python and the core,
+ * and the only code that turns a failure into an exception. */
 // SPDX-License-Identifier: MIT
 #include "chunk.hpp"
 #include "constants.hpp"
@@ -34,12 +34,12 @@ using namespace nb::literals;
 
 namespace {
 
-/* Owns one mapping. Every array over the segment has this object as its base, so the memory goes with the
- * last view. */
+/* Owns one mapping. It is the base of every array over the segment, so the memory is unmapped with the last
+ * view. */
 class Mapping {
   public:
     Mapping(int fd, uint64_t size, bool writable) : size_(size), writable_(writable) {
-        checked(shoal_segment_map(fd, size, writable, &base_));
+        require_success(shoal_segment_map(fd, size, writable, &base_));
     }
     ~Mapping() {
         if (base_ != nullptr)
@@ -57,7 +57,7 @@ class Mapping {
         if (!writable_)
             throw nb::value_error("a read-only mapping cannot be published");
         if (digest.size() != sizeof header.digest)
-            throw nb::value_error("a layout digest has 32 bytes");
+            throw nb::value_error("a layout digest must have 32 bytes");
         if (data_offset > size_ || data_offset < sizeof header || schema.size() > data_offset - sizeof header)
             throw nb::value_error("the schema does not fit before the data");
         header.size_bytes = size_;
@@ -81,11 +81,11 @@ int mapping_get_buffer(PyObject *self, Py_buffer *view, int flags) {
 
 PyType_Slot mapping_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void *>(mapping_get_buffer)}, {0, nullptr}};
 
-/* Runs a function of ours for Python, without nanobind's dispatch, which would take a tenth of a step of few
+/* Runs a function for Python without nanobind's dispatch, which would take a tenth of a step of a few
  * environments. */
 template <typename Type, typename Call> PyObject *call_plainly(PyObject *self, Call call) {
     if (!nb::inst_ready(self)) {
-        PyErr_SetString(PyExc_TypeError, "this object was never made");
+        PyErr_SetString(PyExc_TypeError, "this object was not initialized: its __init__ was not called");
         return nullptr;
     }
     try {
@@ -104,7 +104,7 @@ PyObject *stepper_step(PyObject *self, PyObject *const *given, Py_ssize_t count,
     const Py_ssize_t named = names == nullptr ? 0 : PyTuple_Size(names);
     if (count + named > 1 ||
         (named == 1 && PyUnicode_CompareWithASCIIString(PyTuple_GetItem(names, 0), "actions") != 0)) {
-        PyErr_SetString(PyExc_TypeError, "step takes the actions, or nothing if they are in place");
+        PyErr_SetString(PyExc_TypeError, "step takes the actions, or nothing to use those in the buffer");
         return nullptr;
     }
     nb::handle actions = count + named == 1 ? given[0] : nullptr;
@@ -142,7 +142,7 @@ PyType_Slot operation_slots[] = {{Py_tp_methods, operation_methods}, {0, nullptr
 nb::tuple inspect(int fd) {
     shoal_segment_header header;
     uint64_t file_bytes;
-    int status = checked(shoal_segment_inspect(fd, &header, &file_bytes));
+    int status = require_success(shoal_segment_inspect(fd, &header, &file_bytes));
     nb::dict facts;
     facts["magic"] = nb::bytes(header.magic, sizeof header.magic);
     facts["format"] = header.format;
@@ -161,7 +161,7 @@ nb::tuple inspect(int fd) {
 } // namespace
 
 NB_MODULE(_core, m) {
-    nb::set_leak_warnings(false); /* at exit, threads of the user may hold objects still */
+    nb::set_leak_warnings(false); /* at exit, threads of the user may still hold objects */
     m.doc() = "Shoal's native core. Private: use the shoal package.";
 
     nb::class_<Mapping>(m, "Mapping", nb::type_slots(mapping_slots), nb::is_weak_referenceable())
@@ -178,7 +178,7 @@ NB_MODULE(_core, m) {
                     nb::gil_scoped_release unlocked;
                     result = shoal_huge_pages(self.base(), self.size(), collapse);
                 }
-                checked(result);
+                require_success(result);
             },
             "collapse"_a);
 
@@ -237,7 +237,7 @@ NB_MODULE(_core, m) {
         .def("fields", &Stepper::fields, "env"_a)
         .def("close", &Stepper::close)
         .def_prop_ro("finished", &Stepper::finished)
-        .def("moves", &Stepper::moves)
+        .def("count_changes", &Stepper::count_changes)
         .def("set_pending", &Stepper::set_pending, "kind"_a.none())
         .def_prop_ro("statistics", &Stepper::statistics);
 
@@ -256,7 +256,7 @@ NB_MODULE(_core, m) {
     nb::class_<Window>(m, "Window")
         .def(nb::init<nb::object>(), "memory"_a)
         .def("write", &Window::write, "stamps"_a, "parts"_a, "bytes"_a)
-        .def("read", &Window::read, "patience_ns"_a)
+        .def("read", &Window::read, "timeout_ns"_a)
         .def_prop_ro("capacity", &Window::capacity)
         .def_prop_ro("number", &Window::number);
 
@@ -368,17 +368,18 @@ NB_MODULE(_core, m) {
 
     m.def("wakeup_create", [] {
         int sleep_fd, ring_fd;
-        checked(shoal_wakeup_create(&sleep_fd, &ring_fd));
+        require_success(shoal_wakeup_create(&sleep_fd, &ring_fd));
         return nb::make_tuple(sleep_fd, ring_fd);
     });
     m.def("start_watch", start_watch, "parent_fd"_a, "socket_fd"_a, "stderr_fd"_a, "out_fd"_a, "tail"_a,
           "gate"_a);
     m.def("read_tail", read_tail, "tail"_a);
     m.def("count_tail", count_tail, "tail"_a);
-    m.def("leave", Leaving::wait);
+    m.def("leave", InterpreterExit::wait);
     m.def(
-        "report_crashes_to", [](int fd, bool crashes) { checked(shoal_crash_report_to(fd, crashes)); },
-        "fd"_a, "crashes"_a);
+        "report_crashes_to",
+        [](int fd, bool crashes) { require_success(shoal_crash_report_to(fd, crashes)); }, "fd"_a,
+        "crashes"_a);
     m.def(
         "watch_call",
         [](const std::string &call, uint32_t seconds) { shoal_crash_watch(call.c_str(), seconds); }, "call"_a,
@@ -386,19 +387,19 @@ NB_MODULE(_core, m) {
     m.def("fork_count", [] { return shoal_fork_count(); });
     m.def("cpu_count", [] { return shoal_cpu_count(); });
     m.def("inspect", inspect, "fd"_a);
-    m.def("memory_create", [] { return checked(shoal_memory_create()); });
+    m.def("memory_create", [] { return require_success(shoal_memory_create()); });
     m.def(
         "file_create",
         [](const std::string &directory) {
             char temporary[PATH_MAX];
-            int fd = checked(shoal_file_create(directory.c_str(), temporary, sizeof temporary));
+            int fd = require_success(shoal_file_create(directory.c_str(), temporary, sizeof temporary));
             return std::make_pair(fd, std::string(temporary));
         },
         "directory"_a);
     m.def(
         "file_link",
         [](int fd, const std::string &temporary, const std::string &path) {
-            checked(shoal_file_link(fd, temporary.c_str(), path.c_str()));
+            require_success(shoal_file_link(fd, temporary.c_str(), path.c_str()));
         },
         "fd"_a, "temporary"_a, "path"_a);
     m.def(
@@ -409,14 +410,14 @@ NB_MODULE(_core, m) {
                 nb::gil_scoped_release unlocked;
                 result = shoal_reserve(fd, begin, length);
             }
-            checked(result);
+            require_success(result);
         },
         "fd"_a, "begin"_a, "length"_a);
-    m.def("seal", [](int fd) { checked(shoal_seal(fd)); }, "fd"_a);
-    m.def("seal_writes", [](int fd) { checked(shoal_seal_writes(fd)); }, "fd"_a);
+    m.def("seal", [](int fd) { require_success(shoal_seal(fd)); }, "fd"_a);
+    m.def("seal_writes", [](int fd) { require_success(shoal_seal_writes(fd)); }, "fd"_a);
     m.def("peer_uid", [](int fd) { return shoal_peer_uid(fd); }, "fd"_a);
     m.def(
-        "reopen", [](int fd, bool writable) { return checked(shoal_reopen(fd, writable)); }, "fd"_a,
+        "reopen", [](int fd, bool writable) { return require_success(shoal_reopen(fd, writable)); }, "fd"_a,
         "writable"_a);
     m.def("boot_id", [] {
         uint8_t id[16];
@@ -426,5 +427,5 @@ NB_MODULE(_core, m) {
     m.def("process_start", [](int64_t pid) { return shoal_process_start(pid); }, "pid"_a);
     m.def("name_directory", [] { return std::string(shoal_name_directory()); });
     add_constants(m);
-    m.attr("__version__") = SHOAL_VERSION; /* of pyproject.toml: asking the installed package takes 20 ms */
+    m.attr("__version__") = SHOAL_VERSION; /* compiled in, because importlib.metadata takes 20 ms */
 }

@@ -1,4 +1,4 @@
-/* Part of the binding: plug-ins as Python sees them. */
+/* Part of the binding: plug-ins for Python. */
 // SPDX-License-Identifier: MIT
 #ifndef SHOAL_PLUGIN_HPP
 #define SHOAL_PLUGIN_HPP
@@ -18,14 +18,14 @@
 
 namespace nb = nanobind;
 
-/* One value per option, in the plug-in's order; strings live here. */
+/* One value per option, in the plug-in's order; this object owns the strings. */
 struct Values {
     std::vector<shoal_value> items;
     std::vector<std::unique_ptr<std::string>> strings;
 
     Values(const shoal_entry_v1 *entry, nb::handle list) {
         if (nb::len(list) != entry->num_options)
-            throw nb::value_error("one value per option");
+            throw nb::value_error("expected one value per option");
         for (uint64_t i = 0; i < entry->num_options; i++) {
             shoal_value value = {};
             nb::object given = list[i];

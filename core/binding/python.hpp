@@ -1,5 +1,5 @@
-/* Part of the binding: what helps every part of it to deal with Python. Exceptions, the GIL, signals, and the
- * memory behind Python's objects. */
+/* Part of the binding: helpers for all parts of it: exceptions, the GIL, signals, and the memory of Python
+ * objects. */
 // SPDX-License-Identifier: MIT
 #ifndef SHOAL_PYTHON_HPP
 #define SHOAL_PYTHON_HPP
@@ -17,7 +17,7 @@
 namespace nb = nanobind;
 
 [[noreturn]] inline void raise_shoal(const char *kind, const char *text) {
-    /* A plug-in's words may be in any encoding. */
+    /* A plug-in's text may be in any encoding. */
     nb::object message =
         nb::steal(PyUnicode_DecodeUTF8(text, static_cast<Py_ssize_t>(strlen(text)), "replace"));
     nb::object error = nb::module_::import_("shoal.errors").attr(kind)(message);
@@ -25,8 +25,8 @@ namespace nb = nanobind;
     throw nb::python_error();
 }
 
-/* A result of the core: raises OSError if it is -errno. */
-inline int checked(int result) {
+/* Returns a result of the core; raises OSError if it is -errno. */
+inline int require_success(int result) {
     if (result < 0) {
         errno = -result;
         PyErr_SetFromErrno(PyExc_OSError);
@@ -35,27 +35,27 @@ inline int checked(int result) {
     return result;
 }
 
-/* Raises what a signal handler of Python raised, such as KeyboardInterrupt. */
+/* Runs Python's signal handlers; raises what they raise, such as KeyboardInterrupt. */
 inline void check_signals() {
     if (PyErr_CheckSignals() != 0)
         throw nb::python_error();
 }
 
-/* On a line of its own, which each call writes to: threads of the core read what lies beside. */
+/* On a cache line of its own, because each call writes to it and threads of the core read other globals. */
 struct alignas(64) CallCounts {
     std::atomic<int> unlocked{0};
-    int inside = 0; /* calls of vector environments; under the GIL */
+    int inside = 0; /* calls of vector environments, counted under the GIL */
 };
 
-/* Threads that work without the GIL must not ask for it once the interpreter is going: it would end them in
- * the middle of C++. At exit, new work keeps the GIL, and what is under way is waited for. */
-struct Leaving {
+/* Threads that work without the GIL must not request it once the interpreter exits: that would end them in
+ * the middle of C++ code. At exit, new work keeps the GIL, and `wait` waits for running work. */
+struct InterpreterExit {
     static inline CallCounts counts;
-    static inline std::atomic<bool> begun{false};
+    static inline std::atomic<bool> has_begun{false};
 
     static void wait() {
         thread_ = PyThread_get_thread_ident();
-        begun = true;
+        has_begun = true;
         for (int i = 0;
              i < 5000 && (counts.unlocked != 0 || counts.inside != 0) && forks_ == shoal_fork_count(); i++) {
             nb::gil_scoped_release others;
@@ -63,11 +63,11 @@ struct Leaving {
         }
     }
 
-    /* A call that begins when the interpreter is going. Python code that it calls could lose the GIL, and its
-     * thread would be ended in the middle of C++; so a thread other than the one that leaves stays here,
-     * until the process ends, as threads of Python 3.14 do. */
-    static void hold_up() {
-        if (!begun || thread_ == PyThread_get_thread_ident())
+    /* For a call that begins while the interpreter exits. Python code that it calls could lose the GIL, which
+     * would end its thread in the middle of C++ code. So every thread but the exiting one blocks here until
+     * the process ends, as threads of Python 3.14 do. */
+    static void block_thread() {
+        if (!has_begun || thread_ == PyThread_get_thread_ident())
             return;
         PyEval_SaveThread();
         for (;;)
@@ -77,28 +77,28 @@ struct Leaving {
   private:
     static inline shoal_word never_{0};
     static inline unsigned long thread_ = 0;
-    static inline uint64_t forks_ = shoal_fork_count(); /* a child has none of its parent's threads */
+    static inline uint64_t forks_ = shoal_fork_count(); /* a child does not have its parent's threads */
 };
 
-/* Gives the GIL away for a scope, unless the interpreter is leaving. */
+/* Releases the GIL for a scope, unless the interpreter exits. */
 class Unlocked {
   public:
     Unlocked() {
-        if (!Leaving::begun) {
-            Leaving::counts.unlocked++;
+        if (!InterpreterExit::has_begun) {
+            InterpreterExit::counts.unlocked++;
             state_ = PyEval_SaveThread();
         }
     }
     ~Unlocked() {
         if (state_ != nullptr) {
             PyEval_RestoreThread(state_);
-            Leaving::counts.unlocked--;
+            InterpreterExit::counts.unlocked--;
         }
     }
     Unlocked(const Unlocked &) = delete;
     Unlocked &operator=(const Unlocked &) = delete;
 
-    /* Takes the GIL back for a call. */
+    /* Acquires the GIL for a call. */
     template <typename Call> void with(Call call) {
         if (state_ == nullptr)
             return call();
@@ -106,8 +106,8 @@ class Unlocked {
         try {
             call();
         } catch (...) {
-            state_ = nullptr; /* held from here on */
-            Leaving::counts.unlocked--;
+            state_ = nullptr; /* keeps the GIL from here on */
+            InterpreterExit::counts.unlocked--;
             throw;
         }
         state_ = PyEval_SaveThread();
@@ -117,7 +117,7 @@ class Unlocked {
     PyThreadState *state_ = nullptr;
 };
 
-/* A borrowed view of an object's memory, given back at the end of its scope. */
+/* A view of an object's memory, released at the end of its scope. */
 class Buffer {
   public:
     Buffer() { view_.obj = nullptr; }
@@ -138,7 +138,7 @@ class Buffer {
             throw nb::python_error();
     }
     void drop() { PyBuffer_Release(&view_); }
-    void hold(nb::handle object) { held_ = nb::borrow(object); } /* instead of a view */
+    void hold(nb::handle object) { held_ = nb::borrow(object); } /* in place of a view */
     const Py_buffer *operator->() const { return &view_; }
 
   private:
@@ -146,9 +146,9 @@ class Buffer {
     nb::object held_;
 };
 
-/* The head of NumPy's array object, part of its ABI: its own headers inline reads of it into every extension.
- * The buffer protocol composes its description anew for each call, which takes a sixth of a step of eight
- * environments. */
+/* The head of NumPy's array object. It is part of NumPy's ABI, because its headers inline reads of it into
+ * every extension. The buffer protocol builds a description in each call, which takes a sixth of a step of
+ * eight environments. */
 struct ArrayHead {
     PyObject_HEAD char *data;
     int ndim;
@@ -174,7 +174,7 @@ inline void *address_of(nb::handle array) {
     return buffer->buf;
 }
 
-/* The same, if it has at least so many bytes. */
+/* The same; raises ValueError if the array has fewer bytes. */
 inline void *memory_of(nb::handle array, size_t at_least) {
     Buffer buffer;
     buffer.take(array);

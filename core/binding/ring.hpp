@@ -412,7 +412,7 @@ class Ring {
             result = call(&own, whole->buf, static_cast<uint64_t>(whole->len));
             ::close(own.lock_fd);
         }
-        checked(result);
+        require_success(result);
     }
 
     void require_open() const {

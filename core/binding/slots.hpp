@@ -1,9 +1,9 @@
-/* Part of the binding: the slots that the results of a vector environment are lent from, on every backend.
+/* Part of the binding: the slots that hold the results of a vector environment, with every backend.
  *
- *   take: a slot that nobody holds -> results are written into it -> the user gets its arrays
+ *   take: a free slot -> results are written into it -> the user gets its arrays
  *
- * A slot is free when nobody holds its arrays (lease.hpp). A step therefore allocates nothing but the result
- * tuple. Nothing is read from a slot after its arrays were returned. */
+ * A slot is free when nobody holds its arrays (lease.hpp). A step therefore allocates only the result tuple.
+ * Users may change returned arrays, so nothing is read from a slot after its arrays were returned. */
 // SPDX-License-Identifier: MIT
 #ifndef SHOAL_SLOTS_HPP
 #define SHOAL_SLOTS_HPP
@@ -21,7 +21,7 @@
 
 namespace nb = nanobind;
 
-/* Where results go: references held for as long as the slot lives, and the addresses behind them. */
+/* Memory for results: references to its arrays, and their addresses. */
 struct Slot : Lease { /* arrays: observations, rewards, terminated, truncated, final observations */
     std::vector<void *> addresses;
     nb::object rows; /* the Python object over the same memory */
@@ -45,10 +45,10 @@ struct Slot : Lease { /* arrays: observations, rewards, terminated, truncated, f
 
 class Slots {
   public:
-    /* `make()` returns the memory of another slot, as a Python object and as arrays, of which the first
-     * `fields` are observations. `shape` says how those are nested: the number of an array, or a dict or
-     * tuple of shapes. Slot 0 is never lent: where `is_leased` is false, and where `max_slots` others are
-     * held, results go there. */
+    /* `make()` returns the memory of a new slot, as a Python object and as arrays; the first `fields` arrays
+     * are observations. `shape` tells how these are nested: the number of an array, or a dict or tuple of
+     * shapes. Slot 0 is never leased: results go there if `is_leased` is false, or if the user holds
+     * `max_slots` others. */
     Slots(nb::object make, size_t fields, nb::object shape, size_t max_slots, bool is_leased)
         : make_(make), shape_(shape), fields_(fields), max_slots_(max_slots), is_leased_(is_leased),
           only_(PyLong_Check(shape.ptr()) ? nb::cast<size_t>(shape) : SIZE_MAX) {
@@ -69,12 +69,12 @@ class Slots {
         return slots_.size() - 1;
     }
     Slot &at(size_t slot) { return *slots_.at(slot); }
-    /* For one who knows that there is such a slot. */
+    /* Without a check of the number. */
     Slot &operator[](size_t slot) { return *slots_[slot]; }
     size_t count() const { return slots_.size() - 1; }
 
     nb::object observation(const Slot &slot) const {
-        return only_ < slot.arrays.size() ? slot.arrays[only_] : nested(shape_, slot);
+        return only_ < slot.arrays.size() ? slot.arrays[only_] : nest(shape_, slot);
     }
     nb::object observation_at(size_t slot) { return observation(at(slot)); }
     nb::tuple results(const Slot &slot, nb::handle info) const {
@@ -104,29 +104,29 @@ class Slots {
         auto slot = std::make_unique<Slot>(nb::handle(made[1]), fields_);
         slot->rows = made[0];
         made.reset();
-        slot->count_references(); /* only now: the maker's own references are gone */
+        slot->count_references(); /* only now, when the maker's own references are gone */
         slots_.push_back(std::move(slot));
     }
 
-    static nb::object nested(nb::handle shape, const Slot &slot) {
+    static nb::object nest(nb::handle shape, const Slot &slot) {
         if (PyLong_Check(shape.ptr()))
             return slot.arrays.at(static_cast<size_t>(PyLong_AsSsize_t(shape.ptr())));
         if (PyDict_Check(shape.ptr())) {
             nb::dict all;
             for (auto [key, part] : nb::borrow<nb::dict>(shape))
-                all[key] = nested(part, slot);
+                all[key] = nest(part, slot);
             return all;
         }
         nb::list parts;
         for (nb::handle part : shape)
-            parts.append(nested(part, slot));
+            parts.append(nest(part, slot));
         return nb::tuple(parts);
     }
 
     nb::object make_, shape_;
     size_t fields_, max_slots_;
     bool is_leased_;
-    size_t only_; /* the array that is the observation, where it is one */
+    size_t only_; /* the number of the array, if an observation is one array */
     std::vector<std::unique_ptr<Slot>> slots_;
 };
 

@@ -1,4 +1,4 @@
-/* Part of the binding: what an environment exports, the windows it is published in, and a session's host. */
+/* Part of the binding: the exported state of an environment, and the windows that it is published in. */
 // SPDX-License-Identifier: MIT
 #ifndef SHOAL_STATE_HPP
 #define SHOAL_STATE_HPP
@@ -16,8 +16,8 @@
 
 namespace nb = nanobind;
 
-/* The fields an environment exports: name, dtype, shape, role, columns, categories, stable, and where: an
- * offset into the instances for a stable field that lies there, else -1 and its bytes. */
+/* The exported fields of an environment: name, dtype, shape, role, columns, categories, stable, and place:
+ * the offset in the instances for a stable field that is there, else -1 and its bytes. */
 class FieldList {
   public:
     FieldList(shoal_envs *envs, uint64_t env, uint32_t lanes) : envs_(envs), env_(env), lanes_(lanes) {}
@@ -34,7 +34,7 @@ class FieldList {
   private:
     static void add(void *self, const shoal_state_field *field, uint64_t bytes) {
         auto *list = static_cast<FieldList *>(self);
-        try { /* the plug-in is C: nothing may be thrown through it */
+        try { /* the caller is a plug-in in C, which no exception may pass */
             if (!list->error_)
                 list->append(*field, bytes);
         } catch (...) {
@@ -89,7 +89,7 @@ class Window {
     uint64_t capacity() const { return capacity_; }
     uint64_t number() const { return shoal_window_number(window_); }
 
-    /* `parts` are (offset, bytes-like); what lies between them is of no matter. */
+    /* `parts` are (offset, bytes-like); the bytes between them are not written. */
     void write(nb::sequence stamps, nb::list parts, uint64_t bytes) {
         int64_t values[SHOAL_WINDOW_STAMPS] = {};
         for (size_t i = 0; i < SHOAL_WINDOW_STAMPS && i < nb::len(stamps); i++)
@@ -97,7 +97,7 @@ class Window {
         const size_t count = nb::len(parts);
         std::unique_ptr<Buffer[]> views(new Buffer[count]);
         std::vector<uint64_t> offsets(count);
-        for (size_t i = 0; i < count; i++) { /* all that may fail comes before the first store */
+        for (size_t i = 0; i < count; i++) { /* everything that can fail comes before the first store */
             offsets[i] = nb::cast<uint64_t>(parts[i][0]);
             if (!views[i].try_take(parts[i][1]) || offsets[i] > capacity_ ||
                 static_cast<uint64_t>(views[i]->len) > capacity_ - offsets[i])
@@ -111,8 +111,8 @@ class Window {
         shoal_window_end(window_, bytes, values);
     }
 
-    /* (number, stamps, content) of the newest snapshot; None if there is none that is whole. */
-    nb::object read(uint64_t patience_ns) const {
+    /* (number, stamps, content) of the newest snapshot; None if there is no whole snapshot. */
+    nb::object read(uint64_t timeout_ns) const {
         nb::object content = nb::steal(PyByteArray_FromStringAndSize(nullptr, Py_ssize_t(capacity_)));
         if (!content.is_valid())
             throw nb::python_error();
@@ -121,7 +121,7 @@ class Window {
         {
             Unlocked unlocked;
             number = shoal_window_read(window_, PyByteArray_AsString(content.ptr()), capacity_, &bytes,
-                                       stamps, patience_ns);
+                                       stamps, timeout_ns);
         }
         if (number == 0)
             return nb::none();

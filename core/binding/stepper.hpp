@@ -1,10 +1,9 @@
-/* Part of the binding: the stepper, which turns one Python call into one step of every
- * environment.
+/* Part of the binding: the stepper, which steps every environment in one Python call.
  *
- *   step(actions):  enter the guard, take the actions' memory as it is (or have Python convert it), check it,
+ *   step(actions):  enter the guard, get the memory of the actions (or convert them in Python), check them,
  *                   take a slot, step the engine into it, return its arrays
  *
- * `step` enters the guard itself; the caller of any other method is inside it already. */
+ * `step` enters the guard itself; callers of all other methods have entered it already. */
 // SPDX-License-Identifier: MIT
 #ifndef SHOAL_STEPPER_HPP
 #define SHOAL_STEPPER_HPP
@@ -51,7 +50,7 @@ class Stepper {
         shoal_rng_seed(&arrays_.rng[env], seed);
     }
     void reset_into(nb::object mask, nb::tuple arrays);
-    nb::object step(nb::handle actions); /* none: those in place */
+    nb::object step(nb::handle actions); /* null: those in the action buffer */
     uint64_t step_into(nb::object actions, nb::tuple arrays, nb::object recorded);
     nb::bytes save(uint64_t env);
     void restore(uint64_t env, nb::bytes data);
@@ -62,11 +61,11 @@ class Stepper {
     nb::list fields(uint64_t env) const;
     void close();
     uint64_t finished() const { return finished_; }
-    uint64_t moves() const {
+    uint64_t count_changes() const {
         require_none_pending();
-        return moves_;
+        return changes_;
     }
-    /* `step_async` or the like was called (its kind), and its results were not taken yet; None: they were. */
+    /* The kind of an asynchronous call whose results were not taken yet; None: there is none. */
     void set_pending(nb::object kind) {
         pending_ = kind;
         is_pending_ = !kind.is_none();
@@ -91,14 +90,14 @@ class Stepper {
 
   private:
     void require_open() const;
-    void require_begun() const;
+    void require_reset() const;
     void require_none_pending() const;
     Slot &take_slot(bool &copied);
     void reset_slot(nb::object mask, const Slot &slot);
     bool had_ended(const uint8_t *chosen) const;
-    void keep_observations(const Slot &slot);
+    void save_observations(const Slot &slot);
     void publish_slot(const Slot &slot, bool acted);
-    void note_ended(const shoal_targets &targets);
+    void mark_ended(const shoal_targets &targets);
     void find_ended() { any_over_ = std::find(over_, over_ + num_envs_, 1) != over_ + num_envs_; }
     void require_no_nan(const Slot &slot);
     nb::object result(const Slot &slot, bool copied);
@@ -121,23 +120,23 @@ class Stepper {
     std::vector<const void *> actions_; /* of the step in progress */
     std::vector<std::string> formats_;
     std::vector<nb::object> dtypes_; /* of action fields */
-    nb::object array_type_;          /* numpy.ndarray; none: arrays are not laid out as expected */
+    nb::object array_type_;          /* numpy.ndarray; none: its objects do not have the expected layout */
     std::vector<nb::object> action_names_;
     nb::object pending_, slots_object_;
-    Slots *slots_;                /* NULL: in a worker, which is told where results go */
-    const Slot *shown_ = nullptr; /* while something is published: the results just written */
-    std::vector<std::vector<char>> kept_observations_; /* by field; only without shoal.observe/1 */
+    Slots *slots_;                    /* NULL in a worker, which gets the arrays for results */
+    const Slot *published_ = nullptr; /* while something is published: the results just written */
+    std::vector<std::vector<char>> saved_observations_; /* by field; only without shoal.observe/1 */
     uint64_t num_envs_, rows_, fields_, finished_ = 0;
-    uint64_t moves_ = 0; /* steps, restores, and resets of environments that had not ended */
+    uint64_t changes_ = 0; /* steps, restores, and resets of environments whose episode had not ended */
     uint32_t flags_;
     uint8_t *over_; /* SHOAL_DISABLED, per environment: it ended and was not reset */
     uint32_t turn_ = 0;
-    bool slow_ = false;         /* the last step measured took long: others may run meanwhile */
-    shoal_word *due_ = nullptr; /* somebody watches: publish after this step */
+    bool slow_ = false;         /* the last measured step took long: release the GIL for steps */
+    shoal_word *due_ = nullptr; /* a watcher is due: publish after this step */
     double before_[4] = {};
-    double *sums_ = nullptr; /* where a worker's parent looks for the statistics */
-    bool acted_ = false;     /* actions_ are those of the step that is being published */
-    bool disabled_, whole_, any_over_ = false, began_ = false, is_pending_ = false;
+    double *sums_ = nullptr;   /* a worker's statistics for its parent */
+    bool has_actions_ = false; /* actions_ are those of the step that is being published */
+    bool disabled_, whole_, any_over_ = false, was_reset_ = false, is_pending_ = false;
 };
 
 inline Stepper::Stepper(nb::object plugin, nb::list values, uint64_t num_envs, uint32_t num_threads,
@@ -184,12 +183,12 @@ inline Stepper::Stepper(nb::object plugin, nb::list values, uint64_t num_envs, u
         raise_shoal("PluginError", (loaded.name() + ": " + why.text).c_str());
     if (!shoal_engine_can_observe(engine_))
         for (uint64_t f = 0; f < fields_; f++)
-            kept_observations_.emplace_back(rows_ * shoal_field_bytes(&d.observations.items[f]));
+            saved_observations_.emplace_back(rows_ * shoal_field_bytes(&d.observations.items[f]));
 }
 
 inline void Stepper::close() {
     shoal_engine *engine = engine_;
-    engine_ = nullptr; /* first: other threads may ask for statistics meanwhile */
+    engine_ = nullptr; /* first, because other threads may read statistics meanwhile */
     Unlocked unlocked;
     shoal_engine_destroy(engine);
 }
@@ -204,11 +203,11 @@ inline void Stepper::require_none_pending() const {
         hooks_.attr("refuse_pending")(pending_);
 }
 
-inline void Stepper::require_begun() const {
+inline void Stepper::require_reset() const {
     require_open();
     require_none_pending();
-    if (!began_ || any_over_)
-        hooks_.attr("refuse")(began_ ? "over" : "not reset");
+    if (!was_reset_ || any_over_)
+        hooks_.attr("refuse")(was_reset_ ? "over" : "not reset");
 }
 
 inline Slot &Stepper::take_slot(bool &copied) {
@@ -217,7 +216,7 @@ inline Slot &Stepper::take_slot(bool &copied) {
     return (*slots_)[slot];
 }
 
-/* Whether all of these environments (NULL: all there are) had ended, which their last rows say. */
+/* Whether all of these environments (NULL: all) had ended in the last step. */
 inline bool Stepper::had_ended(const uint8_t *chosen) const {
     for (uint64_t env = 0; any_over_ && env < num_envs_; env++)
         if ((chosen == nullptr || chosen[env] != 0) && over_[env] == 0)
@@ -225,40 +224,40 @@ inline bool Stepper::had_ended(const uint8_t *chosen) const {
     return any_over_;
 }
 
-/* What the environments produced, for a reset of some of them; the plug-in cannot write it again. */
-inline void Stepper::keep_observations(const Slot &slot) {
-    for (size_t f = 0; f < kept_observations_.size(); f++)
-        memcpy(kept_observations_[f].data(), slot.addresses[f], kept_observations_[f].size());
+/* Saves the observations for a later reset of some environments, if the plug-in cannot write them again. */
+inline void Stepper::save_observations(const Slot &slot) {
+    for (size_t f = 0; f < saved_observations_.size(); f++)
+        memcpy(saved_observations_[f].data(), slot.addresses[f], saved_observations_[f].size());
 }
 
-/* Rows that are not reset hold what those environments produced last, whatever became of the arrays that were
- * returned then. */
+/* Rows that are not reset get their environments' last observations, even if the user changed the arrays that
+ * were returned then. */
 inline void Stepper::reset_slot(nb::object mask, const Slot &slot) {
     Buffer chosen;
     if (!mask.is_none())
         chosen.take(mask);
     const uint8_t *some = mask.is_none() ? nullptr : static_cast<const uint8_t *>(chosen->buf);
-    if (some != nullptr && !began_ && std::find(some, some + num_envs_, 0) != some + num_envs_)
+    if (some != nullptr && !was_reset_ && std::find(some, some + num_envs_, 0) != some + num_envs_)
         hooks_.attr("refuse")("never reset");
     shoal_targets targets = slot.targets();
-    memset(targets.rewards, 0, rows_ * sizeof(double)); /* a slot that was used before has others */
+    memset(targets.rewards, 0, rows_ * sizeof(double)); /* the slot may hold old rewards */
     memset(targets.terminated, 0, rows_);
     memset(targets.truncated, 0, rows_);
-    const bool keeps_some = some != nullptr && began_;
-    if (keeps_some && kept_observations_.empty())
+    const bool keeps_some = some != nullptr && was_reset_;
+    if (keeps_some && saved_observations_.empty())
         shoal_engine_observe(engine_, &targets);
-    for (size_t f = 0; keeps_some && f < kept_observations_.size(); f++)
-        memcpy(slot.addresses[f], kept_observations_[f].data(), kept_observations_[f].size());
+    for (size_t f = 0; keeps_some && f < saved_observations_.size(); f++)
+        memcpy(slot.addresses[f], saved_observations_[f].data(), saved_observations_[f].size());
     shoal_engine_reset(engine_, some, &targets);
-    keep_observations(slot);
+    save_observations(slot);
     if (disabled_)
-        find_ended(); /* a worker's parent sets it, too */
-    moves_ += !had_ended(some);
+        find_ended(); /* a worker's parent sets these flags, too */
+    changes_ += !had_ended(some);
     for (uint64_t env = 0; any_over_ && env < num_envs_; env++)
         over_[env] &= some != nullptr && !some[env];
     if (any_over_)
         find_ended();
-    began_ = true;
+    was_reset_ = true;
     if (is_due())
         publish_slot(slot, false);
 }
@@ -268,7 +267,7 @@ inline void Stepper::reset_into(nb::object mask, nb::tuple arrays) {
     reset_slot(mask, Slot(arrays, fields_));
 }
 
-/* An ordinary array of the right type and shape, without the buffer protocol. */
+/* Takes an ordinary array of the right type and shape without the buffer protocol. */
 inline bool Stepper::take_array(uint64_t f, nb::handle given, Buffer &view, uint64_t rows) {
     const shoal_field &field = description_.d.actions.items[f];
     const ArrayHead *head = ArrayHead::of(given, array_type_);
@@ -309,7 +308,7 @@ inline void Stepper::take_field(uint64_t f, nb::handle given, Buffer &view, uint
 
 inline void Stepper::take_actions(nb::handle actions, Buffer *views, uint64_t rows) {
     const size_t count = own_actions_.size();
-    if (!actions.is_valid()) { /* in place */
+    if (!actions.is_valid()) { /* those in the action buffer */
         for (size_t f = 0; f < count; f++)
             actions_[f] = own_actions_[f];
     } else if (action_names_.empty()) {
@@ -320,7 +319,7 @@ inline void Stepper::take_actions(nb::handle actions, Buffer *views, uint64_t ro
         for (size_t f = 0; f < count; f++) {
             PyObject *part = PyDict_GetItemWithError(parts.ptr(), action_names_[f].ptr());
             if (part == nullptr && !PyErr_Occurred()) {
-                parts = hooks_.attr("as_dict")(actions); /* raises, naming the keys, or finds them all */
+                parts = hooks_.attr("as_dict")(actions); /* raises an error that names the keys, or has all */
                 part = PyDict_GetItemWithError(parts.ptr(), action_names_[f].ptr());
             }
             if (part == nullptr)
@@ -330,7 +329,7 @@ inline void Stepper::take_actions(nb::handle actions, Buffer *views, uint64_t ro
     }
     if ((flags_ & (CHECK_ACTIONS | CHECK_NAN)) != 0)
         check_actions(rows);
-    /* A tail runs through the whole kernel: its padding must be readable. */
+    /* The last block runs through the whole kernel, so its padding must be readable. */
     for (size_t f = 0; !whole_ && rows == rows_ && f < count; f++)
         if (actions_[f] != own_actions_[f]) {
             memcpy(const_cast<void *>(own_actions_[f]), actions_[f],
@@ -339,8 +338,7 @@ inline void Stepper::take_actions(nb::handle actions, Buffer *views, uint64_t ro
         }
 }
 
-/* The actions of some environments of a flow, in the order of `envs`, into their rows of the action buffer.
- */
+/* Copies the actions of some environments of a flow, in the order of `envs`, to their rows of the buffer. */
 inline void Stepper::scatter_actions(nb::handle actions, const std::vector<int64_t> &envs, uint64_t unit) {
     const uint64_t agents = description_.d.spec.agents, lanes = description_.d.spec.lanes;
     std::unique_ptr<Buffer[]> views(new Buffer[own_actions_.size()]);
@@ -364,7 +362,7 @@ inline void Stepper::check_actions(uint64_t rows) {
         int64_t bad = shoal_engine_bad_action(&field, actions_[f], rows, true);
         if (bad >= 0) {
             const char *row = static_cast<const char *>(actions_[f]) + bad * shoal_field_bytes(&field);
-            hooks_.attr("bad_action")(f, bad, nb::bytes(row, shoal_field_bytes(&field)));
+            hooks_.attr("raise_bad_action")(f, bad, nb::bytes(row, shoal_field_bytes(&field)));
         }
     }
 }
@@ -376,8 +374,8 @@ inline uint64_t Stepper::timed_step(const shoal_targets &targets) {
     return finished;
 }
 
-/* SHOAL_DISABLED: which environments are over, which is when all their rows are. */
-inline void Stepper::note_ended(const shoal_targets &targets) {
+/* SHOAL_DISABLED: marks the environments that are over. An environment is over when all its rows are. */
+inline void Stepper::mark_ended(const shoal_targets &targets) {
     const uint64_t agents = description_.d.spec.agents;
     for (uint64_t env = 0; env < num_envs_; env++) {
         uint8_t over = 1;
@@ -390,7 +388,7 @@ inline void Stepper::note_ended(const shoal_targets &targets) {
 
 inline void Stepper::run(const Slot &slot) {
     shoal_targets targets = slot.targets();
-    /* Under some tens of microseconds, giving the GIL away costs more than it gains anybody. */
+    /* For a step of less than some tens of microseconds, releasing the GIL costs more than it gains. */
     if (slow_) {
         Unlocked unlocked;
         finished_ = timed_step(targets);
@@ -399,11 +397,11 @@ inline void Stepper::run(const Slot &slot) {
     } else {
         finished_ = shoal_engine_step(engine_, actions_.data(), &targets);
     }
-    moves_++;
-    if (!kept_observations_.empty())
-        keep_observations(slot);
+    changes_++;
+    if (!saved_observations_.empty())
+        save_observations(slot);
     if (disabled_ && finished_ != 0)
-        note_ended(targets);
+        mark_ended(targets);
     if (sums_ != nullptr) {
         shoal_statistics sum;
         shoal_engine_statistics(engine_, &sum);
@@ -416,21 +414,21 @@ inline void Stepper::run(const Slot &slot) {
         publish_slot(slot, true);
 }
 
-/* Python looks at the results (`look`) while they are still in place. */
+/* Python reads the results (`look`) before the next step can overwrite them. */
 inline void Stepper::publish_slot(const Slot &slot, bool acted) {
     struct Shown {
         Stepper &stepper;
         ~Shown() {
-            stepper.shown_ = nullptr;
-            stepper.acted_ = false;
+            stepper.published_ = nullptr;
+            stepper.has_actions_ = false;
         }
     } shown = {*this};
-    shown_ = &slot;
-    acted_ = acted;
+    published_ = &slot;
+    has_actions_ = acted;
     publish(nb::find(*this));
 }
 
-/* `due` is a line of 64 bytes that the host sets; `sums` an array of 8 doubles, or None. */
+/* `due` is a line of 64 bytes that the host sets; `sums` is an array of 8 doubles, or None. */
 inline void Stepper::set_watch(nb::object due, nb::object sums) {
     Buffer line, row;
     line.take(due);
@@ -440,11 +438,11 @@ inline void Stepper::set_watch(nb::object due, nb::object sums) {
         row.take(sums);
         kept_.push_back(sums);
         sums_ = static_cast<double *>(row->buf);
-        memcpy(before_, sums_, sizeof before_); /* of a worker that this one replaces */
+        memcpy(before_, sums_, sizeof before_); /* the sums of a worker that this one replaces */
     }
 }
 
-/* What is watched is published by Python, which asks `source` to look. */
+/* Python publishes the watched environments; it calls `source.look`. */
 inline void Stepper::publish(nb::handle source) {
     due_->store(0, std::memory_order_relaxed);
     hooks_.attr("publish")(source);
@@ -458,14 +456,14 @@ inline nb::list Stepper::fields_of(uint64_t env) const {
     return FieldList(shoal_engine_envs(engine_), env, description_.d.spec.lanes).take(extension);
 }
 
-/* Episode, counted from 0, and steps of it. */
+/* The number of the episode, from 0, and its steps so far. */
 inline nb::tuple Stepper::stamps_of(uint64_t env) const {
-    const uint32_t begun = arrays_.episode[env];
-    return nb::make_tuple(begun == 0 ? 0 : begun - 1,
+    const uint32_t episodes = arrays_.episode[env];
+    return nb::make_tuple(episodes == 0 ? 0 : episodes - 1,
                           description_.d.spec.agents == 1 ? arrays_.length[env] : arrays_.elapsed[env]);
 }
 
-/* The rows of one environment as bytes: observations, rewards, terminated, truncated, actions (none: NULL).
+/* The rows of one environment as bytes: observations, rewards, terminated, truncated, actions (NULL: none).
  */
 inline nb::tuple Stepper::rows_of(const Slot &slot, uint64_t row, const void *const *actions,
                                   uint64_t action_row) const {
@@ -484,20 +482,19 @@ inline nb::tuple Stepper::rows_of(const Slot &slot, uint64_t row, const void *co
                           rows(targets.terminated, row, 1), rows(targets.truncated, row, 1), acted);
 }
 
-/* The last step of an environment, while it is published: episode and tick, and its rows (none: not one yet).
- */
+/* The last step of an environment while it is published: episode, tick, and its rows (none before a step). */
 inline nb::tuple Stepper::look(uint64_t env) const {
     require_open();
     if (env >= num_envs_)
         throw nb::index_error("no such environment");
     const uint64_t row = env * description_.d.spec.agents;
     nb::object rows = nb::none();
-    if (shown_ != nullptr)
-        rows = rows_of(*shown_, row, acted_ ? actions_.data() : nullptr, row);
+    if (published_ != nullptr)
+        rows = rows_of(*published_, row, has_actions_ ? actions_.data() : nullptr, row);
     return nb::make_tuple(stamps_of(env), rows);
 }
 
-/* What an environment exports now. */
+/* The exported state of an environment. */
 inline nb::list Stepper::fields(uint64_t env) const {
     require_open();
     if (env >= num_envs_)
@@ -508,9 +505,10 @@ inline nb::list Stepper::fields(uint64_t env) const {
 inline nb::object Stepper::result(const Slot &slot, bool copied) {
     nb::object info = nb::dict();
     if ((flags_ & INFOS) != 0 && finished_ != 0)
-        info = hooks_.attr("infos")(slot.arrays[fields_ + 1], slot.arrays[fields_ + 2], slots_->finals(slot));
+        info = hooks_.attr("build_infos")(slot.arrays[fields_ + 1], slot.arrays[fields_ + 2],
+                                          slots_->finals(slot));
     nb::tuple whole = slots_->results(slot, info);
-    return copied ? hooks_.attr("copied")(whole) : nb::object(whole);
+    return copied ? hooks_.attr("copy_results")(whole) : nb::object(whole);
 }
 
 inline bool Stepper::has_nan(void *const *observations, const double *rewards, uint64_t rows) const {
@@ -524,16 +522,16 @@ inline bool Stepper::has_nan(void *const *observations, const double *rewards, u
     return found;
 }
 
-/* check="nan": the environments have stepped; the error names the first row with a NaN. */
+/* check="nan": raises an error that names the first row with a NaN. The environments have stepped. */
 inline void Stepper::require_no_nan(const Slot &slot) {
     if ((flags_ & CHECK_NAN) == 0 || !has_nan(slot.addresses.data(), slot.targets().rewards, rows_))
         return;
-    hooks_.attr("nan_found")(result(slot, false));
+    hooks_.attr("raise_nan")(result(slot, false));
 }
 
 inline nb::object Stepper::step(nb::handle actions) {
     Guard::Inside inside(guard_, "step");
-    require_begun();
+    require_reset();
     Buffer one;
     std::unique_ptr<Buffer[]> many(own_actions_.size() > 1 ? new Buffer[own_actions_.size()] : nullptr);
     take_actions(actions, many ? many.get() : &one, rows_);
@@ -546,10 +544,10 @@ inline nb::object Stepper::step(nb::handle actions) {
     return found;
 }
 
-/* `actions` None: those in place. `recorded`: where the actions that are stepped are copied to, an array for
- * each field; or None. */
+/* `actions` None: those in the action buffer. `recorded`: an array per field, into which the actions are
+ * copied; or None. */
 inline uint64_t Stepper::step_into(nb::object actions, nb::tuple arrays, nb::object recorded) {
-    require_begun();
+    require_reset();
     std::unique_ptr<Buffer[]> views(new Buffer[own_actions_.size()]);
     take_actions(actions.is_none() ? nb::object() : actions, views.get(), rows_);
     Slot slot(arrays, fields_);
@@ -584,7 +582,7 @@ inline nb::bytes Stepper::save(uint64_t env) {
     return nb::bytes(data.data(), data.size());
 }
 
-/* Raises unless these are bytes of `save`. A plug-in may still refuse its own part. */
+/* Raises if these bytes are not from `save`. The plug-in may still reject its own part. */
 inline void Stepper::require_checkpoint(uint64_t, nb::bytes data) const {
     require_open();
     const shoal_checkpoints of = checkpoints();
@@ -598,10 +596,10 @@ inline void Stepper::restore(uint64_t env, nb::bytes data) {
     const char *why = shoal_checkpoint_read(&of, env, data.c_str(), data.size());
     if (why != nullptr)
         raise_shoal("PluginError", why);
-    moves_++;
+    changes_++;
     if (disabled_)
         find_ended();
-    began_ = true;
+    was_reset_ = true;
 }
 
 inline nb::tuple Stepper::render(uint64_t env) {
@@ -613,7 +611,7 @@ inline nb::tuple Stepper::render(uint64_t env) {
     uint32_t height = 0, width = 0;
     extension->size(shoal_engine_envs(engine_), env, &height, &width);
     if (height == 0 || width == 0 || height > 16384 || width > 16384)
-        raise_shoal("PluginError", "the plug-in gave an absurd picture size");
+        raise_shoal("PluginError", "the plug-in returned a picture size that is zero or far too large");
     std::vector<uint8_t> pixels(static_cast<size_t>(height) * width * 3);
     extension->draw(shoal_engine_envs(engine_), env, pixels.data());
     return nb::make_tuple(height, width,

@@ -89,7 +89,7 @@ def pin(what: Any) -> bool:
                 "named segment (file segments cannot be registered), and check `ulimit -l`"
             )
     if lent is not None:
-        lent.tell(_register_later)
+        lent.subscribe(_register_later)
     return True
 
 
@@ -247,7 +247,7 @@ def _register_later(mapping: _core.Mapping) -> None:
 
 def _lender(what: Any) -> Any:
     inner = getattr(what, "unwrapped", what)  # Gymnasium's wrappers
-    return inner.lent if isinstance(inner, VectorEnv) else None
+    return inner.leased_memory if isinstance(inner, VectorEnv) else None
 
 
 def _mappings(what: Any) -> list[_core.Mapping]:

@@ -1,4 +1,4 @@
-/* The one macro of the C tests: a condition that does not hold ends the program, saying where. */
+/* The checks of the C tests: a condition that is false ends the program and prints its place. */
 // SPDX-License-Identifier: MIT
 #ifndef SHOAL_TEST_CHECK_H
 #define SHOAL_TEST_CHECK_H

@@ -85,7 +85,7 @@ static void sign(char *data, uint64_t bytes) {
     memcpy(data + 8, &check, sizeof check);
 }
 
-static void every_field_lies_where_it_always_did(void) {
+static void field_offsets_are_frozen(void) {
     fixture f;
     char data[MOST];
     open_fixture(&f, &PLAIN, 0);
@@ -126,7 +126,7 @@ static void a_restored_environment_is_the_saved_one_and_the_others_are_untouched
     }
 }
 
-static void an_end_is_restored_as_the_mode_has_it(void) {
+static void end_of_episode_is_restored_according_to_the_mode(void) {
     fixture disabled, other;
     char data[MOST];
     open_fixture(&disabled, &PLAIN, 1);
@@ -177,7 +177,7 @@ static void a_change_of_any_bit_is_refused(void) {
     CHECK(shoal_checkpoint_verify(&f.of, data, bytes));
 }
 
-static void values_that_no_environment_has_are_refused_though_the_check_agrees(void) {
+static void impossible_values_are_rejected_even_with_a_matching_check(void) {
     const struct {
         size_t offset;
         uint64_t value;
@@ -206,7 +206,7 @@ static void a_part_of_another_size_passes_only_if_the_plugin_restores_it(void) {
     CHECK(!shoal_checkpoint_verify(&plain.of, data, bytes));
 }
 
-static void an_environment_stays_what_it_was_if_the_plugin_refuses(void) {
+static void environment_is_unchanged_if_the_plugin_rejects_a_checkpoint(void) {
     fixture f;
     char data[MOST];
     open_fixture(&f, &OWN, 0);
@@ -219,13 +219,13 @@ static void an_environment_stays_what_it_was_if_the_plugin_refuses(void) {
 }
 
 int main(void) {
-    RUN(every_field_lies_where_it_always_did);
+    RUN(field_offsets_are_frozen);
     RUN(a_restored_environment_is_the_saved_one_and_the_others_are_untouched);
-    RUN(an_end_is_restored_as_the_mode_has_it);
+    RUN(end_of_episode_is_restored_according_to_the_mode);
     RUN(bytes_that_are_cut_off_or_too_many_are_refused);
     RUN(a_change_of_any_bit_is_refused);
-    RUN(values_that_no_environment_has_are_refused_though_the_check_agrees);
+    RUN(impossible_values_are_rejected_even_with_a_matching_check);
     RUN(a_part_of_another_size_passes_only_if_the_plugin_restores_it);
-    RUN(an_environment_stays_what_it_was_if_the_plugin_refuses);
+    RUN(environment_is_unchanged_if_the_plugin_rejects_a_checkpoint);
     return 0;
 }

@@ -97,7 +97,7 @@ static void same_step_returns_the_new_episode_and_keeps_the_final_observation(vo
     close_world(&w);
 }
 
-static void disabled_resets_nothing_until_asked(void) {
+static void disabled_mode_resets_only_on_request(void) {
     world w;
     open_and_reset(&w, FOUR, SHOAL_DISABLED, 0);
     w.actions[1] = TERMINATE;
@@ -122,7 +122,7 @@ static void disabled_resets_nothing_until_asked(void) {
     close_world(&w);
 }
 
-static void a_reset_that_waits_happens_once_in_every_mode(void) {
+static void pending_reset_happens_once_in_every_mode(void) {
     for (int mode = SHOAL_NEXT_STEP; mode <= SHOAL_DISABLED; mode++)
         for (int agents = 1; agents <= 3; agents += 2) {
             world w;
@@ -139,7 +139,7 @@ static void a_reset_that_waits_happens_once_in_every_mode(void) {
         }
 }
 
-static void the_time_limit_truncates_and_starts_anew_with_each_episode(void) {
+static void time_limit_truncates_and_restarts_with_each_episode(void) {
     world w;
     open_and_reset(&w, FOUR, SHOAL_NEXT_STEP, 3);
     CHECK_EQUAL(step_world(&w), 0);
@@ -166,7 +166,7 @@ static void the_time_limit_truncates_and_starts_anew_with_each_episode(void) {
     close_world(&w);
 }
 
-static void without_a_time_limit_an_episode_goes_on(void) {
+static void episode_without_time_limit_continues(void) {
     world w;
     open_and_reset(&w, FOUR, SHOAL_NEXT_STEP, 0);
     for (int i = 1; i <= 3000; i++)
@@ -209,7 +209,7 @@ static void a_masked_reset_touches_only_those_environments(void) {
 
 /* ---- Several agents: rows 0, 1, 2 are environment 0, rows 3, 4, 5 environment 1 */
 
-static void a_row_that_ends_alone_lives_on_in_its_environment(void) {
+static void environment_continues_if_only_some_rows_end(void) {
     for (int mode = SHOAL_NEXT_STEP; mode <= SHOAL_DISABLED; mode++) {
         world w;
         open_and_reset(&w, THREE_AGENTS, (enum shoal_autoreset)mode, 0);
@@ -274,7 +274,7 @@ static void when_all_rows_end_at_once_the_environment_is_over(void) {
     close_world(&w);
 }
 
-static void the_time_limit_is_the_environments_and_truncates_every_row(void) {
+static void time_limit_of_an_environment_truncates_every_row(void) {
     world w;
     open_and_reset(&w, THREE_AGENTS, SHOAL_NEXT_STEP, 3);
     w.actions[1] = TERMINATE;
@@ -301,13 +301,13 @@ static void the_time_limit_is_the_environments_and_truncates_every_row(void) {
 int main(void) {
     RUN(next_step_returns_the_end_and_resets_in_the_step_after);
     RUN(same_step_returns_the_new_episode_and_keeps_the_final_observation);
-    RUN(disabled_resets_nothing_until_asked);
-    RUN(a_reset_that_waits_happens_once_in_every_mode);
-    RUN(the_time_limit_truncates_and_starts_anew_with_each_episode);
-    RUN(without_a_time_limit_an_episode_goes_on);
+    RUN(disabled_mode_resets_only_on_request);
+    RUN(pending_reset_happens_once_in_every_mode);
+    RUN(time_limit_truncates_and_restarts_with_each_episode);
+    RUN(episode_without_time_limit_continues);
     RUN(a_masked_reset_touches_only_those_environments);
-    RUN(a_row_that_ends_alone_lives_on_in_its_environment);
+    RUN(environment_continues_if_only_some_rows_end);
     RUN(when_all_rows_end_at_once_the_environment_is_over);
-    RUN(the_time_limit_is_the_environments_and_truncates_every_row);
+    RUN(time_limit_of_an_environment_truncates_every_row);
     return 0;
 }

@@ -1,4 +1,4 @@
-/* Tests of shoal_engine_bad_action: the first row that lies outside, for every dtype and kind of bounds. */
+/* Tests of shoal_engine_bad_action: the first row out of bounds, for every dtype and kind of bounds. */
 // SPDX-License-Identifier: MIT
 #include "engine.h"
 
@@ -101,7 +101,7 @@ static void integers_outside_their_bounds_are_found_in_every_dtype(void) {
     check_uint64_t();
 }
 
-static void the_far_ends_of_every_dtype_are_outside(void) {
+static void extreme_values_of_every_dtype_are_out_of_bounds(void) {
     int64_t wide[] = {INT64_MIN, 0}, widest[] = {0, INT64_MAX};
     shoal_field field = {.dtype = SHOAL_INT64, .kind = SHOAL_DISCRETE, .high = 4};
     CHECK_EQUAL(shoal_engine_bad_action(&field, wide, 2, 0), 0);
@@ -146,7 +146,7 @@ static void binary_fields_hold_zeros_and_ones(void) {
         CHECK_EQUAL(shoal_engine_bad_action(&field, rows, ROWS, 1), 5000);                                   \
     } while (0)
 
-static void what_is_not_a_number_is_found_where_asked_for(void) {
+static void nan_is_found_if_check_nan_is_set(void) {
     CHECK_FLOATS(float, 32, NAN, INFINITY);
     CHECK_FLOATS(double, 64, -NAN, -INFINITY);
     CHECK_FLOATS(uint16_t, 16, 0x7e00, 0x7c00);
@@ -155,8 +155,8 @@ static void what_is_not_a_number_is_found_where_asked_for(void) {
 
 int main(void) {
     RUN(integers_outside_their_bounds_are_found_in_every_dtype);
-    RUN(the_far_ends_of_every_dtype_are_outside);
+    RUN(extreme_values_of_every_dtype_are_out_of_bounds);
     RUN(binary_fields_hold_zeros_and_ones);
-    RUN(what_is_not_a_number_is_found_where_asked_for);
+    RUN(nan_is_found_if_check_nan_is_set);
     return 0;
 }

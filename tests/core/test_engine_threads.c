@@ -76,7 +76,7 @@ static void any_number_of_threads_gives_the_same_bytes_and_statistics(void) {
             }
 }
 
-static void lanes_with_and_without_a_tail_give_the_bytes_of_single_ones(void) {
+static void lanes_with_and_without_a_tail_equal_single_environments(void) {
     static const uint64_t SIZES[] = {1, 16, 21, 130, 300};
     for (uint32_t agents = 1; agents <= 3; agents += 2)
         for (size_t i = 0; i < sizeof SIZES / sizeof SIZES[0]; i++) {
@@ -164,7 +164,7 @@ static void no_threads_and_no_environments_are_refused_before_init(void) {
 
 int main(void) {
     RUN(any_number_of_threads_gives_the_same_bytes_and_statistics);
-    RUN(lanes_with_and_without_a_tail_give_the_bytes_of_single_ones);
+    RUN(lanes_with_and_without_a_tail_equal_single_environments);
     RUN(slow_steps_are_spread_over_the_threads_and_give_the_same_bytes);
     RUN(more_threads_than_blocks_of_environments_are_not_started);
     RUN(an_init_that_fails_closes_exactly_those_before_it);

@@ -1,5 +1,5 @@
-/* Tests of core/flow.c: every environment goes its own way, once per send, whoever steps it and in whatever
- * order. Run under the thread sanitizer. */
+/* Tests of core/flow.c: every environment steps once per send and independently of others, on any thread and
+ * in any order. Run under the thread sanitizer. */
 // SPDX-License-Identifier: MIT
 #define _GNU_SOURCE
 #include "counting.h"
@@ -35,12 +35,12 @@ static void run_flow(uint32_t lanes, uint64_t unit, uint64_t batch_units, uint32
         units[i] = i;
     uint64_t sending = UNITS;
     for (int turn = 0; turn < TURNS; turn++) {
-        while (shoal_flow_wanting(flow, sending) > 0) {
+        while (shoal_flow_batches_needed(flow, sending) > 0) {
             results *r = &pool[lent++ % (UNITS + 4)];
             r->observations[0] = r->where;
             r->observations[1] = r->luck;
             shoal_targets targets = {r->observations, r->rewards, r->terminated, r->truncated, NULL};
-            shoal_flow_lend(flow, &targets, r->ids);
+            shoal_flow_add_batch(flow, &targets, r->ids);
         }
         shoal_flow_send(flow, units, sending);
         for (uint64_t i = 0; i < sending * unit; i++)
@@ -67,7 +67,7 @@ static void run_flow(uint32_t lanes, uint64_t unit, uint64_t batch_units, uint32
     close_world(&w);
 }
 
-static void every_environment_goes_its_own_way_once_per_send(void) {
+static void every_environment_steps_once_per_send(void) {
     for (uint32_t threads = 1; threads <= 4; threads++) {
         run_flow(1, 1, 3, threads, 0);
         run_flow(4, 4, 2, threads, 0);
@@ -94,7 +94,7 @@ static void a_flow_that_is_never_used_ends(void) {
 
 int main(void) {
     main_thread = pthread_self();
-    RUN(every_environment_goes_its_own_way_once_per_send);
+    RUN(every_environment_steps_once_per_send);
     RUN(slow_environments_and_sleeping_threads_lose_nothing);
     RUN(a_flow_that_is_never_used_ends);
     return 0;

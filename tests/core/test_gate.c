@@ -1,5 +1,5 @@
-/* Tests of core/gate.c step by step: who wakes whom, and what a waiter learns from its waits. Hand-offs under
- * contention are in test_gates.c. */
+/* Tests of core/gate.c step by step: wake-ups, and how a waiter adapts to its recent waits. test_gates.c has
+ * the tests under contention. */
 // SPDX-License-Identifier: MIT
 #define _GNU_SOURCE
 #include "gate_world.h"
@@ -14,7 +14,7 @@ static void finish(world *w, uint32_t i) {
     shoal_gate_finish(w->gates, 2, i, atomic_load(&w->gates[i].go), &w->wakeup, w->ring_fd);
 }
 
-static void the_last_of_the_workers_rings_and_only_for_a_parent_that_sleeps(void) {
+static void last_worker_wakes_the_parent_only_if_it_sleeps(void) {
     world *w = open_world(5);
     for (int turn = 0; turn < 2; turn++) {
         shoal_gate_post(&w->gates[0], WORK);
@@ -51,7 +51,7 @@ static void *ring_all_the_time(void *argument) {
     return NULL;
 }
 
-static void who_found_a_word_takes_no_bell_that_was_armed_for_the_descriptor_since(void) {
+static void wakeup_read_as_futex_is_not_claimed_after_it_was_armed_for_the_descriptor(void) {
     world *w = open_world(0);
     pthread_t ringer;
     CHECK_EQUAL(pthread_create(&ringer, NULL, ring_all_the_time, w), 0);
@@ -74,7 +74,7 @@ static void who_found_a_word_takes_no_bell_that_was_armed_for_the_descriptor_sin
     close_world(w);
 }
 
-static void a_parent_that_sleeps_for_one_worker_is_rung_by_that_one_alone(void) {
+static void parent_that_sleeps_for_one_worker_is_woken_only_by_it(void) {
     world *w = open_world(0);
     for (uint32_t i = 0; i < 2; i++) {
         shoal_gate_post(&w->gates[0], WORK);
@@ -93,7 +93,7 @@ static void a_parent_that_sleeps_for_one_worker_is_rung_by_that_one_alone(void) 
     close_world(w);
 }
 
-static void a_ring_left_over_ends_the_next_sleep_and_no_other(void) {
+static void leftover_wakeup_ends_only_the_next_sleep(void) {
     world *w = open_world(0);
     struct pollfd one = {w->wakeup_fd, POLLIN, 0};
     shoal_wait_policy policy = shoal_wait_policy_new(0, 0);
@@ -134,7 +134,7 @@ static void a_parent_that_sleeps_on_the_word_is_woken_there_and_not_by_the_descr
     close_world(w);
 }
 
-static void who_waits_without_being_woken_comes_back_after_a_slice(void) {
+static void wait_without_wakeup_returns_after_a_slice(void) {
     world *w = open_world(8);
     shoal_wait_policy policy = shoal_wait_policy_new(0, 0);
     const uint64_t begin = shoal_now_ns();
@@ -146,7 +146,7 @@ static void who_waits_without_being_woken_comes_back_after_a_slice(void) {
 
 /* -- wait policy ----------------------------------------------------------------------------------------- */
 
-static void a_look_that_ends_no_wait_and_a_yield_that_ends_it_late_rest_ever_longer(void) {
+static void useless_spins_and_late_yields_are_skipped_ever_longer(void) {
     world *w = open_world(0);
     shoal_gate *gate = &w->gates[0];
     shoal_wait_policy policy = shoal_wait_policy_new(0, 0);
@@ -177,7 +177,7 @@ static void a_look_that_ends_no_wait_and_a_yield_that_ends_it_late_rest_ever_lon
     close_world(w);
 }
 
-static void who_waits_long_sleeps_without_yielding_and_forgets_it_soon(void) {
+static void long_waits_sleep_without_yielding_for_a_while(void) {
     world *w = open_world(0);
     shoal_gate *gate = &w->gates[0];
     struct pollfd one = {w->wakeup_fd, POLLIN, 0};
@@ -198,7 +198,7 @@ static void who_waits_long_sleeps_without_yielding_and_forgets_it_soon(void) {
     close_world(w);
 }
 
-static void a_worker_beside_another_moves_to_the_core_the_parent_left(void) {
+static void worker_that_shares_a_core_moves_to_the_parents_free_core(void) {
     world *w = open_world(0);
     const uint32_t mine = (uint32_t)shoal_cpu() + 1;
     uint32_t moved = 0, other = mine == 1 ? 2 : 1;
@@ -233,7 +233,7 @@ static void a_worker_beside_another_moves_to_the_core_the_parent_left(void) {
 
 /* -- deaths ---------------------------------------------------------------------------------------------- */
 
-static void a_worker_killed_just_before_it_rings_costs_the_parent_a_slice(void) {
+static void worker_killed_just_before_the_wakeup_costs_the_parent_one_slice(void) {
     world *w = open_world(0);
     for (int turn = 0; turn < 5; turn++) {
         shoal_gate_post(&w->gates[0], WORK);
@@ -258,15 +258,15 @@ static void a_worker_killed_just_before_it_rings_costs_the_parent_a_slice(void) 
 int main(void) {
     setvbuf(stdout, NULL, _IONBF, 0); /* children are forked */
     alarm(300);                       /* a lost hand-off hangs */
-    RUN(the_last_of_the_workers_rings_and_only_for_a_parent_that_sleeps);
-    RUN(who_found_a_word_takes_no_bell_that_was_armed_for_the_descriptor_since);
-    RUN(a_parent_that_sleeps_for_one_worker_is_rung_by_that_one_alone);
-    RUN(a_ring_left_over_ends_the_next_sleep_and_no_other);
+    RUN(last_worker_wakes_the_parent_only_if_it_sleeps);
+    RUN(wakeup_read_as_futex_is_not_claimed_after_it_was_armed_for_the_descriptor);
+    RUN(parent_that_sleeps_for_one_worker_is_woken_only_by_it);
+    RUN(leftover_wakeup_ends_only_the_next_sleep);
     RUN(a_parent_that_sleeps_on_the_word_is_woken_there_and_not_by_the_descriptor);
-    RUN(who_waits_without_being_woken_comes_back_after_a_slice);
-    RUN(a_look_that_ends_no_wait_and_a_yield_that_ends_it_late_rest_ever_longer);
-    RUN(who_waits_long_sleeps_without_yielding_and_forgets_it_soon);
-    RUN(a_worker_beside_another_moves_to_the_core_the_parent_left);
-    RUN(a_worker_killed_just_before_it_rings_costs_the_parent_a_slice);
+    RUN(wait_without_wakeup_returns_after_a_slice);
+    RUN(useless_spins_and_late_yields_are_skipped_ever_longer);
+    RUN(long_waits_sleep_without_yielding_for_a_while);
+    RUN(worker_that_shares_a_core_moves_to_the_parents_free_core);
+    RUN(worker_killed_just_before_the_wakeup_costs_the_parent_one_slice);
     return 0;
 }

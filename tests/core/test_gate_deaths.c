@@ -73,7 +73,7 @@ static void the_death_of_a_busy_worker_ends_the_wait_at_once(void) {
     }
 }
 
-static void the_death_of_a_worker_that_has_finished_ends_the_wait_only_if_asked_for(void) {
+static void death_of_a_finished_worker_ends_the_wait_only_with_any_death(void) {
     for (int holds = 0; holds < 2; holds++) {
         uint64_t took_ns;
         CHECK_EQUAL(wait_for_a_death(holds, 0, 1, FOREVER_NS, &took_ns), SHOAL_WAIT_DIED);
@@ -83,7 +83,7 @@ static void the_death_of_a_worker_that_has_finished_ends_the_wait_only_if_asked_
 }
 
 /* A finished worker may have taken the wake-up word and die before it wakes the parent. */
-static void a_sleep_on_words_ends_with_the_death_of_any_worker_that_can_take_the_bell(void) {
+static void sleep_on_words_ends_with_the_death_of_any_worker_that_can_claim_the_wakeup(void) {
     parent p;
     open_parent(&p, open_world(0), 2, 0);
     int fds[2];
@@ -112,7 +112,7 @@ static void a_sleep_on_words_ends_with_the_death_of_any_worker_that_can_take_the
 
 /* The guard's liveness word, and the look after a slice without news: a worker that has become another
  * program has neither sign marked. */
-static void a_sleep_also_watches_the_guard_and_looks_for_deaths_after_a_slice(void) {
+static void sleep_watches_the_guard_and_checks_for_deaths_after_a_slice(void) {
     parent p;
     open_parent(&p, open_world(0), 1, 0);
     (void)shoal_liveness_hold(&p.w->gates[0].liveness);
@@ -161,9 +161,9 @@ int main(void) {
     }
     close(pidfd);
     RUN(the_death_of_a_busy_worker_ends_the_wait_at_once);
-    RUN(the_death_of_a_worker_that_has_finished_ends_the_wait_only_if_asked_for);
-    RUN(a_sleep_on_words_ends_with_the_death_of_any_worker_that_can_take_the_bell);
-    RUN(a_sleep_also_watches_the_guard_and_looks_for_deaths_after_a_slice);
+    RUN(death_of_a_finished_worker_ends_the_wait_only_with_any_death);
+    RUN(sleep_on_words_ends_with_the_death_of_any_worker_that_can_claim_the_wakeup);
+    RUN(sleep_watches_the_guard_and_checks_for_deaths_after_a_slice);
     RUN(a_worker_is_dead_as_soon_as_its_thread_has_ended_whatever_its_descriptor_says);
     return 0;
 }

@@ -164,7 +164,7 @@ static void go_to_sleep_again_and_again(meeting *m) {
     printf("   %u rings, %u times seen without\n", rings, seen);
 }
 
-static void a_parent_that_goes_to_sleep_sees_the_worker_finished_or_hears_the_bell(void) {
+static void parent_that_goes_to_sleep_sees_the_worker_finished_or_is_woken(void) {
     static meeting m;
     open_meeting(&m, BELL_ROUNDS, 1);
     run_both(&m, finish_again_and_again, go_to_sleep_again_and_again);
@@ -202,7 +202,7 @@ static void wait_for_tickets_again_and_again(meeting *m) {
     printf("   %u times seen\n", seen);
 }
 
-static void a_parent_that_goes_to_sleep_sees_the_step_finished_or_hears_the_bell(void) {
+static void parent_that_goes_to_sleep_sees_the_step_finished_or_is_woken(void) {
     static meeting m;
     open_meeting(&m, BELL_ROUNDS, 1);
     run_both(&m, finish_tickets_again_and_again, wait_for_tickets_again_and_again);
@@ -240,7 +240,7 @@ static void *finish_second(void *argument) {
 
 static void finish_first(meeting *m) { finish_one(m, 0); }
 
-static void of_two_workers_that_finish_together_one_rings(void) {
+static void one_of_two_workers_that_finish_together_wakes_the_parent(void) {
     static meeting m;
     open_meeting(&m, WORKERS_ROUNDS, 1);
     run_both(&m, finish_second, finish_first);
@@ -264,7 +264,7 @@ static void *post_again_and_again(void *argument) {
 static void wait_again_and_again(meeting *m) {
     uint32_t sleeps = 0;
     for (uint32_t turn = 1; goes_on(m, turn); turn++) {
-        shoal_wait_policy policy = {.look = {1, 1}, .yield = {1, 1}}; /* asleep at once */
+        shoal_wait_policy policy = {.spin = {1, 1}, .yield = {1, 1}}; /* asleep at once */
         begin_round(m, turn);
         atomic_store(&woken, 0);
         atomic_store(&slept, 0);
@@ -287,9 +287,9 @@ static void a_worker_that_goes_to_sleep_sees_the_command_or_is_woken(void) {
 int main(void) {
     setvbuf(stdout, NULL, _IONBF, 0);
     alarm(300);
-    RUN(a_parent_that_goes_to_sleep_sees_the_worker_finished_or_hears_the_bell);
-    RUN(a_parent_that_goes_to_sleep_sees_the_step_finished_or_hears_the_bell);
-    RUN(of_two_workers_that_finish_together_one_rings);
+    RUN(parent_that_goes_to_sleep_sees_the_worker_finished_or_is_woken);
+    RUN(parent_that_goes_to_sleep_sees_the_step_finished_or_is_woken);
+    RUN(one_of_two_workers_that_finish_together_wakes_the_parent);
     if (HAS_FUTEX)
         RUN(a_worker_that_goes_to_sleep_sees_the_command_or_is_woken);
     return 0;

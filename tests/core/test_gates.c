@@ -164,7 +164,7 @@ static void run_threads(uint32_t first, uint64_t rounds, int by_word) {
     close_parent(&p);
 }
 
-static void threads_lose_no_wake_up_and_no_value_in_a_hundred_thousand_hand_offs(void) {
+static void threads_lose_no_wakeup_and_no_value_in_100000_steps(void) {
     run_threads(0, ROUNDS, 0);
     run_threads(0, ROUNDS, 1);
 }
@@ -194,7 +194,7 @@ static void run_processes(int by_word) {
     close_parent(&p);
 }
 
-static void processes_lose_no_wake_up_and_no_value_in_a_hundred_thousand_hand_offs(void) {
+static void processes_lose_no_wakeup_and_no_value_in_100000_steps(void) {
     run_processes(0);
     run_processes(1);
 }
@@ -259,7 +259,7 @@ static void a_worker_that_is_absent_counts_as_idle_and_gets_no_command(void) {
     close_parent(&p);
 }
 
-static void a_worker_finds_what_was_posted_before_it_came_and_counts_the_time_of_steps(void) {
+static void worker_finds_earlier_commands_and_measures_steps(void) {
     parent p;
     open_parent(&p, open_world(7), 1, 0);
     for (uint32_t turn = 0; turn < 2; turn++) {
@@ -276,7 +276,7 @@ static void a_worker_finds_what_was_posted_before_it_came_and_counts_the_time_of
     close_parent(&p);
 }
 
-static void a_crowded_parent_says_where_it_sleeps_and_when_it_does_not(void) {
+static void crowded_parent_publishes_its_core_only_while_it_sleeps(void) {
     parent p;
     open_parent(&p, open_world(0), 2, 1);
     CHECK(p.all.policy.limit_ns < shoal_wait_policy_new(0, 1).limit_ns);
@@ -345,11 +345,11 @@ int main(void) {
     RUN(a_wait_for_one_worker_ignores_the_others_and_times_out);
     RUN(a_wait_returns_after_every_slice_so_that_its_caller_can_be_interrupted);
     RUN(a_worker_that_is_absent_counts_as_idle_and_gets_no_command);
-    RUN(a_worker_finds_what_was_posted_before_it_came_and_counts_the_time_of_steps);
-    RUN(a_crowded_parent_says_where_it_sleeps_and_when_it_does_not);
+    RUN(worker_finds_earlier_commands_and_measures_steps);
+    RUN(crowded_parent_publishes_its_core_only_while_it_sleeps);
     RUN(a_worker_killed_at_any_moment_never_hangs_the_parent);
-    RUN(processes_lose_no_wake_up_and_no_value_in_a_hundred_thousand_hand_offs);
-    RUN(threads_lose_no_wake_up_and_no_value_in_a_hundred_thousand_hand_offs);
+    RUN(processes_lose_no_wakeup_and_no_value_in_100000_steps);
+    RUN(threads_lose_no_wakeup_and_no_value_in_100000_steps);
     RUN(generation_numbers_wrap_around);
     return 0;
 }

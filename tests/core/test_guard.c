@@ -62,12 +62,12 @@ typedef struct shared {
 } shared;
 
 static void lend_and_send(shared *s) {
-    while (shoal_flow_wanting(s->flow, s->num_ready) > 0) {
+    while (shoal_flow_batches_needed(s->flow, s->num_ready) > 0) {
         results *r = &s->pool[s->lent++ % (UNITS + 4)];
         r->observations[0] = r->where;
         r->observations[1] = r->luck;
         shoal_targets targets = {r->observations, r->rewards, r->terminated, r->truncated, NULL};
-        shoal_flow_lend(s->flow, &targets, r->ids);
+        shoal_flow_add_batch(s->flow, &targets, r->ids);
     }
     shoal_flow_send(s->flow, s->ready, s->num_ready);
     s->num_ready = 0;

@@ -90,7 +90,7 @@ static void counters_are_read_while_they_are_counted(void) {
     end();
 }
 
-static void due_comes_as_often_as_the_quickest_asks_and_ends_with_the_last(void) {
+static void due_follows_the_fastest_watcher_and_stops_with_the_last(void) {
     start();
     CHECK_EQUAL(times_due(0, 100000000), 0);
     int slow = client(), quick = client();
@@ -116,7 +116,7 @@ static void due_comes_as_often_as_the_quickest_asks_and_ends_with_the_last(void)
     end();
 }
 
-static void windows_reach_who_watches_now_and_who_comes_later(void) {
+static void windows_reach_current_and_later_watchers(void) {
     start();
     int first = client(), publisher = client(), later = client(), other = client();
     const shoal_note watch = {.kind = SHOAL_WATCH, .count = 1, .number = 1000, .values = {9}};
@@ -137,7 +137,7 @@ static void windows_reach_who_watches_now_and_who_comes_later(void) {
     end();
 }
 
-static void environments_that_are_not_there_are_not_watched(void) {
+static void environments_out_of_range_are_not_watched(void) {
     start();
     int fd = client();
     shoal_note bad = {.kind = SHOAL_WATCH, .count = UINT32_MAX, .number = INT64_MIN};
@@ -167,7 +167,7 @@ static void *come_and_go(void *argument) {
     return NULL;
 }
 
-static void many_come_and_go_while_others_step(void) {
+static void watchers_come_and_go_while_environments_step(void) {
     start();
     atomic_store(&going, 1);
     pthread_t threads[4];
@@ -201,10 +201,10 @@ static void stopping_ends_every_connection(void) {
 
 int main(void) {
     RUN(counters_are_read_while_they_are_counted);
-    RUN(due_comes_as_often_as_the_quickest_asks_and_ends_with_the_last);
-    RUN(windows_reach_who_watches_now_and_who_comes_later);
-    RUN(environments_that_are_not_there_are_not_watched);
-    RUN(many_come_and_go_while_others_step);
+    RUN(due_follows_the_fastest_watcher_and_stops_with_the_last);
+    RUN(windows_reach_current_and_later_watchers);
+    RUN(environments_out_of_range_are_not_watched);
+    RUN(watchers_come_and_go_while_environments_step);
     RUN(stopping_ends_every_connection);
     return 0;
 }

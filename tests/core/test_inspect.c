@@ -105,7 +105,7 @@ static void another_kind_of_file_is_foreign_however_long(void) {
     }
 }
 
-static void the_other_byte_order_is_named_before_any_number_is_believed(void) {
+static void other_byte_order_is_reported_before_other_fields_are_used(void) {
     shoal_segment_header header = valid_header();
     header.byte_order = 0x04030201u;
     header.format = header.min_reader = 0x01000000u;
@@ -115,7 +115,7 @@ static void the_other_byte_order_is_named_before_any_number_is_believed(void) {
     CHECK_EQUAL(status_of(&header), SHOAL_SEGMENT_BYTE_ORDER);
 }
 
-static void a_newer_format_is_read_only_if_it_says_so(void) {
+static void newer_format_is_read_only_if_min_reader_allows_it(void) {
     shoal_segment_header header = valid_header();
     header.format = 7;
     CHECK_EQUAL(status_of(&header), SHOAL_SEGMENT_OK); /* its min_reader is still ours */
@@ -154,7 +154,7 @@ static void offsets_that_contradict_the_size_are_refused(void) {
     }
 }
 
-static void what_cannot_be_read_is_an_error_not_a_status(void) {
+static void unreadable_file_is_an_error_not_a_status(void) {
     shoal_segment_header header;
     uint64_t bytes;
     int pipes[2], directory = open("/", O_RDONLY | O_DIRECTORY);
@@ -259,11 +259,11 @@ int main(void) {
     RUN(a_consistent_header_is_accepted);
     RUN(a_header_cut_anywhere_is_too_short);
     RUN(another_kind_of_file_is_foreign_however_long);
-    RUN(the_other_byte_order_is_named_before_any_number_is_believed);
-    RUN(a_newer_format_is_read_only_if_it_says_so);
+    RUN(other_byte_order_is_reported_before_other_fields_are_used);
+    RUN(newer_format_is_read_only_if_min_reader_allows_it);
     RUN(a_file_of_another_size_than_written_is_refused);
     RUN(offsets_that_contradict_the_size_are_refused);
-    RUN(what_cannot_be_read_is_an_error_not_a_status);
+    RUN(unreadable_file_is_an_error_not_a_status);
     RUN(random_headers_are_accepted_only_when_consistent);
     return 0;
 }

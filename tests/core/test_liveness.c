@@ -55,7 +55,7 @@ static void end_thread(void) {
     usleep(1000);
     pthread_exit(NULL);
 }
-static void become_another(void) {
+static void run_another_program(void) {
     usleep(1000);
     execl("/bin/sleep", "sleep", "100", (char *)NULL);
     _exit(4);
@@ -77,8 +77,8 @@ static void reap(pid_t pid) {
     CHECK_EQUAL(waitpid(pid, NULL, 0), pid);
 }
 
-static void a_life_ends_with_its_thread_however_that_ends(void) {
-    void (*const ends[])(void) = {end_process, end_thread, become_another, fault};
+static void liveness_word_ends_with_its_thread(void) {
+    void (*const ends[])(void) = {end_process, end_thread, run_another_program, fault};
     world *w = open_world();
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
         const pid_t pid = start_holder(w, &w->liveness_words[i], ends[i]);
@@ -95,7 +95,7 @@ static void a_life_ends_with_its_thread_however_that_ends(void) {
 }
 
 /* Its children are not it: neither forked nor started ones take it away when they end. */
-static void beget(void) {
+static void fork_child(void) {
     for (int i = 0; i < 2; i++) {
         const pid_t child = fork();
         if (child == 0 && i == 0)
@@ -108,10 +108,10 @@ static void beget(void) {
     stay();
 }
 
-static void a_life_outlives_children(void) {
+static void liveness_word_outlives_children(void) {
     world *w = open_world();
     int status;
-    const pid_t pid = start_holder(w, &w->liveness_words[0], beget);
+    const pid_t pid = start_holder(w, &w->liveness_words[0], fork_child);
     CHECK_EQUAL(waitpid(pid, &status, WUNTRACED), pid);
     CHECK(WIFSTOPPED(status));
     CHECK(!shoal_liveness_has_ended(&w->liveness_words[0]));
@@ -120,7 +120,7 @@ static void a_life_outlives_children(void) {
     close_world(w);
 }
 
-static void who_sleeps_beside_lives_is_woken_by_the_word_too(void) {
+static void sleeper_with_liveness_words_is_also_woken_by_its_word(void) {
     world *w = open_world();
     shoal_liveness *const liveness_words[] = {&w->liveness_words[0]};
     const pid_t pid = start_holder(w, &w->liveness_words[0], stay);
@@ -147,7 +147,7 @@ static void who_sleeps_beside_lives_is_woken_by_the_word_too(void) {
     close_world(w);
 }
 
-static void a_life_that_nobody_holds_cannot_be_watched(void) {
+static void liveness_word_without_holder_cannot_be_watched(void) {
     world *w = open_world();
     shoal_liveness *liveness_words[MANY];
     const pid_t pid = start_holder(w, &w->liveness_words[0], stay);
@@ -174,7 +174,7 @@ static void a_life_that_nobody_holds_cannot_be_watched(void) {
     close_world(w);
 }
 
-static void a_life_that_is_released_is_not_over_and_another_may_follow(void) {
+static void released_liveness_word_has_not_ended_and_can_be_held_again(void) {
     world *w = open_world();
     CHECK_EQUAL(shoal_liveness_hold(&w->liveness_words[0]), 0);
     CHECK_EQUAL(shoal_liveness_hold(&w->liveness_words[1]), 0);
@@ -208,7 +208,7 @@ static void fill_memory(void) {
     stay();
 }
 
-static void a_death_is_told_before_the_memory_is_taken_apart(void) {
+static void death_is_reported_before_the_kernel_frees_memory(void) {
 #ifdef SYS_pidfd_open
     world *w = open_world();
     int early = 0;
@@ -237,11 +237,11 @@ int main(void) {
         printf("skipped: this system has no robust futexes, or cannot wait for several\n");
         return 0;
     }
-    RUN(a_life_ends_with_its_thread_however_that_ends);
-    RUN(a_life_outlives_children);
-    RUN(who_sleeps_beside_lives_is_woken_by_the_word_too);
-    RUN(a_life_that_nobody_holds_cannot_be_watched);
-    RUN(a_life_that_is_released_is_not_over_and_another_may_follow);
-    RUN(a_death_is_told_before_the_memory_is_taken_apart);
+    RUN(liveness_word_ends_with_its_thread);
+    RUN(liveness_word_outlives_children);
+    RUN(sleeper_with_liveness_words_is_also_woken_by_its_word);
+    RUN(liveness_word_without_holder_cannot_be_watched);
+    RUN(released_liveness_word_has_not_ended_and_can_be_held_again);
+    RUN(death_is_reported_before_the_kernel_frees_memory);
     return 0;
 }

@@ -51,7 +51,7 @@ static void memory_is_private_empty_and_closes_on_exec(void) {
     close(fd);
 }
 
-static void reserve_grows_and_takes_the_space_at_once(void) {
+static void reserve_grows_the_file_and_allocates_space(void) {
     int fd = shoal_memory_create();
     CHECK_EQUAL(shoal_reserve(fd, 0, 0), 0);
     CHECK_EQUAL(status_of(fd).st_size, 0);
@@ -67,7 +67,7 @@ static void reserve_grows_and_takes_the_space_at_once(void) {
     close(fd);
 }
 
-static void reserve_refuses_what_no_file_can_hold(void) {
+static void reserve_rejects_sizes_that_no_file_can_have(void) {
     int fd = shoal_memory_create();
     CHECK_EQUAL(shoal_reserve(fd, INT64_MAX, 1), -EFBIG);
     CHECK_EQUAL(shoal_reserve(fd, 1, INT64_MAX), -EFBIG);
@@ -175,7 +175,7 @@ static void a_file_needs_a_directory_that_exists(void) {
     CHECK_EQUAL(temporary[0], '\0');
 }
 
-static void a_living_process_has_one_start_whatever_it_is_called(void) {
+static void living_process_has_one_start_time_with_any_name(void) {
     uint64_t start = shoal_process_start(getpid());
     CHECK(start != 0);
     CHECK(shoal_process_start(getpid()) == start);
@@ -185,7 +185,7 @@ static void a_living_process_has_one_start_whatever_it_is_called(void) {
 #endif
 }
 
-static void a_process_that_ended_has_no_start_reaped_or_not(void) {
+static void ended_process_has_no_start_time_reaped_or_not(void) {
     int ready[2];
     CHECK(pipe(ready) == 0);
     pid_t child = fork();
@@ -205,7 +205,7 @@ static void a_process_that_ended_has_no_start_reaped_or_not(void) {
     CHECK_EQUAL(shoal_process_start(child), 0);
 }
 
-static void a_number_that_is_no_pid_has_no_start(void) {
+static void invalid_pid_has_no_start_time(void) {
     CHECK_EQUAL(shoal_process_start(0), 0);
     CHECK_EQUAL(shoal_process_start(-1), 0);
     CHECK_EQUAL(shoal_process_start(INT32_MAX), 0);
@@ -246,7 +246,7 @@ static void huge_pages_are_never_an_error(void) {
     munmap(base, size);
 }
 
-static void names_live_in_a_directory(void) {
+static void name_directory_exists(void) {
     struct stat st;
     CHECK(stat(shoal_name_directory(), &st) == 0 && S_ISDIR(st.st_mode));
 }
@@ -254,20 +254,20 @@ static void names_live_in_a_directory(void) {
 int main(void) {
     CHECK(mkdtemp(directory) != NULL);
     RUN(memory_is_private_empty_and_closes_on_exec);
-    RUN(reserve_grows_and_takes_the_space_at_once);
-    RUN(reserve_refuses_what_no_file_can_hold);
+    RUN(reserve_grows_the_file_and_allocates_space);
+    RUN(reserve_rejects_sizes_that_no_file_can_have);
     RUN(sealed_memory_keeps_its_size_and_its_seals);
     RUN(reopen_gives_the_same_bytes_through_a_description_of_its_own);
     RUN(a_file_has_no_name_before_it_is_linked);
     RUN(a_name_that_is_taken_is_refused_and_keeps_its_file);
     RUN(a_temporary_name_gives_way_to_the_real_one_only_on_success);
     RUN(a_file_needs_a_directory_that_exists);
-    RUN(a_living_process_has_one_start_whatever_it_is_called);
-    RUN(a_process_that_ended_has_no_start_reaped_or_not);
-    RUN(a_number_that_is_no_pid_has_no_start);
+    RUN(living_process_has_one_start_time_with_any_name);
+    RUN(ended_process_has_no_start_time_reaped_or_not);
+    RUN(invalid_pid_has_no_start_time);
     RUN(the_boot_id_is_stable_and_agrees_with_the_kernel);
     RUN(huge_pages_are_never_an_error);
-    RUN(names_live_in_a_directory);
+    RUN(name_directory_exists);
     rmdir(directory);
     return 0;
 }

@@ -1,4 +1,5 @@
-/* Tests of core/plugin.c: whatever a plug-in says wrong is refused with a message that names it.
+/* Tests of core/plugin.c: everything that a plug-in declares wrongly is rejected with a message that names
+ * it.
  *
  * 1. Entries: plugins/changeable.c, whose entry the tests write before they have it loaded.
  * 2. Descriptions: an entry in this program, whose describe plays back a plan. */
@@ -59,7 +60,7 @@ static void expect_open_refused(const char *path, const char *message, int line)
 #define OPEN_REFUSED(path, message) expect_open_refused(path, message, __LINE__)
 #define ENTRY_REFUSED(message) OPEN_REFUSED(path_of("changeable.so"), message)
 
-static void what_is_no_library_is_refused(void) {
+static void file_that_is_not_a_library_is_rejected(void) {
     char text[] = "/tmp/shoal-plugin-XXXXXX";
     int fd = mkstemp(text);
     CHECK(fd >= 0 && write(fd, "not an ELF file\n", 16) == 16);
@@ -76,7 +77,7 @@ static void what_is_no_library_is_refused(void) {
     OPEN_REFUSED(path_of("nameless.so"), "exports no symbol shoal_entry");
 }
 
-static void an_entry_of_another_abi_is_refused_and_nothing_more_of_it_read(void) {
+static void entry_of_another_abi_is_rejected_without_reading_more(void) {
     memset(entry, 0xff, sizeof *entry); /* no pointer in it can be followed */
     entry->abi_major = 2;
     entry->abi_minor = 7;
@@ -85,7 +86,7 @@ static void an_entry_of_another_abi_is_refused_and_nothing_more_of_it_read(void)
     ENTRY_REFUSED("built for ABI 0.7");
 }
 
-static void an_entry_without_what_it_needs_is_refused(void) {
+static void entry_without_required_functions_is_rejected(void) {
     static char endless[300];
     memset(endless, 'x', sizeof endless - 1);
     const char *names[] = {NULL, "", endless};
@@ -190,7 +191,7 @@ static void expect_described(const char *message, int line) {
 #define ACCEPTED() expect_described("", __LINE__)
 #define REFUSED(message) expect_described(message, __LINE__)
 
-static void a_description_is_a_copy_of_its_own(void) {
+static void description_is_an_independent_copy(void) {
     char name[] = "speed";
     double lows[] = {0, -1, -2}, highs[] = {1, 2, 3};
     good_plan();
@@ -212,7 +213,7 @@ static void a_description_is_a_copy_of_its_own(void) {
     CHECK(description.observations.items == NULL);
 }
 
-static void a_plug_in_may_refuse_and_says_why(void) {
+static void plugin_may_reject_options_with_a_reason(void) {
     good_plan();
     ACCEPTED();
     plan.refusal = "size must be odd, 100% of the time: %s%n";
@@ -233,8 +234,8 @@ static void bad_numbers_in_the_spec_are_refused(void) {
         {{.lanes = 1, .agents = 1, .max_episode_steps = -1}, "max_episode_steps must be from 0"},
         {{.lanes = 1, .agents = 1, .max_episode_steps = INT64_MIN}, "got -9223372036854775808"},
         {{.lanes = 1, .agents = 1, .max_episode_steps = (int64_t)1 << 32}, "got 4294967296"},
-        {{.lanes = 1, .agents = 1, .instance_bytes = UINT64_MAX}, "instance_bytes 18446744073709551615"},
-        {{.lanes = 1, .agents = 1, .instance_bytes = ((uint64_t)1 << 40) + 1}, "instance_bytes 109951162777"},
+        {{.lanes = 1, .agents = 1, .instance_bytes = UINT64_MAX}, "got 18446744073709551615"},
+        {{.lanes = 1, .agents = 1, .instance_bytes = ((uint64_t)1 << 40) + 1}, "got 109951162777"},
         {{.lanes = 1024, .agents = 1, .max_episode_steps = UINT32_MAX}, ""},
         {{.lanes = 1, .agents = 1 << 20, .instance_bytes = 0}, ""},
     };
@@ -245,7 +246,7 @@ static void bad_numbers_in_the_spec_are_refused(void) {
     }
 }
 
-static void fields_need_to_be_there_and_to_have_names_of_their_own(void) {
+static void fields_must_exist_and_have_unique_names(void) {
     static const char *ROLES[] = {"observation", "action"};
     static char endless[400];
     memset(endless, 'n', sizeof endless - 1);
@@ -284,14 +285,14 @@ int main(int count, char **words) {
     *strrchr(directory, '/') = '\0';
     void *library = dlopen(path_of("changeable.so"), RTLD_NOW);
     CHECK(library != NULL && (entry = dlsym(library, "shoal_entry")) != NULL);
-    RUN(what_is_no_library_is_refused);
-    RUN(an_entry_of_another_abi_is_refused_and_nothing_more_of_it_read);
-    RUN(an_entry_without_what_it_needs_is_refused);
+    RUN(file_that_is_not_a_library_is_rejected);
+    RUN(entry_of_another_abi_is_rejected_without_reading_more);
+    RUN(entry_without_required_functions_is_rejected);
     RUN(bad_options_are_refused_by_name_or_number);
-    RUN(a_description_is_a_copy_of_its_own);
-    RUN(a_plug_in_may_refuse_and_says_why);
+    RUN(description_is_an_independent_copy);
+    RUN(plugin_may_reject_options_with_a_reason);
     RUN(bad_numbers_in_the_spec_are_refused);
-    RUN(fields_need_to_be_there_and_to_have_names_of_their_own);
+    RUN(fields_must_exist_and_have_unique_names);
     dlclose(library);
     return 0;
 }

@@ -96,7 +96,7 @@ static void a_shape_that_no_row_can_have_is_refused(void) {
     ACCEPTED(.ndim = 0, SHAPED(-5)); /* not a dimension */
 }
 
-static void the_fields_of_a_row_have_a_limit_in_all(void) {
+static void fields_of_a_row_have_a_total_limit(void) {
     for (int64_t more = 0; more < 2; more++) {
         memset(&plan, 0, sizeof plan);
         plan.spec.lanes = plan.spec.agents = 1;
@@ -306,7 +306,7 @@ static void a_random_description_is_refused_or_holds_what_was_checked(void) {
 int main(void) {
     RUN(an_unknown_dtype_or_kind_is_refused);
     RUN(a_shape_that_no_row_can_have_is_refused);
-    RUN(the_fields_of_a_row_have_a_limit_in_all);
+    RUN(fields_of_a_row_have_a_total_limit);
     RUN(a_kind_must_go_with_its_dtype_and_shape);
     RUN(bounds_out_of_order_or_not_a_number_are_refused);
     RUN(bounds_that_the_dtype_cannot_hold_are_refused);

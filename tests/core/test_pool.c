@@ -165,7 +165,7 @@ static void a_slow_part_keeps_the_caller_waiting_awake_and_asleep(void) {
     shoal_pool_destroy(pool);
 }
 
-static void the_count_of_runs_goes_around_past_the_word_that_stops(void) {
+static void generation_wraps_around_without_the_stop_value(void) {
     job job;
     shoal_pool *pool = new_pool(&job, 3);
     run_once(pool, &job); /* now every thread waits for another word than its last */
@@ -281,7 +281,7 @@ static void a_signal_is_never_handled_by_a_thread_of_the_pool(void) {
     sigaction(SIGUSR1, &before, NULL);
 }
 
-static void a_pool_that_cannot_have_all_its_threads_ends_those_it_has(void) {
+static void pool_that_cannot_start_all_threads_ends_the_others(void) {
 #if defined(__linux__) && !defined(SANITIZED) /* sanitizers take more addresses than any limit allows */
     pid_t child = fork();
     CHECK(child >= 0);
@@ -315,12 +315,12 @@ int main(void) {
     RUN(threads_that_fell_asleep_run_again);
     RUN(more_threads_than_cores_all_run);
     RUN(a_slow_part_keeps_the_caller_waiting_awake_and_asleep);
-    RUN(the_count_of_runs_goes_around_past_the_word_that_stops);
+    RUN(generation_wraps_around_without_the_stop_value);
     RUN(a_thousand_pools_leave_no_thread);
     RUN(a_pool_ends_whether_its_threads_spin_or_sleep);
     RUN(a_forked_child_frees_the_pool_and_the_parents_goes_on);
     RUN(no_thread_and_absurdly_many_are_refused);
     RUN(a_signal_is_never_handled_by_a_thread_of_the_pool);
-    RUN(a_pool_that_cannot_have_all_its_threads_ends_those_it_has);
+    RUN(pool_that_cannot_start_all_threads_ends_the_others);
     return 0;
 }

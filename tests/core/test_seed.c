@@ -1,4 +1,4 @@
-/* Tests of core/seed.c and of the draws in shoal/env.h: one seed means the same here as in NumPy. */
+/* Tests of core/seed.c and of the draws in shoal/env.h: a seed gives the same numbers as in NumPy. */
 // SPDX-License-Identifier: MIT
 #include "seed.h"
 
@@ -71,7 +71,7 @@ static void a_seed_draws_what_numpy_draws(void) {
     }
 }
 
-static void seeding_again_forgets_everything_before(void) {
+static void seeding_again_resets_the_generator(void) {
     shoal_rng fresh, used;
     shoal_rng_seed(&fresh, 7);
     shoal_rng_seed(&used, 3);
@@ -92,7 +92,7 @@ static void a_range_of_one_value_draws_nothing(void) {
     CHECK_EQUAL(shoal_random64(&rng), shoal_random64(&untouched));
 }
 
-static void a_draw_that_would_make_a_range_uneven_is_drawn_again(void) {
+static void draw_that_would_bias_a_range_is_repeated(void) {
     shoal_rng rng, next;
     shoal_rng_seed(&rng, 5);
     next = rng;
@@ -105,7 +105,7 @@ static void a_draw_that_would_make_a_range_uneven_is_drawn_again(void) {
     CHECK_EQUAL(shoal_integers(&rng, 0, 4294967296), 0);
 }
 
-static void every_value_of_a_small_range_comes_and_no_other(void) {
+static void small_range_draws_every_value_and_no_other(void) {
     shoal_rng rng;
     shoal_rng_seed(&rng, 0);
     uint32_t seen[6] = {0};
@@ -129,10 +129,10 @@ static void uniform_stays_in_its_range(void) {
 
 int main(void) {
     RUN(a_seed_draws_what_numpy_draws);
-    RUN(seeding_again_forgets_everything_before);
+    RUN(seeding_again_resets_the_generator);
     RUN(a_range_of_one_value_draws_nothing);
-    RUN(a_draw_that_would_make_a_range_uneven_is_drawn_again);
-    RUN(every_value_of_a_small_range_comes_and_no_other);
+    RUN(draw_that_would_bias_a_range_is_repeated);
+    RUN(small_range_draws_every_value_and_no_other);
     RUN(uniform_stays_in_its_range);
     return 0;
 }

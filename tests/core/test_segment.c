@@ -27,7 +27,7 @@ static int memory_of(uint64_t size) {
     return fd;
 }
 
-static void what_is_published_is_what_is_inspected(void) {
+static void published_header_is_read_by_inspect(void) {
     const char schema[] = "{\"fields\":[]}";
     const uint64_t size = 12288;
     shoal_segment_header header, found;
@@ -134,7 +134,7 @@ static struct address_space address_space(void) {
     return space;
 }
 
-static void a_mapping_takes_its_pages_exactly_and_gives_them_all_back(void) {
+static void mapping_uses_exactly_its_pages_and_releases_all(void) {
     const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
     const uint64_t sizes[] = {1,         page,          page + 1,           HUGE_PAGE - 1,
                               HUGE_PAGE, HUGE_PAGE + 1, 5 * HUGE_PAGE + 123};
@@ -257,11 +257,11 @@ static void a_published_file_keeps_its_content_under_its_name(void) {
 }
 
 int main(void) {
-    RUN(what_is_published_is_what_is_inspected);
+    RUN(published_header_is_read_by_inspect);
     RUN(a_mapping_outlives_its_descriptor);
     RUN(large_mappings_are_aligned_to_huge_pages);
 #ifdef COUNTS_MAPPINGS
-    RUN(a_mapping_takes_its_pages_exactly_and_gives_them_all_back);
+    RUN(mapping_uses_exactly_its_pages_and_releases_all);
     RUN(a_mapping_that_fails_leaves_nothing_behind);
 #endif
     RUN(a_read_only_descriptor_is_mapped_for_reading_only);

@@ -66,7 +66,7 @@ static void *make_segments(void *argument) {
     return NULL;
 }
 
-static void segments_of_many_threads_do_not_meet(void) {
+static void segments_of_many_threads_are_independent(void) {
     pthread_t threads[MAKERS];
     unsigned char numbers[MAKERS];
     for (int i = 0; i < MAKERS; i++) {
@@ -99,7 +99,7 @@ static void *read_when_published(void *argument) {
     return NULL;
 }
 
-static void who_sees_the_magic_sees_the_whole_header(void) {
+static void reader_that_sees_the_magic_sees_the_whole_header(void) {
     for (int round = 0; round < PUBLICATIONS; round++) {
         struct publication publication = {.mark = (unsigned char)round};
         int fd = new_memory(&publication.base);
@@ -121,7 +121,7 @@ static void who_sees_the_magic_sees_the_whole_header(void) {
 }
 
 int main(void) {
-    RUN(segments_of_many_threads_do_not_meet);
-    RUN(who_sees_the_magic_sees_the_whole_header);
+    RUN(segments_of_many_threads_are_independent);
+    RUN(reader_that_sees_the_magic_sees_the_whole_header);
     return 0;
 }

@@ -1,4 +1,4 @@
-/* Settling against the plainest way to say the same, with flags that others write between steps. */
+/* Tests of core/settle.c against a simple implementation, with flags that other code writes between steps. */
 // SPDX-License-Identifier: MIT
 #include "settle.h"
 
@@ -82,7 +82,7 @@ static void settles(uint64_t count, uint32_t rarity, shoal_rng *rng) {
     }
 }
 
-static void every_count_settles_as_row_by_row(void) {
+static void settling_equals_row_by_row_for_every_count(void) {
     shoal_rng rng = {.state_low = 1, .inc_low = 1};
     for (uint64_t count = 1; count <= 200; count++)
         settles(count, count % 3 ? 20 : 1 + (uint32_t)count % 5, &rng);
@@ -93,6 +93,6 @@ static void every_count_settles_as_row_by_row(void) {
 }
 
 int main(void) {
-    RUN(every_count_settles_as_row_by_row);
+    RUN(settling_equals_row_by_row_for_every_count);
     return 0;
 }

@@ -1,5 +1,5 @@
-/* Tests of core/tickets.c: every environment that is sent is stepped once and taken once, whatever the parent
- * and the workers do meanwhile; a parent that sleeps is woken. Run under the thread sanitizer. */
+/* Tests of core/tickets.c: every environment that is sent is stepped once and taken once, in every order of
+ * the parent's and the workers' operations; a sleeping parent is woken. Run under the thread sanitizer. */
 // SPDX-License-Identifier: MIT
 #define _GNU_SOURCE
 #include "gate_world.h"
@@ -107,7 +107,7 @@ static void send_refuses_numbers_out_of_range_and_sends_nothing(void) {
     close_flow(&f);
 }
 
-static void take_goes_round_from_the_start_and_takes_each_once(void) {
+static void take_wraps_around_from_the_start_and_takes_each_once(void) {
     flow f;
     open_flow(&f, 1, UINT32_MAX); /* tickets wrap around */
     uint64_t env_ids[ENVS];
@@ -127,7 +127,7 @@ static void take_goes_round_from_the_start_and_takes_each_once(void) {
     close_flow(&f);
 }
 
-static void a_worker_finishes_the_command_and_then_looks_once_more(void) {
+static void worker_checks_tickets_once_more_after_finishing_the_command(void) {
     flow f;
     open_flow(&f, 1, 0);
     shoal_worker worker;
@@ -194,7 +194,7 @@ static void a_parent_that_sleeps_is_woken_by_each_finished_environment(void) {
     close_flow(&f);
 }
 
-static void a_wait_ends_with_its_time_or_with_any_death(void) {
+static void wait_ends_by_timeout_or_any_death(void) {
     flow f;
     open_flow(&f, 2, 0);
     CHECK_EQUAL(send_one(&f, 0), 0);
@@ -342,10 +342,10 @@ int main(void) {
     alarm(200);
     RUN(send_posts_to_each_idle_worker_once_and_to_no_busy_one);
     RUN(send_refuses_numbers_out_of_range_and_sends_nothing);
-    RUN(take_goes_round_from_the_start_and_takes_each_once);
-    RUN(a_worker_finishes_the_command_and_then_looks_once_more);
+    RUN(take_wraps_around_from_the_start_and_takes_each_once);
+    RUN(worker_checks_tickets_once_more_after_finishing_the_command);
     RUN(a_parent_that_sleeps_is_woken_by_each_finished_environment);
-    RUN(a_wait_ends_with_its_time_or_with_any_death);
+    RUN(wait_ends_by_timeout_or_any_death);
     RUN(a_parent_that_goes_to_sleep_sees_the_environment_finished_or_is_woken);
     RUN(every_environment_that_is_sent_is_stepped_and_taken_once);
     return 0;

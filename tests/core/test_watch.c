@@ -1,5 +1,5 @@
-/* Tests of core/watch.c: what a worker says is passed on and its end kept; the worker ends with its parent,
- * whatever it is doing. */
+/* Tests of core/watch.c: a worker's stderr is copied and its end kept; the worker ends with its parent, even
+ * inside a loop. */
 // SPDX-License-Identifier: MIT
 #define _GNU_SOURCE
 #include "check.h"
@@ -41,7 +41,7 @@ static void the_tail_keeps_the_last_bytes_in_order(void) {
     }
 }
 
-static void more_than_the_tail_holds_in_one_piece_leaves_its_end(void) {
+static void write_larger_than_the_tail_leaves_its_end(void) {
     static shoal_tail tail;
     static char out[SHOAL_TAIL_BYTES], text[2 * SHOAL_TAIL_BYTES + 77];
     for (size_t i = 0; i < sizeof text; i++)
@@ -153,7 +153,7 @@ static void a_worker_in_an_endless_loop_ends_when_the_socket_hangs_up(void) {
     }
 }
 
-static void what_a_worker_says_reaches_the_user_and_the_tail(void) {
+static void stderr_of_a_worker_reaches_the_user_and_the_tail(void) {
     static char text[3 * SHOAL_TAIL_BYTES + 1], heard[sizeof text], out[SHOAL_TAIL_BYTES];
     for (size_t i = 0; i < sizeof text - 1; i++)
         text[i] = (char)('a' + i % 23);
@@ -167,7 +167,7 @@ static void what_a_worker_says_reaches_the_user_and_the_tail(void) {
     clear(&w);
 }
 
-static void a_user_who_has_gone_costs_neither_the_tail_nor_the_watch(void) {
+static void closed_stderr_stops_neither_the_tail_nor_the_watch(void) {
     static char out[SHOAL_TAIL_BYTES];
     int ends[2], pair[2], said[2];
     CHECK_EQUAL(pipe(ends), 0);
@@ -208,7 +208,7 @@ static void wait_until_stuck(int out_fd) {
     }
 }
 
-static void output_that_nobody_empties_does_not_keep_a_worker_alive(void) {
+static void full_output_does_not_keep_a_worker_alive(void) {
     static char much[1 << 20];
     memset(much, 'm', sizeof much - 1);
     worker w = start_worker(much, 1); /* fills both pipes, and then waits to say more */
@@ -219,7 +219,7 @@ static void output_that_nobody_empties_does_not_keep_a_worker_alive(void) {
 }
 
 /* The last room in the pipe looks free to each of them, and one gets it. */
-static void nor_does_output_that_others_filled(void) {
+static void output_that_others_filled_does_not_keep_a_worker_alive(void) {
     static char much[1 << 18], page[4096];
     memset(much, 'm', sizeof much - 1);
     for (int round = 0; round < 10; round++) {
@@ -262,7 +262,7 @@ static void the_end_of_the_pipe_does_not_keep_the_watch_busy(void) {
     CHECK_EQUAL(status_of(&idle), 0);
 }
 
-static void a_guard_holds_its_sign_of_life_until_the_worker_dies(void) {
+static void guard_holds_its_liveness_word_until_the_worker_dies(void) {
 #ifdef __linux__
     shoal_liveness *liveness = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(liveness != MAP_FAILED);
@@ -321,15 +321,15 @@ int main(void) {
     setvbuf(stdout, NULL, _IONBF, 0); /* children are forked */
     alarm(100);
     RUN(the_tail_keeps_the_last_bytes_in_order);
-    RUN(more_than_the_tail_holds_in_one_piece_leaves_its_end);
+    RUN(write_larger_than_the_tail_leaves_its_end);
     RUN(a_worker_in_an_endless_loop_ends_when_its_parent_does);
     RUN(a_worker_in_an_endless_loop_ends_when_the_socket_hangs_up);
-    RUN(what_a_worker_says_reaches_the_user_and_the_tail);
-    RUN(a_user_who_has_gone_costs_neither_the_tail_nor_the_watch);
-    RUN(output_that_nobody_empties_does_not_keep_a_worker_alive);
-    RUN(nor_does_output_that_others_filled);
+    RUN(stderr_of_a_worker_reaches_the_user_and_the_tail);
+    RUN(closed_stderr_stops_neither_the_tail_nor_the_watch);
+    RUN(full_output_does_not_keep_a_worker_alive);
+    RUN(output_that_others_filled_does_not_keep_a_worker_alive);
     RUN(the_end_of_the_pipe_does_not_keep_the_watch_busy);
-    RUN(a_guard_holds_its_sign_of_life_until_the_worker_dies);
+    RUN(guard_holds_its_liveness_word_until_the_worker_dies);
     RUN(signals_are_for_the_worker_not_for_its_watch);
     return 0;
 }

@@ -1,4 +1,4 @@
-/* Tests of core/window.c: what is read is what was written at once, however fast the writer is. */
+/* Tests of core/window.c: a reader gets whole snapshots, however fast the writer is. */
 // SPDX-License-Identifier: MIT
 #include "window.h"
 
@@ -41,7 +41,7 @@ static void nothing_is_read_before_something_is_written(void) {
     CHECK(out[7] == 7 && stamps[0] == 7 && stamps[4] == -7);
 }
 
-static void a_writer_that_died_within_ends_a_readers_patience(void) {
+static void reader_times_out_if_the_writer_died_while_writing(void) {
     uint64_t out[WORDS], bytes;
     int64_t stamps[SHOAL_WINDOW_STAMPS];
     memset(&memory, 0, sizeof memory);
@@ -55,7 +55,7 @@ static void a_writer_that_died_within_ends_a_readers_patience(void) {
     CHECK(out[0] == 5 && bytes == 6 * 8);
 }
 
-static void more_than_there_is_room_for_is_not_read(void) {
+static void snapshot_larger_than_the_buffer_is_not_read(void) {
     uint64_t out[2], bytes;
     int64_t stamps[SHOAL_WINDOW_STAMPS];
     memset(&memory, 0, sizeof memory);
@@ -108,8 +108,8 @@ static void no_read_is_torn(void) {
 
 int main(void) {
     RUN(nothing_is_read_before_something_is_written);
-    RUN(a_writer_that_died_within_ends_a_readers_patience);
-    RUN(more_than_there_is_room_for_is_not_read);
+    RUN(reader_times_out_if_the_writer_died_while_writing);
+    RUN(snapshot_larger_than_the_buffer_is_not_read);
     RUN(no_read_is_torn);
     return 0;
 }

@@ -1,4 +1,4 @@
-"""An environment that fails in every way on command, and what the tests of failing workers share.
+"""An environment that fails in every way on command, and helpers of the tests of failing workers.
 
 Workers import this module, so it loads nothing that is slow to load.
 """

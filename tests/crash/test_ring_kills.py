@@ -1,4 +1,4 @@
-"""Writers of a replay ring are killed and stopped: no torn row, no lost one, nobody waits."""
+"""Writers of a replay ring are killed and stopped: no row is torn or lost, and no process waits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_killed_writer_costs_at_most_the_rows_it_was_writing(capacity, in_file
     assert outcome.kills == 60 and outcome.rows > 60
 
 
-def test_a_stopped_writer_is_passed_by_for_more_than_a_lap():
+def test_stopped_writer_does_not_block_others_for_more_than_a_lap():
     with ReplayBuffer(4, FIELDS, seed=0) as buffer:
         ledger = Ledger(buffer, ends={0: -1})
         writer = ledger.start()

@@ -1,4 +1,4 @@
-"""kill -9 of anything that holds a segment: nothing is left, nothing is lost, every name can be had."""
+"""kill -9 of processes that hold a segment: nothing is left, nothing is lost, every name becomes free."""
 
 from __future__ import annotations
 
@@ -92,12 +92,12 @@ def test_the_name_of_a_killed_owner_is_listed_as_dead(start_ready, name):
     Segment.named(LAYOUT, name).close()
 
 
-def test_the_name_of_a_killed_owner_can_be_had_at_once(start_ready, name):
+def test_name_of_a_killed_owner_is_free_at_once(start_ready, name):
     start_ready(OWNER, name).kill()
     _claim(name)
 
 
-def test_the_name_of_a_dead_owner_that_nobody_has_waited_for_can_be_had(start_ready, name):
+def test_name_of_a_zombie_owner_is_free(start_ready, name):
     owner = start_ready(OWNER, name)
     os.kill(owner.pid, 9)
     os.waitid(os.P_PID, owner.pid, os.WEXITED | os.WNOWAIT)  # it stays a zombie
@@ -140,7 +140,7 @@ def test_a_killed_attached_process_changes_nothing_for_the_owner(start_ready, na
 
 
 @pytest.mark.parametrize("first", ["owner", "attached"])
-def test_the_name_can_be_had_when_owner_and_attached_process_are_killed(start_ready, name, first):
+def test_name_is_free_when_owner_and_attached_process_are_killed(start_ready, name, first):
     children = {"owner": start_ready(OWNER, name), "attached": start_ready(ATTACHED, name)}
     children.pop(first).kill()
     children.popitem()[1].kill()
@@ -176,7 +176,7 @@ signal.pause()
 
 
 @pytest.mark.parametrize("way", ["os.fork", "multiprocessing"])
-def test_the_name_can_be_had_at_once_while_forked_workers_of_the_dead_owner_live(start_ready, name, way):
+def test_name_is_free_while_forked_workers_of_a_dead_owner_live(start_ready, name, way):
     owner = start_ready(WORKERS, name, way)
     owner.write("add")
     assert owner.read() == "42"

@@ -1,4 +1,4 @@
-"""C environments in worker processes: a crash in C costs a worker, not the trainer."""
+"""C environments in worker processes: a crash in C ends a worker, not the trainer."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_segfault_of_a_C_environment_is_raised_with_its_rows_and_the_others_go
     assert envs.step(actions())[1].tolist() == [1.0] * 4
 
 
-def test_a_C_environment_that_never_comes_back_is_killed_in_time(make):
+def test_C_environment_that_hangs_is_killed_in_time(make):
     envs = make(step_timeout_s=0.3)
     envs.reset(seed=0)
     with at_most(0.3 + 0.5 + SOON_S), pytest.raises(WorkerTimeout) as caught:
@@ -71,7 +71,7 @@ def test_C_environments_of_a_worker_that_crashed_are_replaced(make, mode):
     assert envs.step(actions())[1].tolist() == [4, 4, first + 1, first + 1]
 
 
-def test_a_reset_between_leaves_nothing_to_reset_for_the_next_step(make):
+def test_reset_after_a_restart_is_not_repeated_by_the_next_step(make):
     envs = make(on_fault="restart")
     envs.reset(seed=0)
     envs.step(actions(0, CRASH))

@@ -1,4 +1,4 @@
-"""close() works from any state, within two seconds, and leaves nobody."""
+"""close() works from any state, within two seconds, and leaves no process."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _kill_launcher(envs):
         pytest.param(_kill_launcher, id="the launcher killed"),
     ],
 )
-def test_close_works_within_two_seconds_and_leaves_nobody(state):
+def test_close_takes_at_most_two_seconds_and_leaves_no_worker(state):
     envs = make_fragile()
     envs.reset(seed=0)
     pids = envs.worker_pids
@@ -90,7 +90,7 @@ def test_close_works_within_two_seconds_and_leaves_nobody(state):
         envs.close()
 
 
-def test_terminate_does_not_wait_for_anybody():
+def test_terminate_does_not_wait():
     envs = make_fragile()
     envs.reset(seed=0)
     pids = envs.worker_pids
@@ -100,7 +100,7 @@ def test_terminate_does_not_wait_for_anybody():
     assert not any(map(is_running, pids))
 
 
-def test_environments_that_nobody_refers_to_any_more_end_their_workers():
+def test_garbage_collected_environments_end_their_workers():
     envs = make_fragile()
     envs.reset(seed=0)
     pids = envs.worker_pids

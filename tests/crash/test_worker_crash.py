@@ -1,4 +1,4 @@
-"""Workers that die: WorkerDied says who and how, and reset() brings them back."""
+"""Workers that die: WorkerDied names the worker and the cause, and reset() restarts it."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_crash_in_C_leaves_its_python_stack(make, capfd, how):
     assert "Fatal Python error" in capfd.readouterr().err  # and the user has seen it, too
 
 
-def test_what_a_worker_said_before_it_died_is_in_the_error(make):
+def test_error_holds_the_last_stderr_of_the_worker(make):
     envs = make()
     envs.reset(seed=0)
     envs.step(actions(1, SAY))
@@ -77,7 +77,7 @@ def test_what_a_worker_said_before_it_died_is_in_the_error(make):
     assert error.stderr == "environment 1 speaks\n" and "| environment 1 speaks" in str(error)
 
 
-def test_a_kill_of_the_memory_limit_is_said_to_be_one(make, monkeypatch):
+def test_out_of_memory_kill_is_named_in_the_error(make, monkeypatch):
     envs = make()
     envs.reset(seed=0)
     kills = pool.oom_kills(pool.oom_counters())
@@ -134,7 +134,7 @@ def test_every_call_raises_the_death_again_until_reset_brings_the_worker_back(ma
     assert envs.step(actions())[1].tolist() == [1.0] * 4
 
 
-def test_a_worker_that_dies_in_reset_or_call_is_raised_likewise(make):
+def test_death_in_reset_or_call_is_raised(make):
     envs = make()
     with at_most(SOON_S), pytest.raises(WorkerDied) as caught:
         envs.reset(seed=0, options={2: SEGFAULT})
@@ -178,7 +178,7 @@ def test_a_worker_that_dies_while_its_environments_are_made_is_raised_by_the_con
 # -- environments that raise --------------------------------------------------------------------------------
 
 
-def test_an_environment_that_raises_costs_neither_its_worker_nor_the_others_results(make):
+def test_environment_that_raises_keeps_its_worker_and_other_results(make):
     envs = make()
     envs.reset(seed=0)
     pids = envs.worker_pids
@@ -193,7 +193,7 @@ def test_an_environment_that_raises_costs_neither_its_worker_nor_the_others_resu
     assert envs.worker_pids == pids
 
 
-def test_what_cannot_be_unpickled_in_a_worker_is_an_error_and_not_its_death(make):
+def test_unpickling_error_in_a_worker_does_not_kill_it(make):
     envs = make()
     envs.reset(seed=0)
     pids = envs.worker_pids

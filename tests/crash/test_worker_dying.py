@@ -1,4 +1,4 @@
-"""Between the first sign of its death and its end, a worker's other threads may still run for a moment."""
+"""Between the report of its death and its end, a worker's other threads may still run for a moment."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class SpiedGates:
         return self._gates.wait(*args)
 
 
-def test_nobody_is_waited_for_while_a_dead_worker_might_take_the_bell_and_not_ring_it(envs, monkeypatch):
+def test_exiting_worker_that_may_claim_the_wakeup_is_reaped_before_a_wait(envs, monkeypatch):
     monkeypatch.setattr(
         Running, "exit_status", lambda self: int(signal.SIGKILL)
     )  # found while it is still dying
@@ -56,7 +56,7 @@ def test_nobody_is_waited_for_while_a_dead_worker_might_take_the_bell_and_not_ri
     assert spied.dying and not any(spied.dying)
 
 
-def test_one_that_is_dying_when_ctrl_c_comes_is_reaped_later(envs, monkeypatch):
+def test_worker_that_is_exiting_at_ctrl_c_is_reaped_later(envs, monkeypatch):
     monkeypatch.setattr(Running, "exit_status", lambda self: int(signal.SIGKILL))
     before = len(os.listdir("/proc/self/fd"))
     assert died(envs, actions(0, KILL)).env_ids == [0, 1]
@@ -73,7 +73,7 @@ def test_one_that_is_dying_when_ctrl_c_comes_is_reaped_later(envs, monkeypatch):
     assert dying[0]._reaped and len(os.listdir("/proc/self/fd")) == before
 
 
-def test_one_that_is_long_in_dying_does_not_make_a_wait_longer_than_asked(envs, monkeypatch):
+def test_slowly_exiting_worker_does_not_prolong_a_timeout(envs, monkeypatch):
     monkeypatch.setattr(Running, "exit_status", lambda self: int(signal.SIGKILL))
     assert died(envs, actions(0, KILL)).env_ids == [0, 1]
     pool = envs._backend.workers.pool
@@ -84,7 +84,7 @@ def test_one_that_is_long_in_dying_does_not_make_a_wait_longer_than_asked(envs, 
     assert envs.reset(seed=0)[0][:, 2].tolist() == [0] * 4 and not pool._exiting
 
 
-def test_ctrl_c_while_one_is_reaped_keeps_it_for_later(envs, monkeypatch):
+def test_ctrl_c_while_reaping_keeps_the_worker_for_later(envs, monkeypatch):
     monkeypatch.setattr(Running, "exit_status", lambda self: int(signal.SIGKILL))
     before = len(os.listdir("/proc/self/fd"))
     assert died(envs, actions(0, KILL)).env_ids == [0, 1]
@@ -102,16 +102,16 @@ def test_ctrl_c_while_one_is_reaped_keeps_it_for_later(envs, monkeypatch):
 
 def word_of_the_kernel(pool, worker, at):
     """The robust futex in the sign of life that is `at` so many bytes of the worker's gate."""
-    line = pool.board["gates"][worker][at : at + _core.LIFE_BYTES]
+    line = pool.board["gates"][worker][at : at + _core.LIVENESS_BYTES]
     place = int(line[:4].view(np.uint32)[0])
     assert place != 0, "nobody holds it"
-    return line[_core.LIFE_ROOM_AT + place - 1 :][:4].view(np.uint32)
+    return line[_core.LIVENESS_ROOM_AT + place - 1 :][:4].view(np.uint32)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="machine: signs of life are Linux's")
-def test_who_waits_for_one_worker_watches_all_that_may_take_the_bell(envs):
+@pytest.mark.skipif(sys.platform != "linux", reason="machine: liveness words need Linux")
+def test_waiting_for_one_worker_watches_all_that_may_claim_the_wakeup(envs):
     pool = envs._backend.workers.pool
-    liveness = word_of_the_kernel(pool, 1, _core.GATE_LIFE_AT)
+    liveness = word_of_the_kernel(pool, 1, _core.GATE_LIVENESS_AT)
     envs.step_async(actions(0, SLOW))
     wait_until(lambda: pool.gates.idle(1), SOON_S)
     pool.wait(0.01)
@@ -123,13 +123,13 @@ def test_who_waits_for_one_worker_watches_all_that_may_take_the_bell(envs):
     envs.step_wait()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="machine: signs of life are Linux's")
-def test_one_whose_guard_has_ended_is_watched_while_its_thread_may_take_the_bell_and_not_ring_it():
+@pytest.mark.skipif(sys.platform != "linux", reason="machine: liveness words need Linux")
+def test_worker_whose_guard_ended_is_watched_while_it_may_claim_the_wakeup():
     with make_fragile(on_fault="restart") as envs:
         envs.reset(seed=0)
         pool, found = envs._backend.workers.pool, []
-        liveness = word_of_the_kernel(pool, 0, _core.GATE_LIFE_AT)
-        guard = word_of_the_kernel(pool, 0, _core.GATE_GUARD_LIFE_AT)
+        liveness = word_of_the_kernel(pool, 0, _core.GATE_LIVENESS_AT)
+        guard = word_of_the_kernel(pool, 0, _core.GATE_GUARD_LIVENESS_AT)
         assert liveness[0] and guard[0]
 
         def look():

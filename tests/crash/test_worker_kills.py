@@ -1,4 +1,4 @@
-"""Workers killed and stopped at random moments: every row that comes back is exact or says that it is not."""
+"""Workers are killed and stopped at random: every row that is returned is exact or marked as truncated."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_rows_of_C_environments_are_those_of_one_process_while_workers_are_kille
     run_kills(8, 4, scene="native")
 
 
-def test_a_death_is_known_and_mended_in_milliseconds():
+def test_death_is_detected_and_worker_replaced_in_milliseconds():
     times = run_kills(20, 5, scene="raising").times
     known, revived = times["death to exception"], times["reset() that brings a worker back"]
     assert len(revived) == 20

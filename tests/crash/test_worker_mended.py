@@ -1,4 +1,4 @@
-"""After a death: one reset mends all of it, and whoever begins anew says so in a result."""
+"""After deaths: one reset restarts all workers, and a result marks every environment that was replaced."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def masked(*chosen):
 # -- one reset is enough ------------------------------------------------------------------------------------
 
 
-def test_one_reset_brings_back_all_who_died_at_once(envs):
+def test_one_reset_restarts_all_workers_that_died_together(envs):
     for pause_s in (0.0, 0.05):
         for pid in envs.worker_pids:
             os.kill(pid, signal.SIGKILL)
@@ -71,7 +71,7 @@ def test_one_reset_brings_back_all_who_died_at_once(envs):
         assert envs.step(actions())[1].tolist() == [1.0] * 4
 
 
-def test_who_dies_while_a_reset_mends_another_is_mended_too(envs, monkeypatch):
+def test_worker_that_dies_while_a_reset_restarts_another_is_restarted(envs, monkeypatch):
     died(envs, actions(0, KILL))
     post = envs._backend.workers.post_reset
 
@@ -86,7 +86,7 @@ def test_who_dies_while_a_reset_mends_another_is_mended_too(envs, monkeypatch):
     assert envs.step(actions())[1].tolist() == [1.0] * 4
 
 
-def test_a_death_that_nobody_was_told_of_is_raised_by_a_reset_too(envs):
+def test_unreported_death_is_raised_by_a_reset(envs):
     kill(envs, 1)
     with pytest.raises(WorkerDied) as caught:
         envs.reset(seed=0)
@@ -94,7 +94,7 @@ def test_a_death_that_nobody_was_told_of_is_raised_by_a_reset_too(envs):
     assert envs.reset(seed=0)[0][:, 2].tolist() == [0] * 4
 
 
-def test_async_reset_mends_several_deaths_at_once():
+def test_async_reset_restarts_several_workers():
     with make_fragile(batch_size=2) as envs:
         envs.async_reset(seed=0)
         for _ in range(2):
@@ -124,7 +124,7 @@ class Talkative(gymnasium.Env):
         return np.zeros(2, np.float32), {"big": np.full(300_000, self.who, np.uint8)}
 
 
-def test_a_large_answer_of_a_reset_that_was_abandoned_is_not_taken_for_a_report(tmp_path):
+def test_large_answer_of_an_abandoned_reset_is_not_taken_as_a_report(tmp_path):
     file = tmp_path / "file"
     makers = [partial(Talkative, who, str(file)) for who in range(2)]
     with ProcessVectorEnv(makers, num_workers=2, batch_size=1) as envs:
@@ -146,7 +146,7 @@ def test_a_large_answer_of_a_reset_that_was_abandoned_is_not_taken_for_a_report(
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
-def test_a_reset_of_some_that_comes_upon_a_death_is_told_by_the_next_step_for_the_others(mode):
+def test_step_after_a_partial_reset_with_a_death_marks_the_other_environments(mode):
     with make_fragile(autoreset_mode=mode, on_fault="restart") as envs:
         envs.reset(seed=0)
         envs.step(actions())
@@ -162,7 +162,7 @@ def test_a_reset_of_some_that_comes_upon_a_death_is_told_by_the_next_step_for_th
         assert not envs.step(actions())[3].any()  # all of them were to begin anew
 
 
-def test_replay_stores_nothing_across_a_reset_of_some_that_came_upon_a_death():
+def test_replay_stores_nothing_across_a_partial_reset_with_a_death():
     with ExitStack() as closing:
         envs = closing.enter_context(make_fragile(autoreset_mode=AutoresetMode.DISABLED, on_fault="restart"))
         buffer = closing.enter_context(ReplayBuffer.for_env(envs, 1000))
@@ -183,7 +183,7 @@ def test_replay_stores_nothing_across_a_reset_of_some_that_came_upon_a_death():
         assert (before[:, :2] == after[:, :2]).all() and (before[:, 2] + 1 == after[:, 2]).all()
 
 
-def test_environments_that_a_reset_leaves_alone_show_their_new_lives_when_their_worker_comes_back(envs):
+def test_partial_reset_marks_environments_of_a_restarted_worker_that_were_not_reset(envs):
     before = envs.step(actions())[0].copy()
     died(envs, actions(3, KILL))
     observation, _ = envs.reset(options=masked(2))
@@ -194,7 +194,7 @@ def test_environments_that_a_reset_leaves_alone_show_their_new_lives_when_their_
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
-def test_a_death_in_a_step_that_nobody_waits_for_is_told_by_the_next(mode):
+def test_death_in_an_abandoned_step_is_reported_by_the_next_step(mode):
     with make_fragile(autoreset_mode=mode, on_fault="restart") as envs:
         envs.reset(seed=0)
         envs.step_async(actions(0, LOOP))
@@ -207,7 +207,7 @@ def test_a_death_in_a_step_that_nobody_waits_for_is_told_by_the_next(mode):
         assert not envs.step(actions())[3].any() and envs.stats["restarts"] == 1
 
 
-def test_observations_by_message_are_not_stale_where_two_died(tmp_path):
+def test_message_observations_are_not_stale_after_two_deaths(tmp_path):
     class Speaking(Counter):
         observation_space = Words()
 
@@ -227,14 +227,14 @@ def test_observations_by_message_are_not_stale_where_two_died(tmp_path):
 # -- before anybody steps -----------------------------------------------------------------------------------
 
 
-def test_nobody_steps_with_a_death_that_was_found_on_the_way(envs):
+def test_no_worker_steps_after_a_death_is_found_while_posting(envs):
     held = [envs.step(actions()), envs.step(actions())]  # the next needs new memory: all are told of it
     kill(envs, 1)
     died(envs, actions())
     assert envs.reset(options=masked(2, 3))[0][:, 2].tolist() == [2, 2, 0, 0] and len(held) == 2
 
 
-def test_nobody_is_sent_actions_where_one_is_known_to_be_dead():
+def test_no_actions_are_sent_if_a_worker_is_known_to_be_dead():
     class Told(Counter):
         action_space = Words()
 
@@ -250,7 +250,7 @@ def test_nobody_is_sent_actions_where_one_is_known_to_be_dead():
         assert envs.reset(options=mask)[0][:, 2].tolist() == [0, 0]
 
 
-def test_after_a_timeout_a_death_is_raised_though_others_are_busy_still(envs):
+def test_death_after_a_timeout_is_raised_while_others_are_busy(envs):
     envs.step_async(actions(0, LOOP))
     with pytest.raises(multiprocessing.TimeoutError):
         envs.step_wait(timeout=0.05)
@@ -265,7 +265,7 @@ def test_after_a_timeout_a_death_is_raised_though_others_are_busy_still(envs):
 
 @pytest.mark.parametrize("workers", [(0,), (0, 1)])
 @pytest.mark.parametrize("on_fault", ["raise", "restart"])
-def test_control_c_after_a_burial_loses_nobody(on_fault, workers, monkeypatch):
+def test_ctrl_c_after_reaping_keeps_the_death(on_fault, workers, monkeypatch):
     with make_fragile(on_fault=on_fault) as envs:
         envs.reset(seed=0)
         kill(envs, *workers)
@@ -285,11 +285,11 @@ def test_control_c_after_a_burial_loses_nobody(on_fault, workers, monkeypatch):
             envs.reset(seed=0)
         else:
             assert envs.step(actions())[3].tolist() == [w in workers for w in (0, 0, 1, 1)]
-        assert None not in envs.worker_pids and not pool.gone
+        assert None not in envs.worker_pids and not pool.reaped
 
 
 @pytest.mark.parametrize("mended", [True, False])
-def test_after_a_death_the_environments_do_not_wait_for_the_garbage_collector(mended):
+def test_environments_with_a_raised_death_are_freed_without_garbage_collection(mended):
     gc.collect()
     gc.disable()
     try:
@@ -307,7 +307,7 @@ def test_after_a_death_the_environments_do_not_wait_for_the_garbage_collector(me
         gc.enable()
 
 
-def test_a_rollout_that_is_let_go_while_a_worker_is_replaced_harms_nobody(envs, monkeypatch):
+def test_dropping_a_rollout_while_a_worker_is_replaced_is_safe(envs, monkeypatch):
     held = [envs.rollout(2)]
     died(envs, actions(0, KILL))
     start = envs._backend.workers.pool.start
@@ -323,7 +323,7 @@ def test_a_rollout_that_is_let_go_while_a_worker_is_replaced_harms_nobody(envs, 
     assert envs.step(actions())[1].tolist() == [1.0] * 4
 
 
-def test_a_death_in_a_rollouts_step_that_was_interrupted_leaves_the_rows_before_alone(monkeypatch):
+def test_death_in_an_interrupted_rollout_step_keeps_earlier_rows(monkeypatch):
     with make_fragile(on_fault="restart") as envs:
         rollout = envs.rollout(4)
         rollout.start(envs.reset(seed=0)[0])
@@ -338,7 +338,9 @@ def test_a_death_in_a_rollouts_step_that_was_interrupted_leaves_the_rows_before_
             rollout.step(actions(0, KILL))
         wait_until(lambda: envs._backend.workers.pool.gates.dead() == [0], SOON_S)
         for again in (lambda: rollout.step(actions()), lambda: rollout.start(rollout.observations[1])):
-            with pytest.raises(ShoalError, match=r"step that nobody waited for.*reset\(\), or step\(\) once"):
+            with pytest.raises(
+                ShoalError, match=r"step whose results were not taken.*reset\(\), or step\(\) once"
+            ):
                 again()
         observation, _, _, truncated, info = envs.step(actions())
         assert truncated.tolist() == info["_fault"].tolist() == [True, True, False, False]

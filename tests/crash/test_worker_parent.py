@@ -49,7 +49,7 @@ if __name__ == "__main__":
         ("spawn", signal.SIGTERM),
     ],
 )
-def test_workers_end_with_their_parent_idle_or_in_any_loop(run_script, context, how):
+def test_idle_and_looping_workers_end_with_their_parent(run_script, context, how):
     parent = run_script(BUSY, context)
     pids = [pid for pid in map(int, read_words(parent)) if pid]
     assert len(pids) == (5 if context is None else 4) and all(map(is_running, pids))
@@ -107,7 +107,7 @@ signal.pause()
 
 
 @pytest.mark.parametrize("way", ["return", "exit", "exception", "delete"])
-def test_a_script_that_never_closes_leaves_nobody_and_says_nothing_of_it(run_script, way):
+def test_script_that_never_closes_leaves_no_worker_and_prints_nothing(run_script, way):
     script = run_script(
         """
 envs = make_fragile()
@@ -170,7 +170,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("context", [None, "fork", "spawn"])
-def test_control_c_is_one_keyboard_interrupt_of_the_parent_and_the_workers_live(run_script, context):
+def test_ctrl_c_raises_once_in_the_parent_and_workers_survive(run_script, context):
     script = run_script(INTERRUPTED, context)
     for _ in range(2):
         assert read_words(script) == ["waiting"]
@@ -232,7 +232,7 @@ say("undisturbed")
 
 
 @pytest.mark.parametrize(("batch", "then"), [(0, "exit"), (0, "close"), (2, "exit"), (2, "new")])
-def test_a_forked_child_gets_ForkedError_at_once_and_its_end_disturbs_nobody(run_script, batch, then):
+def test_forked_child_gets_ForkedError_and_its_exit_disturbs_nothing(run_script, batch, then):
     script = run_script(FORKED, batch, then)
     out, err = script.communicate(timeout=60)
     assert (out, script.returncode) == ("undisturbed\n", 0), err

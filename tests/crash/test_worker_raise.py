@@ -1,4 +1,4 @@
-"""on_fault="raise": a death is raised as soon as it is known, whatever the other workers are at."""
+"""on_fault="raise": a death is raised as soon as it is known, even while other workers are busy."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_worker_that_hangs_does_not_hide_the_death_of_another(envs):
         envs.close()
 
 
-def test_one_that_dies_with_its_part_done_is_raised_while_others_are_at_theirs(envs):
+def test_death_of_a_finished_worker_is_raised_while_others_are_busy(envs):
     envs.step_async(actions(0, LOOP))
     kill_idle(envs, 1)
     with at_most(SOON_S), pytest.raises(WorkerDied) as caught:
@@ -64,7 +64,7 @@ def test_one_that_dies_with_its_part_done_is_raised_while_others_are_at_theirs(e
     assert caught.value.env_ids == [2, 3]
 
 
-def test_results_that_are_all_there_are_given_and_the_death_is_the_next_steps(envs):
+def test_complete_results_are_returned_and_the_next_step_raises_the_death(envs):
     envs.step_async(actions())
     wait_until(lambda: envs._backend.workers.pool.gates.idle(0), SOON_S)
     kill_idle(envs, 1)
@@ -72,7 +72,7 @@ def test_results_that_are_all_there_are_given_and_the_death_is_the_next_steps(en
     assert died(envs, actions()).env_ids == [2, 3]
 
 
-def test_where_one_is_known_to_be_dead_nobody_steps(envs):
+def test_no_worker_steps_if_one_is_known_to_be_dead(envs):
     envs.step(actions())
     kill_idle(envs, 1)
     assert died(envs, actions()).env_ids == [2, 3]
@@ -80,7 +80,7 @@ def test_where_one_is_known_to_be_dead_nobody_steps(envs):
     assert envs.step(actions())[1].tolist() == [2.0, 2.0, 1.0, 1.0]
 
 
-def test_the_step_of_the_others_goes_on_and_the_next_reset_waits_for_it(envs):
+def test_reset_waits_for_the_step_that_other_workers_continue(envs):
     envs.step(actions())
     assert died(envs, actions(2, EXIT)).exitcode == 7
     assert counts_after_reset_of(envs, 2, 3) == [2, 2, 0, 0]
@@ -90,7 +90,7 @@ def test_the_step_of_the_others_goes_on_and_the_next_reset_waits_for_it(envs):
     assert envs.stats["steps"] == 4 + 2 + 3 * 4  # of the two that died, one step is nobody's
 
 
-def test_a_reset_ends_who_hangs_since_a_death_was_raised():
+def test_reset_kills_workers_that_hang_after_a_raised_death():
     with make_fragile(step_timeout_s=0.5) as envs:
         envs.reset(seed=0)
         pids = envs.worker_pids
@@ -101,7 +101,7 @@ def test_a_reset_ends_who_hangs_since_a_death_was_raised():
         assert envs.step(actions())[1].tolist() == [1.0] * 4
 
 
-def test_a_second_death_while_the_first_is_mended_is_mended_too_and_nobody_busy_is_told_anything(monkeypatch):
+def test_second_death_during_a_restart_is_repaired_without_disturbing_busy_workers(monkeypatch):
     with make_fragile(6, 3) as envs:
         envs.reset(seed=0)
         workers = envs._backend.workers
@@ -116,7 +116,7 @@ def test_a_second_death_while_the_first_is_mended_is_mended_too_and_nobody_busy_
         assert envs.step(actions(count=6))[1].tolist() == [1.0] * 6
 
 
-def test_a_death_in_a_call_or_a_rollout_waits_for_nobody_either(envs):
+def test_death_in_a_call_or_rollout_is_raised_without_waiting(envs):
     envs.call_async("do_if", 3, LOOP)
     kill_idle(envs, 0)
     with at_most(SOON_S), pytest.raises(WorkerDied) as caught:

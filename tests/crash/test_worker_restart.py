@@ -1,4 +1,4 @@
-"""on_fault="restart": a dead worker is replaced, its rows come truncated with info["fault"], no others do."""
+"""on_fault="restart": a dead worker is replaced, and only its rows are truncated and have info["fault"]."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_the_rows_of_a_worker_that_died_are_truncated_and_no_others(start, mode,
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_replaced_environment_goes_on_as_after_any_truncated_row(start, mode):
+def test_replaced_environment_continues_as_after_any_truncation(start, mode):
     envs, _ = start(autoreset_mode=mode)
     replaced, _, _, truncated, info = envs.step(actions(0, KILL))
     replaced = replaced.copy()
@@ -140,7 +140,7 @@ def test_a_worker_that_died_between_steps_is_replaced_whether_or_not_a_slot_is_n
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_worker_that_dies_in_a_reset_does_it_again_and_its_rows_say_so(start, mode):
+def test_worker_that_dies_in_a_reset_is_replaced_reset_and_marked(start, mode):
     envs, before = start(autoreset_mode=mode)
     seeded, _ = envs.reset(seed=5)
     drawn = seeded[:, 3].tolist()
@@ -151,7 +151,7 @@ def test_a_worker_that_dies_in_a_reset_does_it_again_and_its_rows_say_so(start, 
     assert envs.step(actions())[1].tolist() == [1.0] * 4
 
 
-def test_an_environment_that_a_masked_reset_would_spare_says_when_it_was_lost(start):
+def test_environment_outside_the_mask_is_marked_if_its_worker_died(start):
     envs, before = start()
     envs.step(actions())
     os.kill(envs.worker_pids[0], signal.SIGKILL)
@@ -173,14 +173,14 @@ def test_a_worker_that_dies_in_a_call_is_replaced_and_the_death_raised(start):
     envs, before = start()
     with at_most(RESTART_S), pytest.raises(WorkerDied) as caught:
         envs.call("do_if", 2, KILL)
-    assert caught.value.env_ids == [2, 3] and "it has been replaced" in str(caught.value)
+    assert caught.value.env_ids == [2, 3] and "it was replaced" in str(caught.value)
     assert envs.call("echo", 5) == (5,) * 4
     observation, reward, *_ = envs.step(actions())
     assert (observation[:2, 1] == before[:2, 1]).all() and reward[:2].tolist() == [1, 1]
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_death_in_a_call_shows_in_the_next_step_as_one_in_a_step_does(start, mode):
+def test_death_in_a_call_truncates_rows_of_the_next_step(start, mode):
     """Nobody may take the first observation of another life for the next of the old one."""
     found = []
     for by_call in (False, True):
@@ -208,7 +208,7 @@ def test_a_death_in_a_call_shows_in_the_next_step_as_one_in_a_step_does(start, m
     assert found[1][0][1] == [2.0, 2.0, 0.0, 0.0] and not any(found[1][1][4])
 
 
-def test_a_reset_after_a_death_in_a_call_owes_nothing(start):
+def test_reset_after_a_death_in_a_call_leaves_nothing_to_report(start):
     envs, _ = start()
     with pytest.raises(WorkerDied):
         envs.call("do_if", 2, KILL)
@@ -230,7 +230,7 @@ def test_an_environment_whose_reset_raises_is_reset_by_the_next_step(make, on_fa
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED])
-def test_in_a_rollout_the_rows_of_that_step_alone_are_truncated(start, mode):
+def test_death_in_a_rollout_truncates_only_rows_of_that_step(start, mode):
     envs, before = start(autoreset_mode=mode)
     rollout = envs.rollout(4)
     rollout.start(before)
@@ -244,7 +244,7 @@ def test_in_a_rollout_the_rows_of_that_step_alone_are_truncated(start, mode):
     assert (rollout.observations[2, :2, 1] != before[:2, 1]).all()
 
 
-def test_observations_that_travel_as_messages_are_replaced_too(make):
+def test_message_observations_of_a_replaced_worker_are_new(make):
     envs = make(on_fault="restart", shared_memory=False, observation_space=None)
     before = envs.reset(seed=0)[0].copy()
     check_replaced(envs.step(actions(3, KILL)), before, [2, 3], [0, 1])
@@ -254,7 +254,7 @@ def test_observations_that_travel_as_messages_are_replaced_too(make):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_an_environment_that_raises_is_made_anew_in_place(start, mode):
+def test_environment_that_raises_is_made_again_in_its_worker(start, mode):
     envs, before = start(autoreset_mode=mode)
     pids = envs.worker_pids
     results = envs.step(actions(1, RAISE))
@@ -277,7 +277,7 @@ def test_a_replacement_that_dies_is_replaced_in_turn(start, tmp_path):
     assert envs.stats["restarts"] == 3 and deaths.read_text() == "0"
 
 
-def test_replacements_that_keep_dying_are_given_up_and_reset_may_try_again(start, tmp_path):
+def test_restart_gives_up_after_repeated_deaths_and_reset_retries(start, tmp_path):
     deaths = tmp_path / "deaths"
     deaths.write_text("0")
     envs, _ = start(6, 3, deaths=deaths)
@@ -311,7 +311,7 @@ class Moody(Fragile):
 
 
 @pytest.mark.parametrize("when", ["making", "resetting"])
-def test_a_replacement_that_raises_is_raised_and_nothing_of_it_is_left(tmp_path, when):
+def test_exception_in_a_replacement_is_raised_and_leaves_no_process(tmp_path, when):
     mood = tmp_path / "mood"
     mood.write_text("fine")
     makers = [partial(Moody, tag, str(mood)) for tag in range(4)]

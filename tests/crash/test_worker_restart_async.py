@@ -1,4 +1,4 @@
-"""on_fault="restart" with send and recv: what was under way comes back truncated, what was done stands."""
+"""on_fault="restart" with send and recv: steps under way are truncated, finished results are kept."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def take(envs, count):
     return found
 
 
-def test_what_was_under_way_in_a_dead_worker_comes_back_truncated_and_other_workers_go_on(flight):
+def test_environments_under_way_in_a_dead_worker_are_truncated(flight):
     envs, first = flight
     envs.send(actions(0, KILL), range(4))
     with at_most(RESTART_S):
@@ -68,7 +68,7 @@ def test_what_was_under_way_in_a_dead_worker_comes_back_truncated_and_other_work
         assert (observation[2], reward, truncated, fault) == (1, 1.0, False, None)
 
 
-def test_what_lay_idle_in_a_dead_worker_says_so_when_it_is_sent_next(flight):
+def test_idle_environments_of_a_dead_worker_are_truncated_after_the_next_send(flight):
     envs, first = flight
     envs.send([KILL], [0])
     assert take(envs, 1)[0][2]
@@ -82,7 +82,7 @@ def test_what_lay_idle_in_a_dead_worker_says_so_when_it_is_sent_next(flight):
     assert not after[0][2] and not after[1][2]
 
 
-def test_what_was_finished_before_the_death_stands_and_the_next_one_is_truncated(flight):
+def test_results_finished_before_a_death_are_kept_and_the_next_are_truncated(flight):
     envs, first = flight
     envs.send([0, KILL], [0, 1])  # one after the other, in this order
     board = envs._backend.workers.pool.board
@@ -99,7 +99,7 @@ def test_what_was_finished_before_the_death_stands_and_the_next_one_is_truncated
     assert reward == 0 and truncated and "SIGKILL" in fault
 
 
-def test_a_result_taken_for_a_batch_stands_though_its_worker_dies_before_the_batch_is_full(make):
+def test_result_taken_for_a_batch_is_kept_if_its_worker_dies(make):
     envs = make(2, 1, batch_size=2, on_fault="restart")
     envs.async_reset(seed=0)
     first = envs.recv()[0].copy()
@@ -138,7 +138,7 @@ def test_two_workers_that_die_together_in_asynchronous_stepping_are_both_replace
 
 
 @pytest.mark.parametrize("how", [LOOP, KILL], ids=["hangs", "is dead"])
-def test_a_worker_that_fails_is_missed_while_others_come_back_all_the_time(make, how):
+def test_dead_worker_is_found_while_others_are_always_ready(make, how):
     envs = make(batch_size=1, on_fault="restart", step_timeout_s=0.3)
     envs.async_reset(seed=0)
     take(envs, 4)
@@ -170,7 +170,7 @@ class StopsWithin(Fragile):
                         os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def test_a_worker_that_is_stopped_within_a_report_holds_up_nobody(make):
+def test_worker_stopped_within_a_report_does_not_block_recv(make):
     envs = make(batch_size=1, on_fault="restart", step_timeout_s=0.3, kind=StopsWithin)
     envs.async_reset(seed=0)
     take(envs, 4)

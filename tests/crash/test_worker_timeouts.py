@@ -1,4 +1,4 @@
-"""Workers that take too long or are stopped: killed in time where there is a limit, else waited for."""
+"""Workers that take too long or are stopped: they are killed if there is a limit, else waited for."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ KILLED_S = LIMIT_S + 0.5 + 1.0
 @pytest.mark.parametrize(
     "how", [LOOP, C_LOOP, DEAF_LOOP, STOP, SLOW], ids=["loop", "C loop", "signals blocked", "SIGSTOP", "slow"]
 )
-def test_a_step_that_takes_too_long_ends_with_its_worker(make, how):
+def test_worker_whose_step_takes_too_long_is_killed(make, how):
     envs = make(step_timeout_s=LIMIT_S)
     envs.reset(seed=0)
     victim = envs.worker_pids[1]
@@ -46,7 +46,7 @@ def test_a_step_that_takes_too_long_ends_with_its_worker(make, how):
     assert envs.step(actions())[1].tolist() == [1.0] * 4
 
 
-def test_a_reset_that_takes_too_long_ends_with_its_worker_and_a_step_may_take_longer(make):
+def test_worker_whose_reset_takes_too_long_is_killed_but_not_for_a_slow_step(make):
     envs = make(reset_timeout_s=LIMIT_S)
     envs.reset(seed=0)
     envs.step(actions(0, SLOW))
@@ -55,7 +55,7 @@ def test_a_reset_that_takes_too_long_ends_with_its_worker_and_a_step_may_take_lo
     envs.reset(seed=0)
 
 
-def test_a_stopped_worker_is_killed_in_time_when_it_is_only_to_learn_of_a_new_slot(make):
+def test_stopped_worker_is_killed_in_time_when_a_slot_is_added(make):
     envs = make(step_timeout_s=LIMIT_S)
     held = [envs.reset(seed=0)]
     os.kill(envs.worker_pids[0], signal.SIGSTOP)
@@ -78,7 +78,7 @@ def test_recv_kills_a_worker_that_takes_too_long(make):
     envs.recv()
 
 
-def test_a_stopped_worker_without_a_limit_is_only_slow(make):
+def test_stopped_worker_without_a_limit_is_not_killed(make):
     envs = make()
     envs.reset(seed=0)
     stopped = envs.worker_pids[0]
@@ -118,7 +118,7 @@ def test_a_worker_that_dies_in_an_abandoned_step_is_not_forgotten(make):
     assert envs.step(actions())[1].tolist() == [1.0] * 4
 
 
-def test_a_worker_that_is_slow_for_a_minute_is_warned_of_once_with_its_stack(make, monkeypatch):
+def test_worker_busy_for_a_minute_is_warned_about_once_with_its_stack(make, monkeypatch):
     envs = make()
     envs.reset(seed=0)
     monkeypatch.setattr(workers, "_SLOW_S", 0.1)

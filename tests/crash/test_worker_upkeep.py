@@ -1,4 +1,4 @@
-"""What workers need and leave: the launcher, descriptors, the processor, streams, old systems."""
+"""Resources of workers: the launcher, descriptors, processor time, streams, old systems."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def kill_launcher():
     return pid
 
 
-def test_workers_go_on_without_the_launcher_and_a_new_one_is_started_when_needed(make):
+def test_workers_continue_without_the_launcher(make):
     envs = make()
     envs.reset(seed=0)
     killed = kill_launcher()
@@ -137,7 +137,7 @@ def test_only_workers_that_are_not_daemons_may_start_processes(make):
     assert envs.step(actions(1, GO_ON))[1].tolist()[2:] == [2.0] * 2
 
 
-def test_what_workers_say_reaches_the_users_stderr_and_stdout(run_script):
+def test_output_of_workers_reaches_stderr_and_stdout(run_script):
     script = run_script(
         """
 with make_fragile() as envs:
@@ -150,7 +150,7 @@ with make_fragile() as envs:
         assert err.count(f"environment {env} speaks") == 1 and out.count(f"and {env} prints") == 1
 
 
-def test_a_trainer_that_blocks_all_signals_still_learns_how_its_workers_ended(run_script):
+def test_trainer_with_blocked_signals_gets_exit_statuses(run_script):
     script = run_script(
         """
 from shoal.errors import WorkerDied
@@ -188,7 +188,7 @@ signal.pause()
 @pytest.mark.parametrize(
     "how", ["os.pidfd_open = pidfd_open", "del os.pidfd_open"], ids=["refused", "absent"]
 )
-def test_all_this_holds_on_a_system_without_pidfds(run_script, tmp_path, how):
+def test_workers_work_without_pidfds(run_script, tmp_path, how):
     (tmp_path / "sitecustomize.py").write_text(
         f"import os\ndef pidfd_open(*a):\n    raise OSError(38, 'Function not implemented')\n{how}\n"
     )

@@ -84,7 +84,9 @@ def test_256_mb_of_memory_are_enough_and_more_is_refused(small_cgroup):  # noqa:
 def test_64_descriptors_are_enough_for_all_but_workers_which_say_so_first():
     said = run(*MOST, inside="ulimit -n 64;")
     for part in ("workers", "forked"):  # which may lend 64 results, each with a descriptor
-        assert re.search("WorkerError: 2 workers need about 7. descriptors.* 64 .*ulimit -n", said.pop(part))
+        assert re.search(
+            "WorkerError: 2 workers need about 7. file descriptors.* 64 .*ulimit -n", said.pop(part)
+        )
     assert set(said.values()) == {"works"}
     assert set(run("workers", "forked", inside="ulimit -n 100;").values()) == {"works"}
     said = run("anonymous", "native", "replay", inside="ulimit -n 8;")

@@ -45,7 +45,7 @@ def run(directory: Path, data: bytes) -> None:
     library.shoal_script_apply()
     info = load(path, {})
     assert info.observation_space is not None and info.action_space is not None
-    common = Common.checked()
+    common = Common.from_arguments()
     envs = VectorEnv(NativeBackend(info, 1 + len(data) % 5, common, num_threads=1 + len(data) % 2), common)
     try:
         envs.reset(seed=0)

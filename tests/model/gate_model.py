@@ -1,23 +1,26 @@
-"""The gate's protocol as a small machine, explored through every interleaving and every crash.
+"""A model of the gate's protocol, which checks every interleaving and every crash.
 
-A parent and two workers. The parent posts a step to each, looks, says that it will sleep, looks once more
-and sleeps; each worker sees its number, writes its row in two halves, gives the number back, and rings if the
-parent sleeps and everybody is done. A worker may die in every state, and may be taken for late: the parent
-is told of deaths by the kernel, kills whom it holds for late, and starts another under the same gate.
+The model has a parent and two workers. The parent posts a step to each worker, checks the gates, arms the
+wake-up word, checks once more and sleeps. Each worker sees its new number, writes its row in two halves,
+stores the number in `done`, and wakes the parent if it sleeps and all workers are idle. A worker may die in
+every state, or exceed the time limit. The kernel reports deaths to the parent, the parent kills late workers,
+and it starts a replacement at the same gate.
 
-The parent sleeps on its descriptor, which keeps a ring until it is heard, or on the bell's own word: then
-the kernel lets it sleep only if the word still says so, and a wake-up reaches who sleeps just then or nobody.
-Then too it is told of a death by the first thread of that process to end, while another may still write.
-Where it sleeps on words it sleeps on its descriptor all the same while a replacement has no sign of life yet.
+The parent sleeps on a descriptor or on the wake-up word. A descriptor keeps a wake-up until the parent reads
+it. On the word, the kernel lets the parent sleep only if the word is unchanged, and a wake-up reaches only a
+process that sleeps at that moment. Also, the first thread of a dead process that ends reports the death, and
+another thread may still write. While a replacement does not hold its liveness word yet, the parent sleeps on
+its descriptor.
 
-A dead worker's number is given back for it, so that others ring. Once it has ended for certain (it might
-take the bell and not ring it) these are waited for, and another takes its place, its row marked. With
-`raises` the step is nobody's then, the death of one that had done its part counts too, and one that is known
-before a step keeps it from being posted.
+When a worker dies, the parent stores the worker's number in `done` for it, so that the last of the others
+wakes the parent. The parent first waits until the dead worker has ended for certain, because it might claim
+the wake-up word and never send the wake-up. Then it waits for the others and starts a replacement, whose row
+it marks. With `raises`, the results of the step are dropped, the death of a worker that had finished counts,
+too, and a death that is known before a step prevents posting it.
 
-The parent is shoal_gates_wait of core/gates.c, a worker is shoal_worker_wait and shoal_worker_finish. No
-sleep ends by itself here: a real one lasts at most a slice (core/gate.h), and nothing may depend on that.
-Memory is sequentially consistent: what real machines reorder is for tests/core/test_gate_order.c.
+The parent is shoal_gates_wait of core/gates.c; a worker is shoal_worker_wait and shoal_worker_finish. No
+sleep times out here: a real one lasts at most a slice (core/gate.h), and correctness must not depend on that.
+Memory is sequentially consistent: tests/core/test_gate_order.c tests the memory order of real machines.
 """
 
 from __future__ import annotations
@@ -35,16 +38,16 @@ class Worker(NamedTuple):
     seen: int = 0
     liveness: int = 0
     alive: bool = True
-    dying: bool = False  # one of its threads has ended; this one is about to
+    dying: bool = False  # one of its threads has ended; this one will
 
 
 class Gate(NamedTuple):
     go: int = 0
     done: int = 0
-    asleep: bool = False  # the worker says that it sleeps
-    woken: bool = False  # a wake-up that is on its way to it
-    first: tuple[int, int] = (0, 0)  # the row: whose life and which number wrote its first half,
-    second: tuple[int, int] = (0, 0)  # and its second
+    asleep: bool = False  # the worker's flag before it sleeps
+    woken: bool = False  # a wake-up that it has not received yet
+    first: tuple[int, int] = (0, 0)  # the first half of the row: which worker and which number wrote it
+    second: tuple[int, int] = (0, 0)  # the second half
 
 
 class State(NamedTuple):
@@ -52,29 +55,29 @@ class State(NamedTuple):
     gates: tuple[Gate, ...] = (Gate(),) * WORKERS
     parent: str = "post 0"
     step: int = 0
-    armed: int = 0  # the bell: whether the parent says that it sleeps, and how
-    woken: bool = False  # it was woken as it slept on the word
-    rung: bool = False  # the descriptor was rung
-    polled: frozenset[int] = frozenset()  # whose deaths end the parent's sleep: who was busy before it
+    armed: int = 0  # the wake-up word: whether the parent sleeps, and how
+    woken: bool = False  # it was woken while it slept on the word
+    signaled: bool = False  # the descriptor has a wake-up
+    polled: frozenset[int] = frozenset()  # workers whose death ends the parent's sleep
     marked: frozenset[int] = frozenset()  # workers that were replaced in this step
     crashes: int = 1
-    late: int = 1  # how often the parent may still hold somebody for late
-    ghost: tuple[int, Worker] | None = None  # one that was replaced and not killed: a mutant's
+    late: int = 1  # how often workers may still exceed the limit
+    ghost: tuple[int, Worker] | None = None  # a mutant: a worker that was replaced and not killed
     how: int = DESCRIPTOR
     by_word: bool = False
     raises: bool = False
-    lost: frozenset[int] = frozenset()  # whose numbers were given back for them, until they are replaced
+    lost: frozenset[int] = frozenset()  # dead workers that were not replaced yet
 
 
 class Violation(Exception):
-    """The protocol broke a promise."""
+    """The protocol broke a guarantee."""
 
 
 _PLACES = {kind: {name: i for i, name in enumerate(kind._fields)} for kind in (Worker, Gate, State)}
 
 
 def replace(value: Any, **changes: object) -> Any:
-    """What `_replace` does, twice as fast: millions of states are made."""
+    """Does what `_replace` does, twice as fast, because there are millions of states."""
     values, places = list(value), _PLACES[type(value)]
     for name, new in changes.items():
         values[places[name]] = new
@@ -93,29 +96,29 @@ def is_over(worker: Worker) -> bool:
     return worker.dying or not worker.alive
 
 
-def is_gone(worker: Worker) -> bool:
+def has_ended(worker: Worker) -> bool:
     return not worker.alive
 
 
 def write(gate: Gate, half: str, row: tuple[int, int], free: bool) -> Gate:
     if is_idle(gate) and not free:
-        raise Violation(f"{row} is written while the learner has the row")
+        raise Violation(f"{row} is written while the learner uses the row")
     return replace(gate, **{half: row})
 
 
 def work(
     state: State, w: int, worker: Worker, mutant: str
 ) -> Iterator[tuple[Worker, Gate, dict[str, object]]]:
-    """What a worker at gate `w` may do next."""
+    """Yields every next step of the worker at gate `w`."""
     gate, early = state.gates[w], mutant == "done before the row"
-    free = early or w in state.lost  # nobody has its row
+    free = early or w in state.lost  # the learner does not use its row
     row = worker.liveness, worker.seen
 
     def to(at: str, now: Gate = gate, **changes: object) -> tuple[Worker, Gate, dict[str, object]]:
         return replace(worker, at=at), now, changes
 
-    if worker.at == "begin":  # what was posted before it came must be new to it
-        seen = gate.go if mutant == "begin with what is asked" else gate.done
+    if worker.at == "begin":  # a command posted before it started must be new to it
+        seen = gate.go if mutant == "start with the posted number" else gate.done
         yield replace(worker, at="look", seen=seen), gate, {}
     elif worker.at == "look":
         if gate.go != worker.seen:
@@ -124,7 +127,7 @@ def work(
         else:
             yield to("arm")
     elif worker.at == "arm":
-        yield to("sleep" if mutant == "worker: no second look" else "again", replace(gate, asleep=True))
+        yield to("sleep" if mutant == "worker: no second check" else "again", replace(gate, asleep=True))
     elif worker.at == "again":
         yield to("sleep") if gate.go == worker.seen else to("look", replace(gate, asleep=False))
     elif worker.at == "sleep":
@@ -133,23 +136,27 @@ def work(
     elif worker.at == "first":
         yield to("second", write(gate, "first", row, free))
     elif worker.at == "second":
-        yield to("ring" if early else "finish", write(gate, "second", row, free))
+        yield to("check wake" if early else "finish", write(gate, "second", row, free))
     elif worker.at == "finish":
-        yield to("first" if early else "ring", replace(gate, done=worker.seen))
-    elif worker.at == "ring":
+        yield to("first" if early else "check wake", replace(gate, done=worker.seen))
+    elif worker.at == "check wake":
         all_idle = all(map(is_idle, state.gates))
-        mine = w == 0 if mutant == "only one of them rings" else True
+        mine = w == 0 if mutant == "only worker 0 wakes the parent" else True
         yield to("write" if state.armed and all_idle and mine else "look")
     elif worker.at == "write":
-        taken = {"armed": 0} if mutant == "take the bell, then ring" and state.armed == DESCRIPTOR else {}
-        yield to(("look", "ring it", "take")[state.armed], **taken)
-    elif worker.at == "take":  # of several, one takes a bell that is a word; it may die before it wakes
-        as_found = state.armed == WORD or (state.armed and mutant == "take whatever is there")
+        taken = (
+            {"armed": 0}
+            if mutant == "claim the word, then write the descriptor" and state.armed == DESCRIPTOR
+            else {}
+        )
+        yield to(("look", "signal", "take")[state.armed], **taken)
+    elif worker.at == "take":  # one of several claims the wake-up word; it may die before it wakes the parent
+        as_found = state.armed == WORD or (state.armed and mutant == "claim without comparing")
         yield to("wake", armed=0) if as_found else to("look")
     elif worker.at == "wake":
         yield to("look", woken=state.woken or (state.parent == "asleep" and state.how == WORD))
     else:
-        yield to("look", rung=True)
+        yield to("look", signaled=True)
 
 
 def step_workers(state: State, mutant: str) -> Iterator[State]:
@@ -167,12 +174,12 @@ def step_workers(state: State, mutant: str) -> Iterator[State]:
 def step_parent(state: State, steps: int, mutant: str) -> Iterator[State]:
     at, _, which = state.parent.partition(" ")
     busy = [w for w, gate in enumerate(state.gates) if not is_idle(gate) and w not in state.lost]
-    told = [w for w, worker in enumerate(state.workers) if is_over(worker) and w not in state.lost]
-    dead = told if state.raises else [w for w in busy if w in told]
+    dead_or_exiting = [w for w, worker in enumerate(state.workers) if is_over(worker) and w not in state.lost]
+    dead = dead_or_exiting if state.raises else [w for w in busy if w in dead_or_exiting]
     if at == "post" and state.step < steps:
         w = int(which)
-        if w == 0 and state.raises and told:
-            yield replace(state, parent="mend", lost=frozenset(told))
+        if w == 0 and state.raises and dead_or_exiting:
+            yield replace(state, parent="restart", lost=frozenset(dead_or_exiting))
             return
         if not is_idle(state.gates[w]):
             raise Violation(f"a step is posted to worker {w}, which is busy")
@@ -184,14 +191,14 @@ def step_parent(state: State, steps: int, mutant: str) -> Iterator[State]:
         gates = put(state.gates, w, replace(state.gates[w], woken=woken or state.gates[w].woken))
         yield replace(state, gates=gates, parent=f"post {w + 1}" if w + 1 < WORKERS else "look")
     elif at == "look":
-        yield replace(state, parent="arm" if busy else "mend" if state.lost else "take")
+        yield replace(state, parent="arm" if busy else "restart" if state.lost else "take")
     elif at == "arm":
-        after = "sleep" if mutant == "parent: no second look" else "again"
+        after = "sleep" if mutant == "parent: no second check" else "again"
         polled = set(busy)
         begins = any(worker.at == "begin" and worker.liveness for worker in state.workers)
         how = WORD if state.by_word and not begins else DESCRIPTOR
-        if how == WORD and mutant != "watch the busy ones alone":  # who rings may die before it wakes
-            gone = is_over if mutant == "forget who is dying" else is_gone
+        if how == WORD and mutant != "watch busy workers only":  # an idle worker may have claimed the word
+            gone = is_over if mutant == "do not watch exiting workers" else has_ended
             polled |= {w for w in range(WORKERS) if not gone(state.workers[w]) and w not in state.lost}
         yield replace(state, parent=after, armed=how, how=how, polled=frozenset(polled))
     elif at == "again":
@@ -201,40 +208,40 @@ def step_parent(state: State, steps: int, mutant: str) -> Iterator[State]:
             else replace(state, parent="look", armed=0, polled=frozenset())
         )
     elif at == "sleep" and state.how == WORD:
-        if state.armed or mutant == "sleep whatever the word says":
+        if state.armed or mutant == "sleep without comparing the word":
             yield replace(state, parent="asleep")
         else:
-            yield replace(state, parent="bury" if dead else "look", polled=frozenset())
+            yield replace(state, parent="report" if dead else "look", polled=frozenset())
     elif at in ("sleep", "asleep"):
-        heard = any(is_over(state.workers[w]) for w in state.polled & {*busy, *dead})
-        heard |= any(is_gone(state.workers[w]) for w in state.polled)
+        saw_death = any(is_over(state.workers[w]) for w in state.polled & {*busy, *dead})
+        saw_death |= any(has_ended(state.workers[w]) for w in state.polled)
         awake = {"armed": 0, "woken": False, "polled": frozenset()}
         if state.how == DESCRIPTOR:
-            awake["rung"] = False
-        rung = state.woken if state.how == WORD else state.rung
-        if rung or (heard and mutant != "deaf to a death"):
-            yield replace(state, parent="bury" if dead else "look", **awake)
-        if state.late and busy:  # step_timeout_s is over
+            awake["signaled"] = False
+        signaled = state.woken if state.how == WORD else state.signaled
+        if signaled or (saw_death and mutant != "ignore deaths"):
+            yield replace(state, parent="report" if dead else "look", **awake)
+        if state.late and busy:  # step_timeout_s has passed
             workers, ghost = state.workers, None
             for w in busy:
                 if mutant == "replace without killing" and workers[w].alive:
                     ghost = w, workers[w]
                 workers = put(workers, w, replace(workers[w], alive=False))
-            yield replace(state, parent="bury", late=state.late - 1, workers=workers, ghost=ghost, **awake)
-    elif at == "bury":
+            yield replace(state, parent="report", late=state.late - 1, workers=workers, ghost=ghost, **awake)
+    elif at == "report":
         gates = state.gates
-        for w in dead if mutant != "leave its number open" else []:
+        for w in dead if mutant != "do not finish for the dead" else []:
             gates = put(gates, w, replace(gates[w], done=gates[w].go))
         yield replace(state, parent="reap", gates=gates, lost=state.lost | {*dead})
     elif at == "reap":
         ended = not any(state.workers[w].alive for w in state.lost)
-        if ended or mutant in ("sleep beside who is dying", "replace who is dying"):
-            yield replace(state, parent="mend" if mutant == "wait for nobody" else "look")
-    elif at == "mend" and state.lost:
-        yield from mend(state, min(state.lost), mutant)
-    elif at == "mend" and not state.raises:
+        if ended or mutant in ("sleep before the dead have ended", "replace before the dead have ended"):
+            yield replace(state, parent="restart" if mutant == "do not wait for the others" else "look")
+    elif at == "restart" and state.lost:
+        yield from restart(state, min(state.lost), mutant)
+    elif at == "restart" and not state.raises:
         yield replace(state, parent="take")
-    elif at == "mend":
+    elif at == "restart":
         yield replace(state, parent="post 0", step=state.step + 1, marked=frozenset())
     elif at == "take":
         for w, gate in enumerate(state.gates):
@@ -244,11 +251,11 @@ def step_parent(state: State, steps: int, mutant: str) -> Iterator[State]:
         yield replace(state, parent="post 0", step=state.step + 1, marked=frozenset())
 
 
-def mend(state: State, w: int, mutant: str) -> Iterator[State]:
-    """Waits until it has ended; its row is marked, and another begins under its gate."""
+def restart(state: State, w: int, mutant: str) -> Iterator[State]:
+    """Replaces a worker that has ended: marks its row and starts another at its gate."""
     ghost = state.ghost
     if state.workers[w].alive:
-        if mutant != "replace who is dying":
+        if mutant != "replace before the dead have ended":
             return
         ghost = w, state.workers[w]
     liveness = state.workers[w].liveness + 1
@@ -272,21 +279,21 @@ def crash(state: State) -> Iterator[State]:
 
 
 def end(state: State) -> Iterator[State]:
-    """Who is dying does die."""
+    """Ends workers that are exiting."""
     for w, worker in enumerate(state.workers):
         if worker.alive and worker.dying:
             yield replace(state, workers=put(state.workers, w, replace(worker, alive=False)))
 
 
 def explore(mutant: str = "", *, by_word: bool = False, raises: bool = False, late: int = 1) -> int:
-    """Goes through every state of two steps; how many there are. Violation if one breaks a promise."""
+    """Visits every state of two steps; returns their number. Raises Violation if one breaks a guarantee."""
     steps, begin = 2, State(by_word=by_word, raises=raises, late=late)
     seen, todo = {begin}, [begin]
     while todo:
         state = todo.pop()
         after = [*step_workers(state, mutant), *step_parent(state, steps, mutant), *end(state)]
         if not after and state.step < steps:
-            raise Violation(f"nobody can go on: {state}")
+            raise Violation(f"deadlock: {state}")
         for one in [*after, *crash(state)]:
             if one not in seen:
                 seen.add(one)

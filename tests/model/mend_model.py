@@ -1,7 +1,7 @@
-"""Opening a ring's file after a crash of the machine, as a small machine: every interleaving of two openers.
+"""A model of opening the file of a ring after a crash: it checks every interleaving of two openers.
 
-A ring of one slot, in every state that the disk may have left it in. An opener mends it unless the mark says
-that somebody did, then pushes a row. A check is the pair that it was made of: (record, lap).
+The ring has one slot and starts in every state that the disk may contain. An opener repairs it, unless the
+mark shows that another did, then pushes a row. A check is modelled as the pair of its inputs: (record, lap).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from itertools import product
 
 from tests.model.ring_model import EMPTY, FULL, OPEN, Violation, Word, put
 
-Record = tuple[str, int]  # whose, of which lap
-DEAD = 9  # the owner of what was there before
+Record = tuple[str, int]  # the writer, and the lap
+DEAD = 9  # the owner of rows from before the crash
 TORN = ("torn", 0)
 
 
@@ -33,13 +33,13 @@ class State:
     record: Record
     check: tuple[Record, int] | None
     tail: int  # the next ticket; its lap is one more
-    used: int  # the lap that the disk knows of
+    used: int  # the lap on disk
     marked: bool = False
-    committed: frozenset[int] = frozenset()  # laps, since
+    committed: frozenset[int] = frozenset()  # laps committed since then
 
 
 def first_states() -> Iterator[State]:
-    """What a row of lap 1 and a row of lap 2 may leave: each part of its own time."""
+    """Yields every mixture of parts of a row of lap 1 and a row of lap 2 that the disk may contain."""
     words = [(0, 0, EMPTY), *((lap, DEAD, state) for lap in (1, 2) for state in (OPEN, FULL))]
     records = [("none", 0), ("old", 1), ("old", 2), TORN]
     checks = [None, (("old", 1), 1), (("old", 2), 2)]
@@ -52,7 +52,7 @@ def agrees(state: State) -> bool:
 
 
 def mend(state: State, number: int, mutant: str) -> Iterator[State]:
-    """What an opener that mends may do next."""
+    """Yields every next step of an opener that repairs the ring."""
     self = state.openers[number]
 
     def moved(at: str, *, seen: Opener = self, **changes: object) -> State:
@@ -86,7 +86,7 @@ def mend(state: State, number: int, mutant: str) -> Iterator[State]:
 
 
 def push(state: State, number: int) -> Iterator[State]:
-    """What an opener that pushes may do next: the protocol of ring_model, and the check."""
+    """Yields every next step of an opener that pushes: the protocol of ring_model, and the check."""
     self = state.openers[number]
 
     def moved(after: Opener, **changes: object) -> State:
@@ -115,7 +115,7 @@ PUSHING = ("ticket", *HOLDING, "done")
 
 
 def check(state: State) -> None:
-    """What holds in every state that somebody reads."""
+    """Checks the guarantees of every state that a reader can see."""
     pushing = [opener for opener in state.openers if opener.at in PUSHING]
     if not pushing:
         return
@@ -132,7 +132,7 @@ def check(state: State) -> None:
 
 
 def explore(mutant: str = "") -> int:
-    """Goes through every state; how many there are. Violation if one breaks a promise."""
+    """Visits every state; returns their number. Raises Violation if one breaks a guarantee."""
     todo = list(first_states())
     seen = set(todo)
     while todo:

@@ -1,8 +1,8 @@
-"""The ring's protocol as a small machine, explored through every interleaving and every crash.
+"""A model of the ring's protocol, which checks every interleaving and every crash.
 
-Writers and a reader over a ring of two slots; a record is two words, so that a torn one can be seen. A writer
-that died may be followed by one under its number. Memory is sequentially consistent here: weak memory is what
-the fences of core/ring.h are for.
+The model has writers and a reader over a ring of two slots. A record is two words, so torn records can be
+detected. A new writer may get the number of one that died. Memory is sequentially consistent here: the fences
+of core/ring.h handle weaker memory models.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ EMPTY, OPEN, FULL = range(3)
 SLOTS = 2
 FOR_EVER = 1000
 TICKETS = 9
-"""A bound on those that are passed by."""
+"""The most tickets, which bounds how many are skipped."""
 
 Word = tuple[int, int, int]  # lap, owner, state
 Line = tuple[int, int]  # held from, how many
@@ -28,10 +28,10 @@ class Writer:
     clear: int = 0
     lost: int = 0
     other: int = 0
-    """Whose line it looks at."""
+    """The writer whose line it reads."""
     seen: Line = (0, 0)
     found: int = 0
-    """What it has found out so far about how long its slots are clear."""
+    """How far its slots are known to be free."""
     alive: bool = True
 
 
@@ -59,7 +59,7 @@ class State:
 
 
 class Violation(Exception):
-    """The protocol broke a promise."""
+    """The protocol broke a guarantee."""
 
 
 def put(values: tuple, place: int, value: object) -> tuple:
@@ -71,7 +71,7 @@ def lap_of(ticket: int) -> int:
 
 
 def write(state: State, number: int, mutant: str) -> Iterator[State]:
-    """What a writer may do next."""
+    """Yields every next step of a writer."""
     writer, line = state.writers[number], state.lines[number]
     ticket, slot, lap = writer.ticket, writer.ticket % SLOTS, lap_of(writer.ticket)
     late = mutant == "say it after the swap"
@@ -167,7 +167,7 @@ def write(state: State, number: int, mutant: str) -> Iterator[State]:
 
 
 def read(state: State, mutant: str) -> Iterator[State]:
-    """What the reader may do next."""
+    """Yields every next step of the reader."""
     reader = state.reader
     if reader.at == "look":
         for slot in range(SLOTS) if reader.reads else ():
@@ -193,7 +193,7 @@ def read(state: State, mutant: str) -> Iterator[State]:
 
 
 def crash(state: State) -> Iterator[State]:
-    """A writer dies; or another comes and has the number of one that did."""
+    """A writer dies, or a new writer gets the number of one that died."""
     for number, writer in enumerate(state.writers):
         if writer.alive and state.crashes:
             gone = put(state.writers, number, Writer(at="gone", rows=writer.rows, alive=False))
@@ -207,7 +207,7 @@ WRITING = ("first", "second", "commit")
 
 
 def check(state: State) -> None:
-    """What holds in every state."""
+    """Checks the guarantees of every state."""
     slots = [writer.ticket % SLOTS for writer in state.writers if writer.at in WRITING]
     if len(slots) != len(set(slots)):
         raise Violation("two writers are at one slot")
@@ -217,7 +217,7 @@ def check(state: State) -> None:
 
 
 def check_end(state: State) -> None:
-    """Nobody has anything left to do: what was committed is there, or something later has its slot."""
+    """At the end, every committed record is in its slot, or a later record is."""
     for ticket in state.committed:
         word = state.words[ticket % SLOTS]
         if word[0] < lap_of(ticket) or (word[0] == lap_of(ticket) and word[2] != FULL):
@@ -228,7 +228,7 @@ def check_end(state: State) -> None:
 
 
 def explore(mutant: str = "", rows: tuple[int, ...] = (2, 1), reads: int = 1) -> int:
-    """Goes through every state; how many there are. Violation if one breaks a promise."""
+    """Visits every state; returns their number. Raises Violation if one breaks a guarantee."""
     writers = tuple(Writer(rows=count) for count in rows)
     first = State(writers, ((0, 0),) * len(rows), Reader(reads=reads))
     seen, todo = {first}, [first]

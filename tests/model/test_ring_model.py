@@ -1,4 +1,4 @@
-"""The ring, and the opening of its file, keep their promises in every interleaving; their mutants do not."""
+"""The ring, and opening its file, keep their guarantees in every interleaving; their mutants do not."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tests.model.ring_model import Violation, explore
 
 
 def test_every_interleaving_of_the_protocol_is_right():
-    assert explore() > 150_000  # it really went through them
+    assert explore() > 150_000  # it visited that many states
 
 
 @pytest.mark.parametrize(

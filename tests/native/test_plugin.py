@@ -77,7 +77,7 @@ def test_a_missing_library_is_refused_by_its_absolute_path(tmp_path, monkeypatch
         (8, "lanes must be a power of two up to 1024, got 3"),
         (9, "agents must be from 1 to 1048576, got 0"),
         (10, "max_episode_steps must be from 0 to 4294967295, got -1"),
-        (11, "instance_bytes 18446744073709551615 is absurd"),
+        (11, "instance_bytes must be at most 1099511627776, got 18446744073709551615"),
         (12, "two observations are called seen"),
         (13, "describe declared no observation"),
         (14, "action (unnamed): bounds 0 and 255, and how many values they allow, do not fit its dtype"),

@@ -65,12 +65,12 @@ def test_the_search_finds_what_was_typed_before():
     )
 
 
-def test_gymnasiums_modes_have_codes_of_their_own():
+def test_each_autoreset_mode_has_its_own_code():
     assert set(AUTORESET_CODES) == set(AutoresetMode)
     assert len(set(AUTORESET_CODES.values())) == len(AutoresetMode)
 
 
-def test_an_array_that_is_missing_or_too_small_is_refused_by_name_or_size():
+def test_missing_or_too_small_arrays_raise():
     fields = array_fields(_core.CHUNK_ARRAYS, row=4, environment=4, worker=1)
     arrays = {name: np.zeros(shape, dtype) for name, (dtype, shape) in fields.items()}
     table = np.zeros(_core.INFO_TABLE_BYTES, np.uint8)

@@ -143,7 +143,7 @@ end(*pids)
 )
 
 
-def test_what_a_signal_handler_raises_ends_the_wait(run_python):
+def test_exception_in_signal_handler_ends_the_wait(run_python):
     assert run_python(INTERRUPTED) == "True\n"
 
 
@@ -157,7 +157,7 @@ def board():
             os.close(fd)
 
 
-def test_a_reply_is_given_once(board):
+def test_reply_is_returned_once(board):
     segment, wakeup_fd = board
     gates = _core.Gates(segment["gates"], segment["wakeup"], 2, wakeup_fd, False)
     read, write = os.pipe()
@@ -175,7 +175,7 @@ def test_a_reply_is_given_once(board):
     os.close(read), os.close(write)
 
 
-def test_a_worker_that_is_not_there_counts_as_idle_and_is_given_nothing(board):
+def test_absent_worker_counts_as_idle_and_gets_no_command(board):
     segment, wakeup_fd = board
     gates = _core.Gates(segment["gates"], segment["wakeup"], 2, wakeup_fd, False)
     gates.post_all(1, 0, 0)
@@ -183,7 +183,7 @@ def test_a_worker_that_is_not_there_counts_as_idle_and_is_given_nothing(board):
     assert not segment["gates"].any()
 
 
-def test_who_is_busy_with_a_closed_descriptor_is_dead_and_a_successor_begins_at_the_same_number(board):
+def test_busy_worker_with_closed_descriptor_is_dead_and_replacement_continues_numbering(board):
     segment, wakeup_fd = board
     gates = _core.Gates(segment["gates"], segment["wakeup"], 2, wakeup_fd, False)
     read, write = os.pipe()

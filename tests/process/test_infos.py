@@ -28,7 +28,7 @@ class Recursive(dict):
 @pytest.mark.parametrize(
     "info", [{"a": Recursive()}, {"a": np.longlong(1)}, {"a": np.ma.zeros(2)}, {"a": np.zeros(2, "M8[s]")}]
 )
-def test_what_gymnasium_might_treat_differently_is_not_described(info):
+def test_infos_that_gymnasium_batches_differently_are_not_described(info):
     assert describe_info(info) is None
 
 

@@ -1,4 +1,4 @@
-"""The launcher: forks workers on request, tells how they ended, and ends with its trainer."""
+"""The launcher: forks workers on request, reports their exit status, and ends with its trainer."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def start_worker(own):
 
 def test_the_launcher_is_started_once_and_again_after_its_death():
     first = launcher()
-    assert launcher() is first and first.alive
+    assert launcher() is first and first.is_alive
     os.kill(first._process.pid, signal.SIGKILL)
-    wait_until(lambda: not first.alive, SOON_S)
+    wait_until(lambda: not first.is_alive, SOON_S)
     second = launcher()
-    assert second is not first and second.alive
+    assert second is not first and second.is_alive
 
 
 def test_a_worker_whose_socket_closes_before_it_has_its_plan_ends(own):
@@ -67,7 +67,7 @@ def test_workers_are_of_the_trainers_session_but_not_of_its_process_group(own):
     close_fd(pidfd)
 
 
-def test_a_worker_is_not_told_to_have_ended_as_an_earlier_one_with_its_number_did(own):
+def test_exit_status_of_an_earlier_process_with_the_same_pid_is_dropped(own):
     own._ended = {pid: 0 for pid in range(1, 1 << 17)}  # as if nobody had ever asked
     pid, pidfd, ours = start_worker(own)
     assert pid < 1 << 17 and own.exit_status(pid, 0.01) is None
@@ -77,7 +77,7 @@ def test_a_worker_is_not_told_to_have_ended_as_an_earlier_one_with_its_number_di
     close_fd(pidfd)
 
 
-def test_an_end_that_was_told_before_the_time_was_over_is_heard_after_it(own):
+def test_exit_status_that_arrived_in_time_is_read_after_the_timeout(own):
     pid, pidfd, ours = start_worker(own)
     os.kill(pid, signal.SIGKILL)
     wait_gone([pid], SOON_S)
@@ -103,7 +103,7 @@ needs_proc = pytest.mark.skipif(not os.path.exists("/proc/self/comm"), reason="m
 
 
 @needs_proc
-def test_after_a_start_one_worker_is_forked_in_reserve_and_is_the_next(own):
+def test_spare_worker_is_forked_after_a_start_and_used_next(own):
     assert spares(own) == []
     pid, pidfd, ours = start_worker(own)
     wait_until(lambda: spares(own), SOON_S)
@@ -122,7 +122,7 @@ def test_after_a_start_one_worker_is_forked_in_reserve_and_is_the_next(own):
 
 @needs_proc
 @pytest.mark.parametrize("stopped", [False, True])
-def test_a_reserve_that_was_killed_is_made_good_and_its_end_is_no_workers(own, stopped):
+def test_killed_spare_is_replaced_and_not_reported(own, stopped):
     pid, pidfd, ours = start_worker(own)
     wait_until(lambda: spares(own), SOON_S)
     (spare,) = spares(own)
@@ -143,7 +143,7 @@ def test_a_reserve_that_was_killed_is_made_good_and_its_end_is_no_workers(own, s
 
 
 @needs_proc
-def test_a_reserve_ends_with_its_launcher(own):
+def test_spare_ends_with_its_launcher(own):
     pid, pidfd, ours = start_worker(own)
     wait_until(lambda: spares(own), SOON_S)
     (spare,) = spares(own)
@@ -153,8 +153,8 @@ def test_a_reserve_ends_with_its_launcher(own):
     close_fd(pidfd)
 
 
-def test_a_reserve_that_could_not_rehearse_is_a_worker_all_the_same(monkeypatch):
-    monkeypatch.setattr(worker, "rehearse", lambda: 1 / 0)
+def test_spare_works_even_if_its_warm_up_failed(monkeypatch):
+    monkeypatch.setattr(worker, "warm_up", lambda: 1 / 0)
     spare = module._Spare.made([], -1)
     ours, theirs = socket.socketpair()
     with theirs:
@@ -163,7 +163,7 @@ def test_a_reserve_that_could_not_rehearse_is_a_worker_all_the_same(monkeypatch)
     assert os.waitpid(spare.pid, 0)[1] == 0
 
 
-def test_how_workers_ended_is_told_in_any_order_and_once(own):
+def test_exit_statuses_are_reported_once_in_any_order(own):
     workers = [start_worker(own) for _ in range(3)]
     signals = [signal.SIGKILL, signal.SIGTERM, signal.SIGABRT]
     for (pid, *_), number in zip(workers, signals, strict=True):
@@ -176,7 +176,7 @@ def test_how_workers_ended_is_told_in_any_order_and_once(own):
         close_fd(pidfd)
 
 
-def test_ends_that_come_between_two_starts_are_kept(own):
+def test_exit_statuses_between_two_starts_are_kept(own):
     one = start_worker(own)
     os.kill(one[0], signal.SIGKILL)
     wait_until(lambda: not is_running(one[0]), SOON_S)
@@ -190,10 +190,10 @@ def test_ends_that_come_between_two_starts_are_kept(own):
         close_fd(pidfd)
 
 
-def test_a_worker_outlives_its_launcher_and_how_it_ends_is_then_unknown(own):
+def test_worker_outlives_its_launcher_with_unknown_exit_status(own):
     pid, pidfd, ours = start_worker(own)
     os.kill(own._process.pid, signal.SIGKILL)
-    wait_until(lambda: not own.alive, SOON_S)
+    wait_until(lambda: not own.is_alive, SOON_S)
     assert is_running(pid)
     with at_most(SOON_S):
         assert own.exit_status(pid, 0.5) is None
@@ -202,12 +202,12 @@ def test_a_worker_outlives_its_launcher_and_how_it_ends_is_then_unknown(own):
     close_fd(pidfd)
 
 
-def test_a_launcher_that_was_killed_is_said_to_have_ended_and_not_used_again(own, monkeypatch):
+def test_killed_launcher_raises_and_is_not_used_again(own, monkeypatch):
     os.kill(own._process.pid, signal.SIGKILL)
     ours, theirs = socket.socketpair()
     with ours, theirs, pytest.raises(LauncherEnded, match="has ended"):
         own.start(theirs)
-    assert not own.alive
+    assert not own.is_alive
 
 
 def test_a_worker_is_started_although_the_launcher_dies_at_that_moment(own, monkeypatch):
@@ -215,7 +215,7 @@ def test_a_worker_is_started_although_the_launcher_dies_at_that_moment(own, monk
     os.kill(own._process.pid, signal.SIGSTOP)
     os.kill(own._process.pid, signal.SIGKILL)
     running = start(None, True, "name", None)
-    assert running.alive() and module._current is not own
+    assert running.is_alive() and module._current is not own
     running.send_signal(signal.SIGKILL)
     assert running.wait(SOON_S)
     running.reap()
@@ -255,7 +255,7 @@ def test_the_launcher_ends_when_it_is_closed_even_if_it_is_stopped():
     assert not is_running(made._process.pid)
 
 
-def test_closing_with_news_unread_is_quiet(own, capfd):
+def test_close_with_unread_reports_prints_nothing(own, capfd):
     workers = [start_worker(own) for _ in range(3)]
     for pid, *_ in workers:
         os.kill(pid, signal.SIGKILL)
@@ -269,7 +269,7 @@ def test_closing_with_news_unread_is_quiet(own, capfd):
         close_fd(pidfd)
 
 
-def test_control_c_and_the_childs_own_signals_leave_the_launcher_alone(own):
+def test_ctrl_c_and_sigchld_do_not_end_the_launcher(own):
     start_worker_and_end(own)
     for number in (signal.SIGINT, signal.SIGCHLD):
         os.kill(own._process.pid, number)

@@ -1,4 +1,4 @@
-"""Messages between parent and worker: whole or HungUp, of any size; exceptions arrive as themselves."""
+"""Messages between parent and worker arrive whole or raise HungUp. Exceptions keep their type."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def always():
 
 
 @pytest.mark.parametrize("size", [0, 1, BOX_BYTES - 1, BOX_BYTES, BOX_BYTES + 1, 10_000_000])
-def test_a_message_arrives_whole_through_the_box_or_the_socket(ends, size):
+def test_message_arrives_whole_through_box_or_socket(ends, size):
     parent, worker, *_ = ends
     value = os.urandom(size)
     data = pickle.dumps(value)
@@ -43,7 +43,7 @@ def test_a_message_arrives_whole_through_the_box_or_the_socket(ends, size):
         sending.join()
 
 
-def test_small_and_large_messages_take_turns(ends):
+def test_small_and_large_messages_alternate(ends):
     parent, worker, *_ = ends
     for number in range(20):
         value = [number] * (60000 if number % 3 == 0 else 3)
@@ -54,7 +54,7 @@ def test_small_and_large_messages_take_turns(ends):
         sending.join()
 
 
-def test_who_waits_for_a_large_message_hears_that_the_other_one_has_gone(ends):
+def test_waiting_for_a_large_message_raises_when_the_sender_dies(ends):
     parent, worker, one, two = ends
     data = pickle.dumps(bytes(1_000_000))
     two.send(data[:5000])  # a part of it
@@ -67,7 +67,7 @@ def test_who_waits_for_a_large_message_hears_that_the_other_one_has_gone(ends):
 
 
 @pytest.mark.parametrize("sending", [True, False])
-def test_who_waits_gives_up_when_told_that_the_other_one_is_dead_or_late(ends, sending):
+def test_waiting_for_a_message_ends_when_the_other_side_is_dead_or_late(ends, sending):
     parent, worker, *_ = ends
     data = pickle.dumps(bytes(10_000_000))
     asked = []
@@ -120,7 +120,7 @@ def test_descriptors_travel_with_a_message_over_the_socket_alone(ends):
         os.close(fd)
 
 
-def test_a_socket_that_has_ended_is_hung_up(ends):
+def test_closed_socket_raises_hung_up(ends):
     *_, one, two = ends
     two.close()
     with pytest.raises(HungUp):
@@ -129,7 +129,7 @@ def test_a_socket_that_has_ended_is_hung_up(ends):
         transmit(one, "value", [])
 
 
-def test_what_a_script_defines_travels_by_value():
+def test_classes_of_a_script_are_pickled_by_value():
     script = types.ModuleType("__main__")
     exec("class Own:\n    def __eq__(self, other): return type(other).__name__ == 'Own'\n", script.__dict__)
     before, sys.modules["__main__"] = sys.modules["__main__"], script
@@ -186,7 +186,7 @@ def raised(error):
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_an_exception_arrives_as_itself_with_where_it_came_from(error):
+def test_exception_keeps_its_type_and_remote_traceback(error):
     arrived = raised(error).exception()
     assert type(arrived) is type(error) and arrived.args == error.args and str(arrived) == str(error)
     for name, value in vars(error).items():
@@ -195,12 +195,12 @@ def test_an_exception_arrives_as_itself_with_where_it_came_from(error):
     assert isinstance(arrived.__cause__, RemoteTraceback) and "in raised" in str(arrived.__cause__)
 
 
-def test_an_exception_with_what_cannot_travel_arrives_without_it():
+def test_exception_arrives_without_attributes_that_cannot_be_pickled():
     arrived = raised(Heavy("too heavy")).exception()
     assert type(arrived) is Heavy and str(arrived) == "too heavy" and not hasattr(arrived, "lock")
 
 
-def test_an_exception_that_cannot_travel_at_all_is_told_of():
+def test_exception_that_cannot_be_pickled_becomes_a_WorkerError():
     failure = raised(Hostile("hidden"))
     arrived = failure.exception()
     assert type(arrived) in (Hostile, WorkerError) and "hidden" in str(arrived)
@@ -208,12 +208,12 @@ def test_an_exception_that_cannot_travel_at_all_is_told_of():
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()], ids=repr)
-def test_what_would_end_this_process_arrives_as_a_WorkerError(error):
+def test_system_exit_in_a_worker_arrives_as_a_WorkerError(error):
     arrived = raised(error).exception()
     assert type(arrived) is WorkerError and type(error).__name__ in str(arrived)
 
 
-def test_an_exception_of_a_class_that_is_not_known_here_is_told_of(monkeypatch):
+def test_exception_of_an_unknown_class_becomes_a_WorkerError(monkeypatch):
     module = types.ModuleType("gone_by_then")
     exec("class Foreign(Exception):\n    pass\n", module.__dict__)
     module.Foreign.__module__ = "gone_by_then"

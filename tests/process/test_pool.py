@@ -1,4 +1,4 @@
-"""The crew: commands and messages reach workers, deaths are told, and all of them end."""
+"""The worker pool: commands and messages reach workers, deaths are reported, and all workers end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import pytest
 
 from shoal.errors import WorkerDied, WorkerError, WorkerTimeout
 from shoal.process.mail import BOX_BYTES, Failure
-from shoal.process.pool import DIED, IDLE, TIMEOUT, Plan, WorkerPool, checked_makers, surroundings
+from shoal.process.pool import DIED, IDLE, TIMEOUT, Plan, WorkerPool, pickle_makers, read_surroundings
+from shoal.process.requests import CallMethod, UseStepper
 from shoal.spaces import Bounds
 from tests.crash.fragile import (
     ABORT,
@@ -34,7 +35,7 @@ from tests.crash.fragile import (
 
 
 def plan_of(worker, workers=2):
-    maker = checked_makers([partial(Fragile, worker)], worker)
+    maker = pickle_makers([partial(Fragile, worker)], worker)
     return Plan(
         worker=worker,
         first=worker,
@@ -64,28 +65,28 @@ def pool():
 
 
 def ask(pool, w, what):
-    pool.ask(w, "call", "do", (what,), {})
+    pool.request(w, CallMethod("do", (what,)))
 
 
-def test_an_answer_comes_once_and_only_from_who_was_asked(pool):
-    pool.ask(1, "call", "echo", ("value",), {})
+def test_answer_comes_once_and_only_from_the_requested_worker(pool):
+    pool.request(1, CallMethod("echo", ("value",)))
     assert pool.wait(SOON_S) == IDLE
     assert pool.answer(0, None) is None
-    assert pool.answer(1, None)[0].thaw() == "value"
+    assert pool.answer(1, None)[0].load() == "value"
     assert pool.answer(1, None) is None
 
 
 @pytest.mark.parametrize("size", [10, BOX_BYTES, BOX_BYTES + 1, BIG_BYTES])
 def test_messages_of_any_size_arrive_both_ways(pool, size):
     value = os.urandom(size)
-    pool.ask_all("call", "echo", (value,), {})
+    pool.request_all(CallMethod("echo", (value,)))
     assert pool.wait(4 * SOON_S) == IDLE
     for w in range(2):
-        assert pool.answer(w, None)[0].thaw() == value
+        assert pool.answer(w, None)[0].load() == value
 
 
-def test_a_message_that_nobody_understands_is_answered_with_the_error(pool):
-    pool.ask(0, "nonsense", 1)
+def test_request_that_the_chunk_lacks_is_answered_with_an_error(pool):
+    pool.request(0, UseStepper("save", 0))  # which a chunk of Python environments does not have
     assert pool.wait(SOON_S) == IDLE
     answer = pool.answer(0, None)
     assert isinstance(answer, Failure) and isinstance(answer.exception(), AttributeError)
@@ -99,7 +100,7 @@ def test_one_worker_can_be_waited_for_alone(pool):
     assert pool.wait(0.01) == TIMEOUT
 
 
-def test_a_death_is_waited_for_in_vain_by_nobody_and_told_once(pool):
+def test_death_ends_a_wait_and_is_reported_once(pool):
     ask(pool, 0, KILL)
     with at_most(SOON_S):
         assert pool.wait(None) == DIED
@@ -107,9 +108,9 @@ def test_a_death_is_waited_for_in_vain_by_nobody_and_told_once(pool):
     error = pool.reap_worker(0)
     assert type(error) is WorkerDied
     assert (error.pid, error.env_ids, error.signal, error.exitcode) == (victim, [0], signal.SIGKILL, None)
-    assert not pool.present(0) and pool.pid(0) is None and not pool.alive(0)
+    assert not pool.has_process(0) and pool.pid(0) is None and not pool.is_alive(0)
     assert pool.wait(None) == IDLE
-    pool.ask(0, "call", "echo", (1,), {})  # nobody is there to answer
+    pool.request(0, CallMethod("echo", (1,)))  # nobody is there to answer
     assert pool.wait(None) == IDLE and pool.answer(0, None) is None
     pool.start([0])
     assert pool.gates.dead() == []  # whatever the one before has left in the gate
@@ -117,7 +118,7 @@ def test_a_death_is_waited_for_in_vain_by_nobody_and_told_once(pool):
 
 
 def died(pool, what):
-    """Has a heavy worker die, and says what is told of it; whether that was before it was dead."""
+    """Makes a heavy worker die; returns its signal, exit code, and whether it was reported while exiting."""
     ask(pool, 0, HEAVY)
     assert pool.wait(4 * SOON_S) == IDLE and pool.answer(0, None) is not None
     victim = pool.pid(0)
@@ -125,7 +126,7 @@ def died(pool, what):
     with at_most(SOON_S):
         assert pool.wait(None) == DIED
     error = pool.reap_worker(0)
-    assert error.pid == victim and not pool.present(0)
+    assert error.pid == victim and not pool.has_process(0)
     early = bool(pool._exiting)
     pool.start([0])
     assert not pool._exiting and not is_running(victim)  # nobody takes its place before
@@ -136,7 +137,7 @@ def died(pool, what):
 @pytest.mark.parametrize(
     ("what", "number", "code"), [(KILL, signal.SIGKILL, None), (ABORT, signal.SIGABRT, None), (EXIT, None, 7)]
 )
-def test_a_death_is_told_while_the_kernel_takes_the_memory_apart(pool, monkeypatch, what, number, code):
+def test_death_is_reported_while_the_kernel_frees_memory(pool, monkeypatch, what, number, code):
     early = False
     for _ in range(10):  # a busy machine may run us too late
         *facts, soon = died(pool, what)
@@ -150,7 +151,7 @@ def test_a_death_is_told_while_the_kernel_takes_the_memory_apart(pool, monkeypat
     assert died(pool, what) == (number, code, False)
 
 
-def test_a_crew_that_ends_while_one_is_dying_leaves_nothing(pool):
+def test_stopping_the_pool_while_a_worker_is_exiting_leaves_no_process(pool):
     before = len(os.listdir("/proc/self/fd"))
     ask(pool, 0, HEAVY)
     assert pool.wait(4 * SOON_S) == IDLE
@@ -168,7 +169,7 @@ def modesty_of(thread):
     return os.sched_getscheduler(thread), os.getpriority(os.PRIO_PROCESS, thread)
 
 
-def test_the_threads_that_watch_leave_a_core_to_others(pool):
+def test_watch_threads_run_at_low_priority(pool):
     pid = pool.pid(0)
     nice = os.getpriority(os.PRIO_PROCESS, 0)
     assert modesty_of(pid) == (os.SCHED_OTHER, nice)  # whoever steps does not
@@ -178,7 +179,7 @@ def test_the_threads_that_watch_leave_a_core_to_others(pool):
     wait_until(lambda: {modesty_of(thread) for thread in threads} == found, SOON_S)
 
 
-def test_one_that_becomes_another_program_is_dead(pool):
+def test_worker_that_calls_exec_counts_as_dead(pool):
     ask(pool, 0, BECOME)
     victim = pool.pid(0)
     with at_most(SOON_S):
@@ -189,9 +190,9 @@ def test_one_that_becomes_another_program_is_dead(pool):
     assert pool.wait(None) == IDLE
 
 
-def test_one_that_ends_of_itself_is_not_taken_for_another_program(pool):
+def test_worker_that_exits_is_not_reported_as_exec(pool):
     for _ in range(5):
-        pool.ask(0, "call", "leave_from_a_thread", (), {})
+        pool.request(0, CallMethod("leave_from_a_thread"))
         with at_most(SOON_S):
             assert pool.wait(None) == DIED
         error = pool.reap_worker(0)
@@ -200,14 +201,14 @@ def test_one_that_ends_of_itself_is_not_taken_for_another_program(pool):
         assert pool.wait(4 * SOON_S) == IDLE and pool.answer(0, None) is not None
 
 
-def test_one_of_which_nothing_is_decided_yet_is_not_taken_for_another_program(pool, monkeypatch):
+def test_worker_without_exit_status_yet_is_not_reported_as_exec(pool, monkeypatch):
     monkeypatch.setattr("shoal.process.start._EXIT_DECIDED_S", 60.0)  # a busy machine may need long to end it
-    pool.ask(0, "call", "leave_from_a_thread", (), {"delay_s": 0.02})
+    pool.request(0, CallMethod("leave_from_a_thread", (), {"delay_s": 0.02}))
     assert pool._running[0].exit_status() is None
     assert pool.reap_worker(0).exitcode == 0
 
 
-def test_any_death_is_told_to_who_asks_for_that_while_others_are_busy(pool):
+def test_wait_with_any_death_reports_idle_workers_that_died(pool):
     ask(pool, 1, LOOP)
     victim = pool.pid(0)
     os.kill(victim, signal.SIGKILL)
@@ -220,7 +221,7 @@ def test_any_death_is_told_to_who_asks_for_that_while_others_are_busy(pool):
     assert pool.wait(0.05, any_death=True) == TIMEOUT
 
 
-def test_who_is_late_is_ended_for_certain(pool):
+def test_late_worker_is_killed(pool):
     ask(pool, 1, C_LOOP)
     assert pool.wait(0.05) == TIMEOUT
     victim = pool.pid(1)
@@ -232,14 +233,14 @@ def test_who_is_late_is_ended_for_certain(pool):
     assert type(again) is WorkerTimeout and again.env_ids == [1] and again.summary == error.summary
 
 
-def test_the_stack_of_a_worker_in_a_loop_can_be_seen_and_it_goes_on(pool):
+def test_show_stack_of_a_looping_worker_does_not_stop_it(pool):
     ask(pool, 0, LOOP)
     wait_until(lambda: "in do" in pool.show_stack(0), 4 * SOON_S)
     assert "fragile.py" in pool.show_stack(0)
-    assert pool.alive(0) and pool.busy() == [0]
+    assert pool.is_alive(0) and pool.busy() == [0]
 
 
-def test_all_workers_end_in_time_whatever_they_do(pool):
+def test_stop_ends_looping_and_stopped_workers_in_time(pool):
     pids = [pool.pid(0), pool.pid(1)]
     ask(pool, 0, C_LOOP)
     os.kill(pids[1], signal.SIGSTOP)
@@ -249,9 +250,9 @@ def test_all_workers_end_in_time_whatever_they_do(pool):
     pool.stop(0.5)
 
 
-def test_a_crew_of_which_one_worker_cannot_be_made_says_which():
+def test_failed_environment_names_its_worker():
     plans = [plan_of(0), plan_of(1)]
-    plans[1].makers = checked_makers([partial(Fragile, 1, "/no/such/file")], 1)
+    plans[1].makers = pickle_makers([partial(Fragile, 1, "/no/such/file")], 1)
     pool = WorkerPool(plans, 2, None)
     try:
         pool.start()
@@ -263,21 +264,21 @@ def test_a_crew_of_which_one_worker_cannot_be_made_says_which():
         pool.stop(0.5)
 
 
-def test_functions_that_cannot_travel_are_named_before_anything_is_started():
+def test_functions_that_cannot_be_pickled_are_named_before_any_start():
     lock = threading.Lock()
     with pytest.raises(WorkerError, match=r"env_fns\[6\].*cannot be sent"):
-        checked_makers([Fragile, lambda: lock], 5)
+        pickle_makers([Fragile, lambda: lock], 5)
 
 
-def test_the_surroundings_of_this_process_go_along(monkeypatch, tmp_path):
+def test_surroundings_hold_directory_and_environment_variables(monkeypatch, tmp_path):
     monkeypatch.setenv("OMPI_RANK", "1")
     monkeypatch.setenv("SHOAL_TEST", "here")
     monkeypatch.chdir(tmp_path)
-    found = surroundings()
+    found = read_surroundings()
     assert found.directory == str(tmp_path) and found.environment["SHOAL_TEST"] == "here"
     assert "OMPI_RANK" not in found.environment
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
-    assert surroundings().directory == "/"
+    assert read_surroundings().directory == "/"

@@ -1,4 +1,4 @@
-"""Workers make environments from the program's specs, whatever the packages that they import register."""
+"""Workers make environments from the program's specs, even if packages that they import register others."""
 
 import sys
 
@@ -141,7 +141,7 @@ assert is_silent()
 
 
 @pytest.mark.parametrize("context", CONTEXTS)
-def test_specs_hold_where_only_workers_import_the_package(run_with_package, context):
+def test_specs_hold_if_only_workers_import_the_package(run_with_package, context):
     body = """
 for name in IDS[:-1]:
     gymnasium.register(name, entry_point="fish.env:Pond", max_episode_steps=50)
@@ -269,7 +269,7 @@ assert is_silent()
 
 
 @pytest.mark.parametrize("context", ["fork", "forkserver", "spawn"])
-def test_a_spec_that_cannot_be_sent_is_the_workers_own_where_it_has_one(run_with_package, context):
+def test_worker_uses_its_own_spec_if_the_programs_cannot_be_sent(run_with_package, context):
     body = """
 registry["Local-v0"].max_episode_steps = 50
 assert find_limits(["Local-v0"] * 2) == [50 if context == "fork" else 9] * 2

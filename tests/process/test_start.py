@@ -1,4 +1,4 @@
-"""One worker process, however it is started: its end is seen, told and cleaned up after."""
+"""One worker process with every start method: its end is detected, reported and cleaned up."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def start_and_end(context):
 def test_a_worker_is_alive_until_it_is_killed_and_then_its_status_says_so(context):
     before = descriptors()
     running = start(context, True, "worker", None)
-    assert running.alive() and is_running(running.pid)
+    assert running.is_alive() and is_running(running.pid)
     with at_most(SOON_S):
         assert not running.wait(0.05)
     running.send_signal(signal.SIGKILL)
-    assert running.wait(SOON_S) and not running.alive()
+    assert running.wait(SOON_S) and not running.is_alive()
     status = running.reap()
     assert status is not None and os.WTERMSIG(status) == signal.SIGKILL
     assert not is_running(running.pid)

@@ -1,4 +1,4 @@
-"""Threads that step, receive, reset, look, close and are interrupted at random, on every backend.
+"""Threads that step, receive, reset, read state, close and are interrupted at random, on every backend.
 
     python -m tests.vector.stress --seconds 60 --seed 1      (make stress runs it under AddressSanitizer)
 

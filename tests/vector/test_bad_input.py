@@ -1,4 +1,4 @@
-"""Bad input never reaches C: an exception that says what to do, and the environments go on."""
+"""Bad input never reaches C: it raises an exception that says what to do, and the environments still work."""
 
 import copy
 import os
@@ -73,7 +73,7 @@ def test_actions_that_lose_nothing_by_conversion_are_taken(actions):
     assert np.array_equal(envs.step(actions)[0], expected)
 
 
-def test_none_is_no_action_and_refused_actions_leave_the_buffer_alone():
+def test_rejected_actions_do_not_change_the_buffer():
     envs = shoal.make_vec("CartPole-v1", 5)
     envs.reset(seed=0)
     envs.actions[:] = 1
@@ -84,7 +84,7 @@ def test_none_is_no_action_and_refused_actions_leave_the_buffer_alone():
     assert envs.actions.tolist() == [1] * 5
 
 
-def test_step_takes_actions_by_position_by_name_or_in_place_and_nothing_else():
+def test_step_takes_actions_by_position_by_name_or_from_the_buffer():
     envs = shoal.make_vec("CartPole-v1", 2)
     envs.reset(seed=0)
     for positional, named in (
@@ -108,7 +108,7 @@ def test_environments_are_not_pickled_or_copied():
             call(envs)
 
 
-def test_daemon_threads_that_step_do_not_disturb_the_end_of_the_program():
+def test_daemon_threads_that_step_do_not_disturb_program_exit():
     script = """
 import threading, time, shoal, numpy as np
 envs = shoal.make_vec("CartPole-v1", 65536, num_threads=1)
@@ -200,7 +200,9 @@ def test_a_bad_argument_is_named(kwargs, kind, message):
 
 def test_advice_on_drawing_is_given_only_where_it_helps():
     with shoal.make_vec("CartPole-v1", 2) as envs:
-        with pytest.raises(ValueError, match="^CartPole-v1 in C cannot be drawn; Gymnasium's own can be"):
+        with pytest.raises(
+            ValueError, match="^CartPole-v1 in C cannot be drawn; Gymnasium's own version can"
+        ):
             envs.render()
     with shoal.make_vec("Squared-v0", 2) as envs:
         with pytest.raises(ValueError, match="^Squared-v0 in C cannot be drawn$"):
@@ -218,7 +220,7 @@ def test_absurdly_many_environments_are_refused_before_anything_is_allocated():
         shoal.make_vec("CartPole-v1", 10**30)
 
 
-def test_a_batched_space_that_does_not_fit_says_whose_it_is(monkeypatch):
+def test_memory_error_of_a_batched_space_names_gymnasium(monkeypatch):
     def full(space, rows):
         raise MemoryError("no room")
 

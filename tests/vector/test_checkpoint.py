@@ -55,11 +55,11 @@ def test_a_checkpoint_of_another_environment_is_refused():
     envs.reset(seed=0)
     with pytest.raises((ValueError, shoal.ShoalError), match="not a checkpoint|cannot be saved"):
         other.restore_env(0, envs.save_env(0))
-    with pytest.raises(TypeError, match="a checkpoint is bytes, got str"):
+    with pytest.raises(TypeError, match="a checkpoint must be bytes, got str"):
         envs.restore_env(0, "x")
 
 
-def test_an_environment_that_had_ended_is_reset_before_it_is_stepped_wherever_it_is_restored():
+def test_restored_environment_that_had_ended_is_reset_before_a_step():
     off = {"autoreset_mode": AutoresetMode.DISABLED, "session": None}
     ended, fresh = (shoal.make_vec("CartPole-v1", 2, **off) for _ in range(2))
     with ended, fresh:

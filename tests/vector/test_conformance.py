@@ -103,7 +103,7 @@ def test_dict_observations_and_actions_are_the_same(plugin, mode):
 @pytest.mark.parametrize(
     "mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP], ids=lambda mode: mode.name
 )
-def test_rows_are_agents_on_both(plugin, mode):
+def test_rows_are_agents_on_both_backends(plugin, mode):
     histories = []
     for backend in BACKENDS:
         with make(backend, plugin("team"), 3, autoreset_mode=mode, episode_stats=True) as envs:
@@ -166,7 +166,7 @@ def test_a_masked_reset_starts_only_those_environments_again(backend, env):
 
 @both
 @pytest.mark.parametrize("env", ["CartPole-v1", "Snake-v0", "echo"])
-def test_a_rollout_is_filled_in_place_with_what_step_would_have_returned(backend, env, plugin):
+def test_rollout_holds_what_step_would_return(backend, env, plugin):
     if env == "echo" and REAL is None:
         pytest.skip("no C compiler: install gcc or clang")
     env = plugin(env) if env == "echo" else env
@@ -190,7 +190,7 @@ def test_a_rollout_is_filled_in_place_with_what_step_would_have_returned(backend
 
 @both
 @pytest.mark.parametrize("moved", ["reset", "some reset", "step", "restore"])
-def test_a_rollout_does_not_join_what_does_not_follow_each_other(backend, moved):
+def test_rollout_raises_if_environments_moved_elsewhere(backend, moved):
     actions = np.zeros(6, np.int64)
     ways = {
         "reset": lambda: envs.reset(),
@@ -245,7 +245,7 @@ def test_the_resets_of_mode_disabled_are_part_of_a_rollout(backend):
 @both
 @pytest.mark.parametrize("env", ["CartPole-v1", "Snake-v0"])
 @pytest.mark.parametrize("which", ["all", "all by mask", "one"])
-def test_in_mode_disabled_too_only_what_had_ended_begins_anew_in_a_rollout(backend, env, which):
+def test_rollout_in_mode_disabled_allows_resets_of_ended_environments_only(backend, env, which):
     with make(backend, env, autoreset_mode=AutoresetMode.DISABLED, max_episode_steps=3) as envs:
         rollout, actions = envs.rollout(9), np.zeros(envs.num_envs, np.int64)
         mask = np.arange(envs.num_envs) < (envs.agents_per_env if which == "one" else envs.num_envs)
@@ -269,7 +269,7 @@ def test_in_mode_disabled_too_only_what_had_ended_begins_anew_in_a_rollout(backe
 
 
 @both
-def test_start_changes_nothing_where_it_raises(backend):
+def test_start_that_raises_changes_nothing(backend):
     envs = make(backend)
     rollout = envs.rollout(3)
     rollout.start(envs.reset(seed=0)[0])
@@ -287,7 +287,7 @@ def at(blocks, t):
 
 
 @both
-def test_what_is_kept_never_changes_and_live_results_do(backend):
+def test_leased_results_never_change_and_live_results_do(backend):
     actions = np.zeros(6, np.int64)
     for buffers in ("leased", "copy", "live"):
         with make(backend, buffers=buffers, max_slots=3) as envs, make("native") as native:
@@ -305,7 +305,7 @@ def test_what_is_kept_never_changes_and_live_results_do(backend):
 
 
 @both
-def test_actions_written_in_place_are_stepped_with_and_looked_at(backend):
+def test_actions_in_the_buffer_are_used_and_checked(backend):
     with make(backend) as envs, make("native") as native:
         envs.reset(seed=0)
         native.reset(seed=0)
@@ -321,7 +321,7 @@ def test_actions_written_in_place_are_stepped_with_and_looked_at(backend):
 
 @needs_compiler
 @both
-def test_dicts_of_actions_may_be_written_in_place(backend, plugin):
+def test_dict_actions_can_be_written_into_the_buffers(backend, plugin):
     with make(backend, plugin("echo"), 5) as envs:
         envs.reset(seed=0)
         actions = envs.action_space.sample()
@@ -335,7 +335,7 @@ def test_dicts_of_actions_may_be_written_in_place(backend, plugin):
 
 @needs_compiler
 @both
-def test_dicts_of_actions_are_converted_and_refused_alike(backend, plugin):
+def test_dict_actions_are_converted_and_rejected_alike_on_both_backends(backend, plugin):
     with make(backend, plugin("echo"), 5) as envs:
         envs.reset(seed=0)
         actions = envs.action_space.sample()
@@ -377,7 +377,7 @@ BAD_ACTIONS = {
 
 
 @both
-def test_bad_actions_are_refused_in_the_same_words_and_step_nothing(backend):
+def test_bad_actions_raise_the_same_error_and_step_nothing(backend):
     with make(backend, num_envs=4) as envs, make("native", num_envs=4) as native:
         envs.reset(seed=0)
         native.reset(seed=0)
@@ -407,7 +407,7 @@ def test_stepping_before_a_reset_and_a_finished_environment_need_a_reset(backend
 @pytest.mark.parametrize(
     ("source", "target"), [("native", "2 workers"), ("2 workers", "native"), ("2 workers",) * 2]
 )
-def test_what_one_saved_goes_on_in_the_other_as_it_would_have(source, target):
+def test_checkpoint_of_one_backend_continues_in_the_other(source, target):
     with make(source, max_episode_steps=20) as envs, make(target, max_episode_steps=20) as other:
         history(envs, 11, 1)
         other.reset(seed=9)
@@ -430,7 +430,7 @@ def test_bad_checkpoints_and_ids_are_refused(backend):
         saved = envs.save_env(3)
         with pytest.raises(ValueError, match="not a checkpoint of this environment"):
             envs.restore_env(0, saved[:-1])
-        with pytest.raises(TypeError, match="a checkpoint is bytes, got str"):
+        with pytest.raises(TypeError, match="a checkpoint must be bytes, got str"):
             envs.restore_env(0, "x")
         for call in (envs.save_env, lambda i: envs.restore_env(i, saved)):
             for bad in (-1, 4, 10**9):

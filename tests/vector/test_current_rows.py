@@ -1,4 +1,4 @@
-"""Where the environments are is the library's to know: whatever users do to arrays they were given."""
+"""The library keeps the current observations itself, so users may change arrays that they were given."""
 
 import gymnasium
 import numpy as np
@@ -105,7 +105,7 @@ def test_after_a_step_that_was_refused_or_raised(made, backend):
 
 @pytest.mark.parametrize("backend", ["Python in workers", "caller_steps"])
 @pytest.mark.parametrize("shared_memory", [True, False])
-def test_the_row_of_an_environment_that_raised_is_its_own(backend, shared_memory):
+def test_row_of_an_environment_that_raised_is_not_shared(backend, shared_memory):
     kwargs = {} if shared_memory else {"observation_space": Unshared()}
     with make(backend, shared_memory=shared_memory, **kwargs) as envs:
         first = np.array(envs.reset(seed=0)[0])
@@ -158,7 +158,7 @@ def test_a_call_that_changes_the_environments_own_array_changes_no_row(backend):
 
 
 @pytest.mark.parametrize("backend", ["native", "native, 2 threads"])  # workers publish in other processes
-def test_an_interrupted_publication_leaves_nothing_dangling(backend, monkeypatch):
+def test_interrupted_publication_leaves_no_dangling_state(backend, monkeypatch):
     from shoal.state import publish
 
     with make(backend) as envs:
@@ -179,7 +179,7 @@ def test_an_interrupted_publication_leaves_nothing_dangling(backend, monkeypatch
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_step_after_an_end_is_refused_and_steps_nobody(backend):
+def test_step_after_an_end_raises_and_steps_nothing(backend):
     """autoreset DISABLED: environments that ended must be reset first, all of them."""
     with make(backend, num_envs=4, length=3, autoreset_mode="DISABLED") as envs:
         envs.reset(seed=0)

@@ -55,7 +55,7 @@ def test_every_autoreset_mode_gives_what_gymnasium_gives(mode, num_envs):
     theirs.close()
 
 
-def test_it_is_a_vector_env_with_gymnasiums_attributes():
+def test_vector_env_has_gymnasiums_attributes():
     envs = shoal.make_vec("CartPole-v1", 6)
     theirs = sync(6, AutoresetMode.NEXT_STEP)
     assert isinstance(envs, gymnasium.vector.VectorEnv)
@@ -70,7 +70,7 @@ def test_it_is_a_vector_env_with_gymnasiums_attributes():
     assert envs.closed
 
 
-def test_gymnasium_makes_it_by_its_namespaced_id():
+def test_gymnasium_make_vec_accepts_the_namespaced_id():
     envs = gymnasium.make_vec("shoal/CartPole-v1", num_envs=3, buffers="copy")
     observations, _ = envs.reset(seed=1)
     assert observations.shape == (3, 4)
@@ -108,7 +108,7 @@ def test_a_bad_seed_is_refused(seed):
         envs.reset(seed=seed)
 
 
-def test_a_list_with_one_bad_seed_seeds_nobody():
+def test_list_with_one_bad_seed_seeds_nothing():
     envs, other = shoal.make_vec("CartPole-v1", 3), shoal.make_vec("CartPole-v1", 3)
     envs.reset(seed=4)
     other.reset(seed=4)

@@ -114,7 +114,7 @@ def test_a_rollout_holds_what_steps_return(backend, expected):
 
 
 @every
-def test_it_is_a_shoal_vector_env_with_the_same_signatures(backend):
+def test_every_backend_is_a_vector_env_with_the_same_signatures(backend):
     with make(backend, NUM_ENVS) as envs:
         assert isinstance(envs, shoal.VectorEnv)
         assert envs.backend == ("native" if backend.startswith("native") else "process")
@@ -125,7 +125,7 @@ def test_it_is_a_shoal_vector_env_with_the_same_signatures(backend):
 
 
 @every
-def test_what_is_held_never_changes_and_slots_are_used_again(backend):
+def test_held_results_never_change_and_slots_are_reused(backend):
     with make(backend, NUM_ENVS, max_slots=3) as envs:
         held = [(envs.reset(seed=0)[0],)]
         held += [envs.step(actions_at(number)) for number in range(6)]
@@ -209,7 +209,7 @@ def test_a_timeout_that_is_not_a_number_is_named_and_the_call_stays_pending(back
 def test_send_and_recv_are_for_batch_size_and_reset_and_step_are_not(backend):
     with make(backend, NUM_ENVS) as envs:
         for call in (envs.recv, envs.async_reset, lambda: envs.send([0], [0])):
-            with pytest.raises(ShoalError, match="is for environments made with batch_size="):
+            with pytest.raises(ShoalError, match="needs environments made with batch_size="):
                 call()
 
 
@@ -231,7 +231,7 @@ def test_after_close_every_call_is_a_closed_error(backend):
 
 
 @every
-def test_a_step_that_nobody_waited_for_in_time_is_not_delivered_later(backend, tmp_path):
+def test_step_that_timed_out_is_not_delivered_later(backend, tmp_path):
     file = tmp_path / "latch"
     with make(backend, NUM_ENVS, file=file) as envs:
         envs.reset(seed=0)
@@ -287,7 +287,7 @@ def test_send_and_recv_step_each_environment_as_step_does(backend, expected):
         with pytest.raises(ResetNeeded):
             envs.send(np.zeros(batch, np.int64), np.arange(batch))
         for call in (envs.reset, lambda: envs.step(actions_at(0)), lambda: envs.rollout(2)):
-            with pytest.raises(ShoalError, match="is not for environments made with batch_size="):
+            with pytest.raises(ShoalError, match="is not available for environments made with batch_size="):
                 call()
         envs.async_reset(seed=3)
         while min(map(len, seen.values())) <= STEPS:

@@ -1,4 +1,4 @@
-"""One call at a time: a second thread and a callback are refused, close() waits, and nothing is mixed."""
+"""One call at a time: calls from a second thread or a callback raise, close() waits, results never mix."""
 
 import os
 import signal
@@ -99,7 +99,7 @@ def test_calls_from_inside_a_call_are_refused(backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_close_waits_for_the_call_inside_which_raises(backend):
+def test_close_waits_for_the_running_call_which_raises(backend):
     envs = make(backend)
     observations, _ = envs.reset(seed=0)
     before = observations.copy()
@@ -142,7 +142,7 @@ def test_close_while_a_step_is_in_c(backend, tmp_path):
     assert envs.closed and [step[0][0, 0] for step in kept] == [1, 2, 3]
 
 
-def test_close_during_a_step_of_the_callers_own(tmp_path):
+def test_close_while_the_caller_steps_its_chunk(tmp_path):
     """caller_steps: nothing can end the caller's own step; a worker that close() killed is no WorkerDied."""
     latch = tmp_path / "latch"
     envs = make("caller_steps", 2, file=latch, num_workers=1)
@@ -288,7 +288,7 @@ def test_ctrl_c_ends_a_close_that_waits_and_it_can_be_called_again():
 
 
 @pytest.mark.parametrize("backend", ["native", "Python in workers"])
-def test_a_signal_handler_that_closes_is_told_to_raise_instead(backend, tmp_path):
+def test_close_in_a_signal_handler_raises(backend, tmp_path):
     latch = tmp_path / "latch"
     envs = make(backend, 1, file=latch, batch_size=1, **({} if backend == "native" else {"num_workers": 1}))
     envs.async_reset(seed=0)
@@ -309,7 +309,7 @@ def test_a_signal_handler_that_closes_is_told_to_raise_instead(backend, tmp_path
 
 
 @pytest.mark.parametrize("backend", ["native", "C in workers", "Python in workers"])
-def test_a_child_that_is_forked_during_a_call_is_not_held_up_by_it(backend):
+def test_child_forked_during_a_call_does_not_block(backend):
     envs = make(backend)
     envs.reset(seed=0)
     actions = Gatekept([0] * 4)
@@ -334,7 +334,7 @@ def test_a_child_that_is_forked_during_a_call_is_not_held_up_by_it(backend):
 
 @pytest.mark.parametrize("backend", ["C in workers", "Python in workers"])
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, TimeoutError, ArithmeticError])
-def test_whatever_a_signal_handler_raises_the_next_call_works(backend, kind, tmp_path):
+def test_next_call_works_after_a_signal_handler_raised(backend, kind, tmp_path):
     latch = tmp_path / "latch"
 
     def handle(*_):
@@ -357,7 +357,7 @@ def test_whatever_a_signal_handler_raises_the_next_call_works(backend, kind, tmp
 
 
 @pytest.mark.parametrize("backend", ["Python in workers", "caller_steps"])
-def test_an_action_that_cannot_be_sent_steps_nobody(backend):
+def test_action_that_cannot_be_pickled_steps_nothing(backend):
     with make(backend) as envs:
         envs.reset(seed=0)
         with pytest.raises(TypeError, match="pickle"):

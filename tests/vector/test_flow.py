@@ -1,4 +1,4 @@
-"""send and recv: the first ready k of n, each environment's history exactly as if it were stepped alone."""
+"""`send` and `recv` return the first k ready of n; each environment behaves as if it were stepped alone."""
 
 import gc
 import os
@@ -24,7 +24,7 @@ from shoal.errors import ClosedError, ForkedError, ShoalError
         ("Squared-v0", 7, 7),
     ],
 )
-def test_every_environment_goes_its_own_way_whatever_the_order(env, num_envs, batch_size, threads):
+def test_environments_are_independent_of_the_order_of_results(env, num_envs, batch_size, threads):
     count = shoal.make_vec(env, 1).single_action_space.n
     table = np.random.default_rng(0).integers(0, count, (200, num_envs))
     sync = shoal.make_vec(env, num_envs)
@@ -49,7 +49,7 @@ def test_every_environment_goes_its_own_way_whatever_the_order(env, num_envs, ba
     envs.close()
 
 
-def test_what_recv_returned_never_changes():
+def test_results_of_recv_never_change():
     envs = shoal.make_vec("Squared-v0", 12, batch_size=4)
     envs.async_reset(seed=0)
     kept, copies = [], []
@@ -63,7 +63,7 @@ def test_what_recv_returned_never_changes():
             assert np.array_equal(one, other)
 
 
-def test_letting_go_of_results_uses_their_memory_again():
+def test_released_results_free_their_memory():
     envs = shoal.make_vec("Squared-v0", 12, batch_size=4)
     envs.async_reset(seed=0)
     for _ in range(500):
@@ -114,7 +114,7 @@ def slow(tmp_path):
     return source
 
 
-def test_the_first_ready_come_first_and_a_slow_environment_holds_nobody_up(slow):
+def test_slow_environment_does_not_delay_others(slow):
     envs = shoal.make_vec(slow, 8, batch_size=2, num_threads=2)
     envs.async_reset(seed=0)
     counts = np.zeros(8, int)
@@ -140,7 +140,7 @@ def test_ctrl_c_reaches_a_waiting_recv(slow):
     envs.close()
 
 
-def test_mistakes_are_errors_and_never_a_hang():
+def test_wrong_use_raises_and_never_hangs():
     envs = shoal.make_vec("Squared-v0", 6, batch_size=3)
     with pytest.raises(ShoalError, match="recv would wait for ever: it returns 3 .* only 0"):
         envs.recv()
@@ -195,7 +195,7 @@ def test_without_batch_size_send_says_what_to_use():
         shoal.make_vec("CartPole-v1", 2).recv()
 
 
-def test_closing_and_dropping_under_way_ends_the_threads():
+def test_close_with_environments_under_way_ends_the_threads():
     def threads():
         gc.collect()
         return len(os.listdir("/proc/self/task"))

@@ -1,4 +1,4 @@
-"""How many Python functions one step calls: the cost of a vector environment that does nothing else."""
+"""Counts the Python functions that one step calls, which is the overhead of a vector environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls that are refused, abandoned or interrupted leave nothing that a later call takes for its own."""
+"""Calls that raise, are abandoned or interrupted leave no results that a later call would return."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_native_step_is_refused_while_another_is_pending(native):
     assert np.array_equal(native.reset_wait()[0], native.reset(seed=1)[0])
 
 
-def test_there_is_nothing_to_wait_for_after_a_native_call_that_was_refused(native):
+def test_rejected_native_call_leaves_nothing_to_wait_for(native):
     with pytest.raises(ValueError):
         native.step_async(np.array([7, 1]))
     with pytest.raises(NoAsyncCallError):
@@ -142,12 +142,12 @@ def test_an_interrupted_recv_of_messages_is_never_silently_wrong(monkeypatch, af
         assert not observations.any() and list(info["text"]) == ["0", "0"]
 
 
-def test_a_recv_that_is_interrupted_before_it_returns_delivers_with_the_next(monkeypatch):
+def test_results_of_an_interrupted_recv_come_with_the_next(monkeypatch):
     with ProcessVectorEnv([Counting] * 2, num_workers=1, batch_size=2) as envs:
         envs.async_reset(seed=0)
         envs.send(ACTIONS, envs.recv()[4]["env_id"])
         flight = envs._backend._flight
-        interrupt_once(monkeypatch, flight, "_hear", after=True)
+        interrupt_once(monkeypatch, flight, "_take_messages", after=True)
         with pytest.raises(KeyboardInterrupt):
             envs.recv()
         observations, rewards, _, _, info = envs.recv()
@@ -156,7 +156,7 @@ def test_a_recv_that_is_interrupted_before_it_returns_delivers_with_the_next(mon
 
 
 @pytest.mark.parametrize("kind", [Counting, Long])
-def test_an_answer_that_was_read_and_not_returned_is_not_taken_for_the_next(monkeypatch, kind):
+def test_interrupted_answer_is_not_returned_by_the_next_call(monkeypatch, kind):
     with ProcessVectorEnv([kind] * 2, num_workers=1) as envs:
         envs.reset(seed=0)
         envs.step(ACTIONS)
@@ -208,7 +208,7 @@ def test_a_worker_that_ctrl_c_cut_off_in_recv_is_reported_with_the_reason(monkey
             envs.recv()
 
 
-def test_environments_that_lost_a_worker_are_collected_without_close():
+def test_environments_with_a_dead_worker_are_garbage_collected():
     envs = ProcessVectorEnv([Still] * 2, num_workers=2, session=None)
     envs.reset(seed=0)
     other = envs.worker_pids[1]
@@ -229,7 +229,7 @@ def test_an_interrupted_rollout_keeps_no_memory(monkeypatch):
         blocks = envs._backend.workers._blocks
         envs.rollout(2)
         before = len(blocks)
-        interrupt_once(monkeypatch, envs._backend.workers, "_tell_all", after=True)
+        interrupt_once(monkeypatch, envs._backend.workers, "_request_all", after=True)
         with pytest.raises(KeyboardInterrupt):
             envs.rollout(100)
         gc.collect()

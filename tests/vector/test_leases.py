@@ -1,4 +1,4 @@
-"""Zero-copy is safe by default: what you keep never changes, what you let go is used again."""
+"""Zero-copy is safe by default: arrays that are kept never change, released memory is used again."""
 
 import gc
 import os
@@ -36,7 +36,7 @@ def test_an_observation_kept_in_a_list_never_changes(buffers):
     assert len(addresses(result[0] for result in kept)) == 40
 
 
-def test_a_live_observation_changes_and_says_so():
+def test_live_observation_changes_and_shares_buffer():
     envs = stepped("live")
     observation = envs.step(ACTIONS)[0]
     before = observation.copy()
@@ -68,7 +68,7 @@ def _resident():
         return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
-def test_past_the_cap_results_are_copied_and_counted():
+def test_results_beyond_max_slots_are_copied_and_counted():
     envs = stepped("leased", max_slots=3)
     kept = [envs.step(ACTIONS) for _ in range(10)]
     stats = envs.stats
@@ -147,7 +147,7 @@ def test_every_buffer_mode_gives_the_same_values(buffers):
             assert np.array_equal(one, two)
 
 
-def test_actions_written_in_place_are_stepped_with():
+def test_step_uses_actions_in_the_buffer():
     envs, other = stepped("live", 5), stepped("leased", 5)
     rng = np.random.default_rng(0)
     for _ in range(30):
@@ -157,7 +157,7 @@ def test_actions_written_in_place_are_stepped_with():
 
 
 @pytest.mark.parametrize("num_envs", [5, 64, 100])
-def test_a_rollout_is_filled_in_place_with_what_step_would_have_returned(num_envs):
+def test_rollout_holds_what_step_would_return(num_envs):
     envs, other = stepped("leased", num_envs), stepped("leased", num_envs)
     rollout = envs.rollout(20)
     assert rollout.observations.shape == (21, num_envs, 4)
@@ -194,7 +194,7 @@ def test_a_masked_reset_after_a_rollout_keeps_the_other_environments_observation
     assert not np.array_equal(observation[mask], rollout.observations[4][mask])
 
 
-def test_a_rollout_wants_a_start_and_the_right_things():
+def test_rollout_checks_start_and_arguments():
     envs = stepped("leased", 4)
     rollout = envs.rollout(3)
     with pytest.raises(ValueError, match="call start"):

@@ -102,17 +102,17 @@ def test_vector_kwargs_are_keyword_arguments():
 
 
 @pytest.mark.parametrize("env", ["Blackjack-v1", "CartPole-v1"])
-def test_vector_kwargs_that_cannot_be_are_refused(env):
+def test_wrong_vector_kwargs_raise(env):
     with pytest.raises(TypeError, match="no argument 'contxt'; it has .*'context'"):
         shoal.make_vec(env, 2, vector_kwargs={"contxt": "fork"})
-    with pytest.raises(TypeError, match="buffers: given in vector_kwargs and as a keyword"):
+    with pytest.raises(TypeError, match="buffers: given both in vector_kwargs and as a keyword"):
         shoal.make_vec(env, 2, vector_kwargs={"copy": False}, buffers="copy")
     with pytest.raises(TypeError, match="vector_kwargs must be a dict, got list"):
         shoal.make_vec(env, 2, vector_kwargs=["copy"])
 
 
 @pytest.mark.parametrize("env", ["Blackjack-v1", "CartPole-v1", Bare, lambda: Bare()])
-def test_copy_as_a_keyword_says_which_buffers_to_use(env):
+def test_error_for_copy_names_the_buffers_to_use(env):
     with pytest.raises(TypeError, match='in place of copy=False use buffers="live"$'):
         shoal.make_vec(env, 2, copy=False)
     with pytest.raises(TypeError, match='in place of copy=True use buffers="leased", the default$'):
@@ -145,7 +145,7 @@ def test_gymnasiums_make_vec_takes_our_keywords_and_raises_its_own_errors():
             gymnasium.make_vec("shoal/CartPole-v1", 2, **wrong)
 
 
-def test_a_spec_says_what_its_vector_environment_was_made_with():
+def test_spec_holds_the_arguments_of_its_vector_environment():
     keywords = {"vectorization_mode": "async", "wrappers": [Noted], "map_name": "8x8"}
     theirs = gymnasium.make_vec("FrozenLake-v1", 3, **keywords)
     spec = theirs.spec

@@ -1,4 +1,4 @@
-"""caller_steps="auto": the caller takes a chunk of environments that are light, and only of those."""
+"""caller_steps="auto": the caller steps a chunk only if its environments are light."""
 
 from __future__ import annotations
 
@@ -104,6 +104,6 @@ def test_auto_is_off_for_environments_in_c():
         assert len(envs.worker_pids) == 2
 
 
-def test_other_words_are_refused():
+def test_other_values_of_caller_steps_raise():
     with pytest.raises(TypeError, match="caller_steps must be one of True, False, 'auto', got str: 'yes'"):
         ProcessVectorEnv([Still] * 2, caller_steps="yes")

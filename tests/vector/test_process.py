@@ -1,4 +1,4 @@
-"""ProcessVectorEnv where AsyncVectorEnv stood: its arguments, attributes, calls and errors."""
+"""ProcessVectorEnv as a replacement of AsyncVectorEnv: arguments, attributes, calls and errors."""
 
 import multiprocessing
 import os
@@ -32,7 +32,7 @@ def gone(pid):
         return True
 
 
-def test_the_arguments_stand_where_those_of_async_vector_env_stand():
+def test_arguments_have_the_order_of_async_vector_env():
     import inspect
 
     theirs = list(inspect.signature(AsyncVectorEnv).parameters.values())
@@ -48,7 +48,7 @@ def test_the_arguments_stand_where_those_of_async_vector_env_stand():
         assert envs.num_workers == 1 and envs.buffers == "live"
 
 
-def test_its_attributes_are_those_of_a_vector_environment(envs):
+def test_attributes_are_those_of_a_vector_environment(envs):
     theirs = SyncVectorEnv(counters(3))
     assert isinstance(envs, gymnasium.vector.VectorEnv) and envs.unwrapped is envs
     for name in ("single_observation_space", "single_action_space", "observation_space", "action_space"):
@@ -86,7 +86,7 @@ def test_calls_reach_every_environment_and_give_a_tuple(envs):
 
 
 @pytest.mark.parametrize("name", ["reset", "step", "close", "_setattr"])
-def test_what_has_a_method_of_its_own_is_not_called_by_name(envs, name):
+def test_call_of_reset_step_or_close_raises(envs, name):
     with logged(), pytest.raises(ValueError, match=f"use `{name}` directly instead"):
         envs.call(name)
     assert envs.get_attr("who") == (0, 1, 2)
@@ -96,7 +96,7 @@ def test_a_call_that_raises_is_raised_and_the_environments_go_on(envs):
     with logged() as lines, pytest.raises(AttributeError) as caught:
         envs.get_attr("nonsense")
     assert "nonsense" in str(caught.value) and caught.value.env_id == 2
-    assert ["environment 0 raised too" in lines[0], "environment 1 raised too" in lines[1]] == [True, True]
+    assert ["environment 0 raised, too" in lines[0], "environment 1 raised, too" in lines[1]] == [True, True]
     assert len(lines) == 2
     assert envs.step([0, 0, 0])[1].tolist() == [1, 1, 1]
 
@@ -110,7 +110,7 @@ def test_render_gives_every_environments_picture(envs):
         assert drawn.render_mode == "rgb_array"
 
 
-def test_reset_and_step_come_in_two_halves(envs):
+def test_reset_and_step_can_be_split_into_async_and_wait(envs):
     envs.reset_async(seed=3)
     assert envs.reset_wait(timeout=60)[0][:, 2].tolist() == [0, 0, 0]
     envs.step_async(np.array([1, 2, 3]))
@@ -138,7 +138,7 @@ def test_a_second_call_while_one_is_pending_is_refused_in_gymnasiums_words(envs,
 
 
 @pytest.mark.parametrize("name", ["reset_wait", "step_wait", "call_wait"])
-def test_waiting_for_nothing_is_an_error(envs, name):
+def test_wait_without_async_call_raises(envs, name):
     with pytest.raises(NoAsyncCallError, match="without any prior call") as caught:
         getattr(envs, name)()
     assert caught.value.name == name.removesuffix("_wait")
@@ -176,7 +176,7 @@ def test_close_ends_the_workers_whatever_is_pending(arguments, tmp_path):
     assert envs.closed and all(map(gone, pids))
 
 
-def test_environments_that_are_let_go_leave_no_process():
+def test_garbage_collected_environments_leave_no_process():
     envs = ProcessVectorEnv(counters(2), num_workers=2)
     pids = envs.worker_pids
     envs.reset()
@@ -252,8 +252,8 @@ def test_max_concurrency_is_the_number_of_environments_that_step_at_once(tmp_pat
         assert envs.num_workers == len(list(tmp_path.iterdir())) == 2
 
 
-def test_a_worker_of_ones_own_is_refused_with_what_to_do_instead():
-    with pytest.raises(ValueError, match="a custom `worker` is not supported.*Wrap the environment"):
+def test_custom_worker_raises_with_advice():
+    with pytest.raises(ValueError, match="a custom `worker` is not supported.*wrap the environment"):
         ProcessVectorEnv(counters(2), worker=lambda *arguments: None)
 
 
@@ -275,7 +275,7 @@ def test_daemon_false_lets_environments_start_processes():
 
 
 @pytest.mark.parametrize("context", ["spawn", "forkserver"])
-def test_other_start_methods_give_the_same(context):
+def test_other_start_methods_give_the_same_results(context):
     with ProcessVectorEnv(counters(2), context=context, num_workers=1) as envs:
         assert envs.reset(seed=1)[0].tolist() == [[0, 1, 0], [1, 1, 0]]
         with logged(), pytest.raises(Broken):

@@ -1,4 +1,4 @@
-"""Bad arguments, actions and values: an exception that says what to do, nothing stepped, nothing left."""
+"""Bad arguments, actions and values raise an exception that says what to do; nothing is stepped or leaked."""
 
 import copy
 import os
@@ -65,9 +65,9 @@ def test_a_bad_argument_is_named_with_what_it_may_be(kwargs, kind, message):
         (None, TypeError, "got NoneType"),
         (Counter, TypeError, "env_fns must be a list of functions"),
         ([], ValueError, "env_fns must have at least one function"),
-        ([Counter, 7], TypeError, r"env_fns\[1\] must be a function that makes an environment, got 7"),
+        ([Counter, 7], TypeError, r"env_fns\[1\] must be a function that makes an environment, .*got 7"),
         ([Counter()], TypeError, r"env_fns\[0\] must be a function .*; such as lambda: gymnasium.make"),
-        ("CartPole-v1", TypeError, r"env_fns\[0\] must be a function that makes an environment, got 'C'"),
+        ("CartPole-v1", TypeError, r"env_fns\[0\] must be a function that makes an environment, .*got 'C'"),
     ],
     ids=["int", "None", "a class", "empty", "an int in it", "an environment", "an id"],
 )
@@ -136,8 +136,10 @@ def test_make_vec_of_a_c_environment_refuses_what_is_not_for_its_backend(kwargs,
         shoal.make_vec("CartPole-v1", 2, **kwargs)
 
 
-def test_a_function_sees_to_its_own_limits():
-    with pytest.raises(TypeError, match="max_episode_steps, render_mode cannot be given with a function"):
+def test_render_mode_with_a_function_raises():
+    with pytest.raises(
+        TypeError, match="max_episode_steps, render_mode cannot be given together with a function"
+    ):
         shoal.make_vec(Counter, 2, max_episode_steps=3, render_mode="human")
     with shoal.make_vec(Counter, 2, who=5) as envs:  # other keywords are its own
         assert envs.get_attr("who") == (5, 5)
@@ -164,7 +166,7 @@ class Poisoned(Counter):
         return self._with(action), float("nan") if action == 3 else float("inf"), False, False, {}
 
 
-def test_nan_is_found_and_named_and_infinity_is_none():
+def test_nan_is_found_and_infinity_is_allowed():
     with ProcessVectorEnv([Poisoned] * 3, num_workers=2, check="nan") as envs:
         envs.reset()
         envs.step([0, 0, 0])
@@ -184,7 +186,7 @@ def test_nan_is_found_and_named_and_infinity_is_none():
 @pytest.mark.parametrize(
     "space", [Sequence(Box(-1, 1, (2,))), OneOf((Discrete(2), Box(-1, 1, ())))], ids=repr
 )
-def test_nan_is_found_in_spaces_that_are_no_arrays(space):
+def test_nan_is_found_in_spaces_without_arrays(space):
     class Bad(Counter):
         observation_space = space
 
@@ -253,7 +255,7 @@ OUTSIDE = {
 
 
 @pytest.mark.parametrize("case", OUTSIDE)
-def test_check_actions_names_what_is_not_in_the_space_and_steps_nothing(case):
+def test_check_actions_names_the_bad_action_and_steps_nothing(case):
     space, good, bad, shown = OUTSIDE[case]
 
     class Own(Counter):
@@ -265,7 +267,7 @@ def test_check_actions_names_what_is_not_in_the_space_and_steps_nothing(case):
     with ProcessVectorEnv([Own] * 3, num_workers=2, check=["actions"]) as envs:
         envs.reset()
         assert envs.step(good)[1].tolist() == [1, 1, 1]
-        with pytest.raises(ValueError, match=f"{shown}.* of environment 1 is not in .*; none stepped"):
+        with pytest.raises(ValueError, match=f"{shown}.* of environment 1 is not in .*; nothing was stepped"):
             envs.step(bad)
         assert envs.get_attr("count") == (1, 1, 1)
     with ProcessVectorEnv([Own] * 3, num_workers=2) as envs:  # without it, the environment is the judge
@@ -273,7 +275,7 @@ def test_check_actions_names_what_is_not_in_the_space_and_steps_nothing(case):
         assert envs.step(bad)[1].tolist() == [1, 1, 1]
 
 
-def test_check_actions_looks_at_what_was_written_in_place_and_sent():
+def test_check_actions_covers_the_buffer_and_send():
     with ProcessVectorEnv(counters(3), num_workers=2, check="actions") as envs:
         envs.reset()
         envs.actions[:] = [0, 0, 77]
@@ -292,7 +294,7 @@ def test_check_actions_looks_at_what_was_written_in_place_and_sent():
         assert envs.recv([2, 3])[1].tolist() == [1, 1]
 
 
-def test_actions_of_a_dict_that_lose_something_reach_the_environment_as_they_are():
+def test_dict_actions_of_other_types_reach_the_environment_unchanged():
     class Own(Counter):
         action_space = Dict(a=Discrete(9), b=Box(0, 255, (1,), np.uint8))
 
@@ -315,7 +317,7 @@ def test_actions_of_a_dict_that_lose_something_reach_the_environment_as_they_are
 def test_environments_are_not_pickled_or_copied():
     with ProcessVectorEnv(counters(1)) as envs:
         for call in (pickle.dumps, copy.copy, copy.deepcopy):
-            with pytest.raises(TypeError, match="cannot be pickled; make them where they are used"):
+            with pytest.raises(TypeError, match="cannot be pickled.*make them where they are used"):
                 call(envs)
 
 

@@ -1,4 +1,4 @@
-"""The environments that the tests of worker processes step, and how their results are compared.
+"""Environments for the tests of worker processes, and the comparison of their results.
 
 Workers import this module, so it loads nothing that is slow to load.
 """
@@ -217,7 +217,7 @@ def assert_same_history(makers, mode, steps, seed, **kwargs):
     theirs.close()
 
 
-def test_the_comparison_tells_apart_what_differs():
+def test_comparison_finds_differences():
     pairs = [
         (np.zeros(2), np.zeros(2, np.float32)),
         (np.zeros(2), np.zeros((2, 1))),
@@ -237,7 +237,7 @@ def test_the_comparison_tells_apart_what_differs():
         raise AssertionError(f"{found!r} passed for {expected!r}")
 
 
-def test_a_counter_in_a_worker_counts_and_says_who_it_is():
+def test_counter_environment_counts_and_names_itself():
     with ProcessVectorEnv(counters(3), num_workers=2) as envs:
         assert envs.reset(seed=0)[0].tolist() == [[0, 1, 0], [1, 1, 0], [2, 1, 0]]
         observations, rewards, terminated, truncated, info = envs.step([0, END, 0])

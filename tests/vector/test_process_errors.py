@@ -1,4 +1,4 @@
-"""What environments raise arrives as itself, and the others go on; functions that fail say why."""
+"""Exceptions of environments keep their type, and other environments continue; failing env_fns are named."""
 
 import functools
 import os
@@ -30,7 +30,7 @@ def raised(error):
 
 @pytest.mark.parametrize("caller_steps", [False, True])
 @pytest.mark.parametrize("mode", AutoresetMode, ids=lambda mode: mode.name)
-def test_an_exception_arrives_as_itself_with_the_others_results_and_all_go_on(mode, caller_steps):
+def test_exception_arrives_with_the_results_of_other_environments(mode, caller_steps):
     with ProcessVectorEnv(counters(3), num_workers=2, autoreset_mode=mode, caller_steps=caller_steps) as envs:
         envs.reset(seed=0)
         for who in range(3):
@@ -55,7 +55,7 @@ def test_an_exception_arrives_as_itself_with_the_others_results_and_all_go_on(mo
             assert envs.step([0, 0, 0])[1][who] == 1
 
 
-def test_a_percent_sign_in_an_exception_is_only_that():
+def test_percent_sign_in_an_exception_is_kept():
     class Tired(Counter):
         def step(self, action):
             raise RuntimeError("battery at 5% now, %s")
@@ -76,7 +76,7 @@ def test_the_traceback_of_the_worker_is_printed_with_the_exception():
         assert "test_process_envs.py" in printed and "direct cause of the following exception" in printed
 
 
-def test_when_several_raise_the_last_one_is_raised_and_the_others_are_logged():
+def test_last_of_several_exceptions_is_raised_and_the_others_are_logged():
     with ProcessVectorEnv(counters(4), num_workers=2) as envs:
         envs.reset()
         with logged() as lines, pytest.raises(Broken) as caught:
@@ -99,7 +99,7 @@ def test_an_exception_of_a_reset_arrives_too_and_the_others_are_reset():
         assert envs.reset(seed=0)[0][:, 1].tolist() == [2, 1, 2]
 
 
-def test_a_masked_reset_after_an_exception_shows_where_the_others_are_now():
+def test_masked_reset_after_an_exception_returns_current_observations_of_others():
     with ProcessVectorEnv(counters(3), num_workers=2) as envs:
         kept = [envs.reset(seed=0), envs.step([0, 0, 0])]
         with logged(), pytest.raises(Broken):
@@ -134,7 +134,7 @@ class Stubborn(Exception):
         raise TypeError("not me")
 
 
-def test_exceptions_that_do_not_like_to_travel_arrive_all_the_same():
+def test_exceptions_that_are_hard_to_pickle_arrive():
     class Local(Exception):
         def __init__(self, one, two):
             super().__init__()
@@ -158,7 +158,7 @@ def test_exceptions_that_do_not_like_to_travel_arrive_all_the_same():
 
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit])
-def test_what_would_end_this_process_is_told_as_an_error_of_the_worker(kind):
+def test_system_exit_of_an_environment_is_a_WorkerError(kind):
     with ProcessVectorEnv(raised(kind), num_workers=2) as envs:
         envs.reset()
         with logged(), pytest.raises(WorkerError, match=f"environment 1 raised {kind.__name__}") as caught:
@@ -220,7 +220,7 @@ def test_a_function_that_fails_says_why_and_leaves_no_process(tmp_path, failing,
 
 @pytest.mark.parametrize("made", [None, 3, Counter], ids=["None", "an int", "a class"])
 def test_a_function_that_returns_no_environment_is_named(made):
-    with pytest.raises(TypeError, match=r"env_fns\[1\] must return an environment, it returned"):
+    with pytest.raises(TypeError, match=r"env_fns\[1\] must return an environment, found"):
         ProcessVectorEnv([Counter, lambda: made], num_workers=1)
 
 

@@ -1,4 +1,4 @@
-"""send and recv over worker processes, the caller's own share, and actions written in place."""
+"""send and recv over worker processes, the chunk that the caller steps, and the action buffer."""
 
 import numpy as np
 import pytest
@@ -83,7 +83,7 @@ def test_infos_are_by_position_in_the_batch():
             envs.send([0, 0], [3, 1])
 
 
-def test_halves_take_turns_and_each_step_is_whole():
+def test_two_halves_in_turn_give_whole_steps():
     halves = np.arange(3), np.arange(3, 6)
     with ProcessVectorEnv(counters(6), num_workers=2, batch_size=3) as envs:
         envs.async_reset(seed=0)
@@ -99,7 +99,7 @@ def test_halves_take_turns_and_each_step_is_whole():
             assert observations[:, 2].tolist() == [turn // 2] * 3
 
 
-def test_the_first_ready_come_first_and_a_slow_environment_holds_nobody_up(tmp_path):
+def test_slow_environment_does_not_delay_others(tmp_path):
     makers = counters(4, gate=tmp_path / "gate")
     with ProcessVectorEnv(makers, num_workers=4, batch_size=2) as envs:
         envs.async_reset(seed=0)
@@ -129,7 +129,7 @@ def test_the_first_ready_come_first_and_a_slow_environment_holds_nobody_up(tmp_p
     ],
     ids=["nested", "custom", "unbounded"],
 )
-def test_spaces_of_every_kind_flow(observation, action, kwargs):
+def test_send_and_recv_work_with_every_space(observation, action, kwargs):
     makers = [lambda: Sampler(observation, action)] * 4
     sync = SyncVectorEnv(makers)
     expected = [sync.reset(seed=1)[0]]
@@ -191,7 +191,7 @@ def test_large_infos_and_observations_by_message_do_not_hang():
             envs.send([0, 0], half)
 
 
-def test_mistakes_are_errors_and_never_a_hang():
+def test_wrong_use_raises_and_never_hangs():
     with ProcessVectorEnv(counters(6), num_workers=2, batch_size=3) as envs:
         with pytest.raises(
             ShoalError, match="recv would wait for ever: it returns 3 .* only 0 are under way"
@@ -230,7 +230,9 @@ def test_mistakes_are_errors_and_never_a_hang():
         with pytest.raises(ShoalError, match="under way already"):
             envs.send([0, 0], [0, 1])
         for name, arguments in {"step": ([0] * 6,), "reset": (), "call": ("who",), "rollout": (3,)}.items():
-            with pytest.raises(ShoalError, match=f"{name} is not for environments made with batch_size"):
+            with pytest.raises(
+                ShoalError, match=f"{name} is not available for environments made with batch_size"
+            ):
                 getattr(envs, name)(*arguments)
         envs.send([0, 0, 0], [4, 2, 0])  # nothing of the above was sent
         counts = [envs.recv()[1].tolist() for _ in range(2)]
@@ -273,7 +275,7 @@ def test_without_batch_size_send_says_what_to_use():
 
 @pytest.mark.parametrize("mode", AutoresetMode, ids=lambda mode: mode.name)
 @pytest.mark.parametrize("num_envs", [1, 5])
-def test_with_the_callers_own_share_the_results_are_the_same(mode, num_envs):
+def test_results_are_the_same_if_the_caller_steps_a_chunk(mode, num_envs):
     makers = [Talkative] * num_envs
     assert_same_history(makers, mode, steps=120, seed=2, num_workers=1, caller_steps=True)
 
@@ -289,7 +291,7 @@ def test_the_statistics_count_the_callers_share_too():
             assert stats["mean_length"] == 2.0 and stats["restarts"] == 0
 
 
-def test_actions_written_in_place_are_stepped_with():
+def test_step_uses_actions_in_the_buffer():
     class Pushed(Counter):
         action_space = Box(-1, 1, (2,))
 

@@ -1,4 +1,4 @@
-"""Infos of numbers travel through shared memory, others as messages; both are what Gymnasium builds."""
+"""Infos of numbers travel through shared memory, others as messages; both equal Gymnasium's."""
 
 import copy
 import functools
@@ -90,7 +90,7 @@ def messages(monkeypatch):
 
 @pytest.mark.parametrize("kwargs", [{}, {"caller_steps": True}], ids=["workers", "and the caller"])
 @pytest.mark.parametrize("name", NUMBERS)
-def test_infos_of_numbers_are_no_messages_and_equal_gymnasiums(messages, name, kwargs):
+def test_infos_of_numbers_need_no_messages_and_equal_gymnasiums(messages, name, kwargs):
     assert_same_infos([[(NUMBERS[name], False)]] * 3, num_workers=2, **kwargs)
     assert messages == []
 
@@ -163,7 +163,7 @@ def test_any_sequence_of_infos_equals_gymnasiums(scripts, mode, num_workers, cal
     assert_same_infos(scripts, mode, steps=8, num_workers=num_workers, caller_steps=caller_steps)
 
 
-def test_environments_that_disagree_about_types_and_keys_equal_gymnasiums():
+def test_infos_with_different_types_and_keys_equal_gymnasiums():
     infos = [{"a": 1.5, "b": 1}, {"b": 2.5, "c": True}, {}, {"a": 3, "nested": {"a": 1}}, {"c": "text"}]
     scripts = [[(info, False) for info in infos[turn:] + infos[:turn]] for turn in range(len(infos))]
     assert_same_infos(scripts, steps=12, num_workers=2)
@@ -177,7 +177,7 @@ def test_a_key_whose_type_changes_from_step_to_step_equals_gymnasiums():
 
 
 @pytest.mark.parametrize("values", [(True, np.bool_(False)), (np.bool_(False), True), (1.5, 2), (2, True)])
-def test_environments_that_disagree_about_the_type_of_one_key_equal_gymnasiums(values):
+def test_infos_with_different_types_of_one_key_equal_gymnasiums(values):
     assert_same_infos([[({"a": value}, False)] for value in values], num_workers=2)
 
 
@@ -191,7 +191,7 @@ def test_a_new_schema_in_each_of_many_steps_equals_gymnasiums():
     assert_same_infos(scripts, steps=180, num_workers=1)
 
 
-def test_a_dict_that_the_environment_changes_later_is_the_info_of_its_step():
+def test_info_that_the_environment_changes_later_keeps_its_values():
     class Reusing(Counter):
         info = {"who": -1, "count": 0.0, "both": np.zeros(2), "nested": {"count": 0}}
 
@@ -345,7 +345,7 @@ def test_a_worker_that_dies_while_it_writes_an_info_leaves_no_part_of_it():
 
 
 @pytest.mark.filterwarnings("ignore:.*ERROR")
-def test_infos_of_environments_that_finished_before_their_worker_died_stand():
+def test_infos_finished_before_a_death_are_kept():
     with ProcessVectorEnv(wordies(2), num_workers=1, batch_size=1, on_fault="restart") as envs:
         envs.async_reset(seed=0)
         envs.recv([0]), envs.recv([1])

@@ -1,4 +1,4 @@
-"""What you keep never changes, what you let go is used again: results of worker processes, and rollouts."""
+"""Leases of worker processes and rollouts: arrays that are kept never change, released slots are reused."""
 
 import copy
 import gc
@@ -36,7 +36,7 @@ def test_results_kept_in_a_list_never_change(kwargs):
         assert len({address(result[0]) for result in kept}) == 12
 
 
-def test_copy_false_gives_the_live_buffers_and_says_so():
+def test_copy_false_returns_live_buffers():
     with stepped(copy=False) as envs:
         assert envs.buffers == "live"
         first = envs.step(ZEROS)
@@ -53,7 +53,7 @@ def test_copy_false_gives_the_live_buffers_and_says_so():
         assert envs.step(ZEROS)[0] is not envs.step(ZEROS)[0] and envs.buffers == "leased"
 
 
-def test_a_slot_that_is_let_go_is_used_again():
+def test_released_slot_is_used_again():
     with stepped() as envs:
         seen = set()
         for _ in range(200):
@@ -62,7 +62,7 @@ def test_a_slot_that_is_let_go_is_used_again():
         assert len(seen) <= 2 and envs.stats["slots"] <= 3 and envs.stats["copies"] == 0
 
 
-def test_past_max_slots_results_are_copied_and_counted():
+def test_results_beyond_max_slots_are_copied_and_counted():
     with stepped(max_slots=3) as envs:
         kept = [envs.step(ZEROS) for _ in range(10)]
         stats = envs.stats
@@ -139,7 +139,7 @@ def test_results_stay_valid_after_close_and_after_the_environments_are_gone():
 
 
 @pytest.mark.parametrize("copy", [True, False])
-def test_the_results_beside_an_error_are_the_callers_own(copy):
+def test_results_of_an_error_are_copies(copy):
     with stepped(copy=copy) as envs:
         with logged(), pytest.raises(Broken) as caught:
             envs.step([0, RAISE])
@@ -182,7 +182,7 @@ class Nested(Counter):
 
 
 @pytest.mark.parametrize("caller_steps", [False, True])
-def test_a_rollout_is_filled_in_place_with_what_step_would_have_returned(caller_steps):
+def test_rollout_holds_what_step_would_return(caller_steps):
     with stepped(caller_steps=caller_steps) as envs, stepped() as other:
         rollout = envs.rollout(5)
         assert rollout.observations.shape == (6, 2, 3) and rollout.rewards.shape == (5, 2)
@@ -207,7 +207,7 @@ def test_a_rollout_is_filled_in_place_with_what_step_would_have_returned(caller_
         assert_same(envs.step(ZEROS), other.step(ZEROS))
 
 
-def test_a_rollout_of_nested_spaces_has_blocks_nested_likewise():
+def test_rollout_of_nested_spaces_has_nested_blocks():
     with ProcessVectorEnv([lambda who=who: Nested(who) for who in range(3)], num_workers=2) as envs:
         rollout = envs.rollout(4)
         rollout.start(envs.reset(seed=0)[0])
@@ -243,7 +243,7 @@ def test_rollouts_come_and_go_and_outlive_their_environments():
     assert rollout.rewards[0].tolist() == [1, 1]
 
 
-def test_what_has_no_rollouts_says_so():
+def test_rollout_raises_if_spaces_do_not_support_it():
     with (
         stepped(autoreset_mode="SAME_STEP") as envs,
         pytest.raises(ShoalError, match="no place for the final"),

@@ -1,4 +1,4 @@
-"""Where AsyncVectorEnv goes wrong: stale results, swallowed actions, half a step, final observations."""
+"""Cases that AsyncVectorEnv gets wrong: stale results, dropped actions, half a step, final observations."""
 
 import multiprocessing
 import os
@@ -67,7 +67,7 @@ def test_after_a_timeout_observation_reward_and_info_belong_to_the_same_step(tmp
             assert_of_step(envs.step([0, 0, 0]), [count] * 3)
 
 
-def test_a_wait_cut_short_loses_nothing_of_what_the_caller_stepped_itself(gate):
+def test_interrupted_wait_keeps_results_of_the_callers_chunk(gate):
     class Cut(Exception):
         pass
 
@@ -110,7 +110,7 @@ def test_after_a_timeout_of_a_reset_or_a_call_nothing_is_stale(gate):
         assert_of_step(envs.step([0, 0]), [2, 2])
 
 
-def test_a_masked_reset_after_a_timeout_shows_where_the_others_are_now(gate):
+def test_masked_reset_after_a_timeout_returns_current_observations_of_others(gate):
     with ProcessVectorEnv(counters(3, gate=gate), num_workers=2) as envs:
         kept = [envs.reset(seed=0), envs.step([0, 0, 0])]
         expire(envs, gate, "step", [SLOW, 0, 0])
@@ -141,7 +141,7 @@ def test_observations_by_message_are_not_stale_after_a_timeout_an_error_or_a_dea
         assert kept[1][0]["words"] == (["0:1"], ["1:1"])
 
 
-def test_a_worker_that_died_after_a_timeout_is_told_of_and_comes_back_with_a_reset(gate):
+def test_death_after_a_timeout_is_raised_and_reset_restarts_the_worker(gate):
     class SlowDeath(Counter):
         def step(self, action):
             if action == DIE:
@@ -172,7 +172,7 @@ def test_a_worker_that_died_before_the_timeout_is_not_forgotten(gate, on_fault):
     with ProcessVectorEnv(counters(2, gate=gate), num_workers=2, on_fault=on_fault) as envs:
         envs.reset(seed=0)
         envs.step_async([SLOW, DIE])
-        while envs._backend.workers.pool.alive(1):
+        while envs._backend.workers.pool.is_alive(1):
             time.sleep(0.002)
         raises = on_fault == "raise"
         with pytest.raises(WorkerDied if raises else EXPIRED, match="exit code 3" if raises else None):
@@ -193,7 +193,7 @@ ASKED = {
 
 
 @pytest.mark.parametrize("ask", ["step", "call", "rollout"])
-def test_nobody_answers_for_a_worker_that_died_idle(ask):
+def test_idle_worker_that_died_gives_no_stale_answer(ask):
     with ProcessVectorEnv(counters(2), num_workers=2) as envs:
         kept = [envs.reset(seed=0)]  # so that a step needs new memory, of which the workers are told
         os.kill(envs.worker_pids[1], signal.SIGKILL)
@@ -243,7 +243,7 @@ def test_a_wrong_number_of_actions_steps_nothing(case):
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_an_explicit_reset_after_a_finished_episode_swallows_no_action(masked):
+def test_reset_after_a_finished_episode_drops_no_action(masked):
     with ProcessVectorEnv(counters(3), num_workers=2) as envs:
         envs.reset(seed=0)
         assert envs.step([END, 0, 0])[2].tolist() == [True, False, False]
@@ -314,7 +314,7 @@ def test_every_function_is_called_once_and_never_in_this_process(tmp_path, mode)
         assert os.getpid() not in envs.worker_pids
 
 
-def test_the_caller_makes_its_own_share_and_no_more():
+def test_caller_makes_only_its_own_chunk():
     class Where(Counter):
         def where(self):
             return os.getpid()
@@ -327,7 +327,7 @@ def test_the_caller_makes_its_own_share_and_no_more():
 
 
 @pytest.mark.parametrize("mode", AutoresetMode, ids=lambda mode: mode.name)
-def test_the_results_beside_an_exception_say_which_row_is_none_of_a_step(mode):
+def test_results_of_an_exception_mark_the_row_that_was_not_stepped(mode):
     with ProcessVectorEnv(counters(3), num_workers=2, autoreset_mode=mode) as envs:
         buffer = ReplayBuffer.for_env(envs, 100, seed=0)
         buffer.begin(envs.reset(seed=0)[0])
@@ -350,7 +350,7 @@ def test_the_results_beside_an_exception_say_which_row_is_none_of_a_step(mode):
         buffer.close()
 
 
-def test_control_c_inside_the_callers_own_environment_steps_the_others_and_marks_the_row(gate):
+def test_ctrl_c_in_the_callers_chunk_steps_the_others_and_marks_the_row(gate):
     class Interrupted(Counter):
         def step(self, action):
             if action == RAISE:
@@ -369,7 +369,7 @@ def test_control_c_inside_the_callers_own_environment_steps_the_others_and_marks
         assert envs.step([0, 0, 0, 0])[0][:, 2].tolist() == [3, 3, 0, 3]
 
 
-def test_close_waits_as_long_as_it_is_told(gate):
+def test_close_waits_for_its_timeout(gate):
     with ProcessVectorEnv(counters(2, gate=gate), num_workers=2) as envs:
         envs.reset(seed=0)
         envs.step_async([SLOW, 0])

@@ -1,4 +1,4 @@
-"""Workers see what the program sees: classes of a script, registered ids, directory, path and environment."""
+"""Workers have the program's classes, registered ids, directory, module path and environment variables."""
 
 import textwrap
 
@@ -193,12 +193,12 @@ print("done")
 """
 
 
-def test_workers_have_the_directory_path_and_environment_of_the_moment(run_python, tmp_path, monkeypatch):
+def test_workers_have_the_current_directory_path_and_environment(run_python, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert run_python(PRELUDE + SURROUNDINGS, "argument") == "done\n"
 
 
-def test_what_environments_print_comes_out_where_the_program_prints(run_python, tmp_path):
+def test_output_of_environments_goes_to_the_programs_output(run_python, tmp_path):
     script = """
 class Loud(gymnasium.Env):
     observation_space, action_space = Box(0, 1, (1,)), Discrete(2)
@@ -220,7 +220,7 @@ print("done", flush=True)
     assert (tmp_path / "out").read_text() == "reset\ndone\n"
 
 
-def test_a_program_that_forgets_to_close_ends_by_itself_and_quietly(run_python):
+def test_program_without_close_exits_and_prints_nothing(run_python):
     script = """
 envs = shoal.make_vec("FrozenLake-v1", 2, num_workers=2)
 envs.reset(seed=0)

@@ -1,4 +1,4 @@
-"""Environments of one worker that share objects, and those that keep or change what they are given."""
+"""Environments of one worker that share objects, and environments that keep or change their arguments."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ def makers(kind, number=4):
 
 
 @ids
-def test_one_info_dict_of_the_class_still_tells_each_environments_own(division):
+def test_environments_that_share_an_info_dict_keep_their_own_values(division):
     class Shared(Counter):
         info = {"who": -1, "list": [0], "nested": {"count": -1}, "array": np.zeros(2, np.int64)}
 
@@ -39,7 +39,7 @@ def test_one_info_dict_of_the_class_still_tells_each_environments_own(division):
 
 @ids
 @pytest.mark.parametrize("by_message", [False, True])
-def test_one_observation_of_the_class_still_tells_each_environments_own(division, by_message):
+def test_environments_that_share_an_observation_keep_their_own_values(division, by_message):
     class Shared(Counter):
         observation_space = Dict(seen=Words() if by_message else Box(-1e6, 1e6, (3,)))
         seen = {"seen": [0, 0, 0] if by_message else np.zeros(3, np.float32)}
@@ -66,7 +66,7 @@ ACTIONS = {
 
 @ids
 @pytest.mark.parametrize("case", ACTIONS)
-def test_an_action_that_an_environment_keeps_never_changes_and_is_its_own(case, division):
+def test_action_that_an_environment_keeps_never_changes(case, division):
     space, make = ACTIONS[case]
 
     class Keeping(Counter):
@@ -106,7 +106,7 @@ def test_an_action_that_an_environment_keeps_never_changes_and_is_its_own(case, 
         assert_same(actions, make(9))
 
 
-def test_an_action_that_was_sent_is_the_environments_own_too():
+def test_sent_action_that_an_environment_keeps_never_changes():
     class Keeping(Counter):
         action_space = Box(0, 99, (2,), np.int64)
 
@@ -124,7 +124,7 @@ def test_an_action_that_was_sent_is_the_environments_own_too():
 
 
 @ids
-def test_an_environment_that_changes_its_action_changes_nobody_elses(division):
+def test_environment_that_changes_its_action_does_not_affect_others(division):
     class Clipping(Counter):
         action_space = Box(-1, 1, (2,))
 
@@ -161,7 +161,7 @@ def test_final_observations_of_environments_that_share_theirs_are_kept_apart(div
         assert [one.tolist() for one in second] == [[who, 2, 1] for who in range(4)]
 
 
-def test_options_of_a_reset_are_each_environments_own():
+def test_each_environment_gets_a_copy_of_reset_options():
     class Taking(Counter):
         def reset(self, *, seed=None, options=None):
             result = super().reset(seed=seed)
@@ -174,7 +174,7 @@ def test_options_of_a_reset_are_each_environments_own():
         assert list(info["taken"]) == [[0], [1], [2], [3]] and options == {"list": []}
 
 
-def test_workers_draw_random_numbers_of_their_own():
+def test_workers_have_different_random_numbers():
     class Drawing(Counter):
         action_space = Discrete(2)
 

@@ -1,4 +1,4 @@
-"""Every space as observation and as action, in shared memory or by message, as SyncVectorEnv gives it."""
+"""Every space as observation and as action, in shared memory or as messages, equals SyncVectorEnv."""
 
 import copy
 import functools
@@ -86,7 +86,7 @@ def assert_equal_values(found, expected):
 
 
 @pytest.mark.parametrize("space", IN_MEMORY, ids=lambda space: repr(space)[:60])
-def test_every_space_of_fixed_size_lives_in_shared_memory(space):
+def test_every_space_of_fixed_size_is_in_shared_memory(space):
     with assert_same_as_sync(space) as envs:
         assert envs._facts.in_segment and envs._backend._actions.kind != "message"
 
@@ -104,7 +104,7 @@ def test_a_space_without_a_size_is_bounded_or_travels_by_message(space):
     [Words(), Dict(word=Words(), number=Discrete(5)), Tuple((Box(0, 1, (2,)), Words()))],
     ids=["alone", "in a Dict", "in a Tuple"],
 )
-def test_a_custom_space_travels_by_message_without_shared_memory_and_is_refused_with(space):
+def test_custom_space_needs_shared_memory_false(space):
     with assert_same_as_sync(space, shared_memory=False) as envs:
         assert not envs._facts.in_segment
     with pytest.raises(ValueError, match="no layout in shared memory: use shared_memory=False") as caught:
@@ -112,7 +112,7 @@ def test_a_custom_space_travels_by_message_without_shared_memory_and_is_refused_
     assert isinstance(caught.value.__cause__, CustomSpaceError)
 
 
-def test_a_custom_space_of_actions_needs_nothing():
+def test_custom_action_space_works():
     with ProcessVectorEnv([functools.partial(Sampler, Discrete(3), Words())] * 2, num_workers=2) as envs:
         envs.reset(seed=0)
         actions = (["a", "b"], ["c"])
@@ -124,7 +124,7 @@ def test_a_custom_space_of_actions_needs_nothing():
 @pytest.mark.parametrize(
     "space", [Text(5, min_length=1), OneOf((Discrete(9), Text(3), Box(0, 1, (2,))))], ids=repr
 )
-def test_text_and_oneof_observations_change_where_gymnasiums_stay_the_first(space):
+def test_text_and_oneof_observations_change_unlike_gymnasiums(space):
     with ProcessVectorEnv([functools.partial(Sampler, space, Discrete(2))] * 2) as envs:
         seen = [envs.reset(seed=0)[0]]
         seen += [envs.step([0, 0])[0] for _ in range(8)]
@@ -140,7 +140,7 @@ def test_text_and_oneof_observations_change_where_gymnasiums_stay_the_first(spac
     ],
     ids=["Sequence", "Graph"],
 )
-def test_a_value_beyond_its_bound_is_an_error_of_that_environment(space, bound, value):
+def test_value_beyond_its_bound_raises_for_that_environment(space, bound, value):
     class Long(Counter):
         observation_space = space
 
@@ -173,7 +173,7 @@ def test_a_value_beyond_its_bound_is_an_error_of_that_environment(space, bound, 
     ],
     ids=repr,
 )
-def test_an_observation_that_does_not_fit_is_an_error_that_says_how(space, bad, message):
+def test_observation_that_does_not_fit_raises(space, bad, message):
     class Wrong(Counter):
         observation_space = space
 
@@ -211,7 +211,7 @@ def test_observations_of_another_dtype_are_converted_to_the_spaces_own():
         assert_same(envs.step([0, 0])[0], batch([1, 2], 0.3, 4))
 
 
-def test_spaces_known_ahead_are_used():
+def test_given_spaces_are_used():
     given = Box(-1e6, 1e6, (3,)), Discrete(10)
     with ProcessVectorEnv([Counter] * 2, observation_space=given[0], action_space=given[1]) as envs:
         assert envs.single_observation_space is given[0] and envs.single_action_space is given[1]
@@ -222,7 +222,7 @@ def test_spaces_known_ahead_are_used():
         ProcessVectorEnv([Counter] * 2, action_space=MultiDiscrete([2, 2]))
 
 
-def test_make_vec_passes_the_bounds_and_the_way_of_custom_spaces_on():
+def test_make_vec_passes_bounds_and_shared_memory():
     class Listing(gymnasium.Env):
         observation_space, action_space = Sequence(Discrete(9)), Discrete(2)
 

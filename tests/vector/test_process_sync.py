@@ -1,4 +1,4 @@
-"""The same environments, seeds and actions give what Gymnasium's SyncVectorEnv gives, infos and masks too."""
+"""The same environments, seeds and actions give the results, infos and masks of SyncVectorEnv."""
 
 import functools
 
@@ -24,7 +24,7 @@ from tests.vector.test_process_envs import (
 
 
 @pytest.mark.parametrize("mode", AutoresetMode, ids=lambda mode: mode.name)
-def test_hundreds_of_steps_with_random_infos_are_the_same(mode):
+def test_hundreds_of_steps_with_random_infos_equal_gymnasiums(mode):
     assert_same_history([Talkative] * 5, mode, steps=300, seed=7, num_workers=3)
 
 
@@ -43,13 +43,13 @@ def test_hundreds_of_steps_with_random_infos_are_the_same(mode):
         }
     ),
 )
-def test_any_division_and_any_buffers_give_the_same(mode, num_envs, seed, kwargs):
+def test_any_number_of_workers_and_any_buffers_give_the_same_results(mode, num_envs, seed, kwargs):
     assert_same_history([Talkative] * num_envs, mode, steps=40, seed=seed, **kwargs)
 
 
 @pytest.mark.parametrize("mode", AutoresetMode, ids=lambda mode: mode.name)
 @pytest.mark.parametrize("name", ["FrozenLake-v1", "CartPole-v1", "Pendulum-v1"])
-def test_gymnasiums_own_environments_are_the_same(mode, name):
+def test_gymnasiums_environments_give_the_same_results(mode, name):
     maker = functools.partial(gymnasium.make, name, max_episode_steps=20)
     assert_same_history([maker] * 3, mode, steps=60, seed=11, num_workers=2)
 
@@ -85,7 +85,7 @@ def test_rewards_are_float64_whatever_the_environment_returns():
         assert rewards.tolist() == [1, 2.5, float(np.float32(0.1)), -3, 1, 4]
 
 
-def test_flags_may_be_any_truth():
+def test_flags_may_be_any_value_with_a_truth():
     class Flagged(Counter):
         flags = [0, 1, np.bool_(True), np.False_, np.array(True), None]
 
@@ -101,7 +101,7 @@ def test_flags_may_be_any_truth():
         assert terminated.dtype == truncated.dtype == np.bool_
 
 
-def test_an_info_of_one_environment_is_at_its_place_under_its_mask():
+def test_info_of_one_environment_is_masked():
     class Rare(Counter):
         def step(self, action):
             *rest, _ = super().step(action)
@@ -119,7 +119,7 @@ def test_an_info_of_one_environment_is_at_its_place_under_its_mask():
         assert envs.step([0] * 4)[4] == {}
 
 
-def test_infos_that_gymnasium_cannot_batch_are_its_error_and_the_environments_go_on():
+def test_infos_that_gymnasium_cannot_batch_raise_its_error():
     class Odd(Counter):
         def step(self, action):
             *rest, _ = super().step(action)
@@ -132,7 +132,7 @@ def test_infos_that_gymnasium_cannot_batch_are_its_error_and_the_environments_go
         assert envs.step([3, 3])[1].tolist() == [2, 2]
 
 
-def test_an_old_gym_environment_and_an_info_that_is_no_dict_are_named():
+def test_old_gym_environment_and_bad_info_raise():
     class Old(Counter):
         def step(self, action):
             result = super().step(action)
@@ -183,7 +183,7 @@ def test_actions_reach_the_environment_as_gymnasium_would_pass_them():
                 assert getattr(one[0], "dtype", None) == getattr(other[0], "dtype", None)
 
 
-def test_an_action_outside_the_space_is_the_environments_to_judge():
+def test_action_outside_the_space_reaches_the_environment():
     class Judge(Counter):
         action_space = Discrete(3)
 

@@ -28,7 +28,7 @@ def test_gymnasiums_checker_accepts_every_bundled_environment(name):
 
 
 @pytest.mark.parametrize("name", SINGLE)
-def test_it_behaves_as_the_first_environment_of_a_vector(name):
+def test_single_env_behaves_as_environment_0_of_a_vector(name):
     env = gymnasium.make(f"shoal/{name}")
     with shoal.make_vec(name, 1, autoreset_mode="DISABLED") as envs:
         seen = [env.reset(seed=3)[0], envs.reset(seed=3)[0][0]]
@@ -45,7 +45,7 @@ def test_it_behaves_as_the_first_environment_of_a_vector(name):
     env.close()
 
 
-def test_the_limit_of_steps_is_applied_once_and_can_be_changed():
+def test_step_limit_is_applied_once_and_can_be_changed():
     def truncated_at(**keywords):
         env = gymnasium.make("shoal/Pendulum-v1", **keywords)
         wrappers, outer = 0, env
@@ -62,7 +62,7 @@ def test_the_limit_of_steps_is_applied_once_and_can_be_changed():
     assert truncated_at(max_episode_steps=-1) == (0, None)
 
 
-def test_arrays_it_returned_do_not_change():
+def test_returned_arrays_do_not_change():
     env = gymnasium.make("shoal/CartPole-v1")
     kept = [env.reset(seed=0)[0]]
     copies = [kept[0].copy()]
@@ -87,7 +87,7 @@ def test_options_are_keyword_arguments_and_wrong_ones_are_named():
 
 
 @pytest.mark.parametrize("name", DRAWN)
-def test_it_is_drawn_as_gymnasium_draws(name):
+def test_render_returns_an_array(name):
     env = gymnasium.make(f"shoal/{name}", render_mode="rgb_array")
     env.reset(seed=0)
     assert env.render().dtype == np.uint8 and env.render().ndim == 3
@@ -131,7 +131,7 @@ def test_a_step_after_the_end_says_to_call_reset():
     env.close()
 
 
-def test_it_runs_in_worker_processes_and_its_spec_is_pickled():
+def test_single_env_runs_in_worker_processes_and_its_spec_is_picklable():
     spec = pickle.loads(pickle.dumps(gymnasium.spec("shoal/Squared-v0")))
     gymnasium.make(spec).close()
     function = lambda: gymnasium.make("shoal/CartPole-v1")  # noqa: E731

@@ -1,4 +1,4 @@
-"""Slots: what a user holds is never lent again, whatever happens while a slot is made."""
+"""Slots: memory that a user holds is never leased again, even if making a slot is interrupted."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def make_slots(maker: Maker, max_slots: int = 4, is_leased: bool = True, shape=N
     return _core.Slots(maker, 2, {"a": 0, "b": (1,)} if shape is None else shape, max_slots, is_leased)
 
 
-def test_results_are_nested_as_the_shape_says():
+def test_results_are_nested_like_the_shape():
     slots = make_slots(Maker())
     info = {"x": 1}
     observation, reward, terminated, truncated, same = slots.results(slots.take(), info)
@@ -58,7 +58,7 @@ def test_a_slot_is_free_when_no_array_view_or_memoryview_of_it_is_left():
     assert slots.take() == first
 
 
-def test_a_slot_whose_making_was_interrupted_is_never_lent():
+def test_slot_whose_creation_was_interrupted_is_never_leased():
     maker = Maker()
     slots = make_slots(maker)
     held = [slots.results(slots.take(), {})]
@@ -75,7 +75,7 @@ def test_a_slot_whose_making_was_interrupted_is_never_lent():
     assert slots.take() == 0, "all four are held"
 
 
-def test_results_beyond_the_cap_go_to_slot_0_which_is_never_lent():
+def test_results_beyond_max_slots_go_to_slot_0():
     slots = make_slots(Maker(), max_slots=2)
     held = [slots.results(slots.take(), {}) for _ in range(2)]
     assert slots.take() == 0 and slots.count == 2

@@ -1,4 +1,4 @@
-"""`envs.spec`: as gymnasium.make_vec sets it, and enough to make the environments again."""
+"""`envs.spec` is what gymnasium.make_vec sets, and makes the same environments again."""
 
 import shutil
 from pathlib import Path

@@ -7,7 +7,7 @@ import pytest
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_threads_at_random_see_no_violation(seed):
+def test_random_threads_see_no_violation(seed):
     command = [sys.executable, "-m", "tests.vector.stress", "--seconds", "3", "--rounds", "3"]
     command += ["--seed", str(seed)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)

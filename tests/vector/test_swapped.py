@@ -1,4 +1,4 @@
-"""Shoal's classes and functions put in the place of Gymnasium's."""
+"""Shoal's classes and functions replace Gymnasium's."""
 
 import gymnasium
 import gymnasium.vector
@@ -22,7 +22,7 @@ def test_gymnasiums_async_mode_makes_our_workers(swapped):
         assert envs.reset(seed=0)[0].tolist() == [0, 0]
 
 
-def test_asynchronous_environments_step_though_gymnasiums_vectorenv_is_ours(swapped):
+def test_async_vector_env_steps_with_shoals_vector_env_class(swapped):
     with shoal.make_vec("FrozenLake-v1", 4, batch_size=2, num_workers=2) as envs:
         envs.async_reset(seed=0)
         results = envs.recv()
@@ -30,7 +30,7 @@ def test_asynchronous_environments_step_though_gymnasiums_vectorenv_is_ours(swap
         assert len(envs.recv()[4]["env_id"]) == 2
 
 
-def test_gymnasiums_make_vec_can_be_ours(swapped, monkeypatch):
+def test_shoals_make_vec_replaces_gymnasiums(swapped, monkeypatch):
     for place in (gymnasium, gymnasium.envs.registration):
         monkeypatch.setattr(place, "make_vec", shoal.make_vec)
     for name in ("shoal/CartPole-v1", "CartPole-v1", "FrozenLake-v1"):

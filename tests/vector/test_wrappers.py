@@ -1,4 +1,4 @@
-"""Gymnasium's vector wrappers over Shoal's environments give what they give over Gymnasium's own."""
+"""Gymnasium's vector wrappers give the same results over Shoal's environments as over Gymnasium's."""
 
 import gymnasium
 import numpy as np
@@ -102,7 +102,7 @@ def outcome(make, wrap, act):
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP], ids=lambda one: one.name)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", WRAPPERS)
-def test_a_wrapper_gives_the_same(name, backend, mode):
+def test_wrapper_gives_the_same_results(name, backend, mode):
     expected = outcome(lambda: SyncVectorEnv([pendulum] * 3, autoreset_mode=mode), WRAPPERS[name], run)
     found = outcome(lambda: pendulums(backend, mode), WRAPPERS[name], run)
     if isinstance(expected, str):  # wrappers of observations, which know nothing of final ones
@@ -141,7 +141,7 @@ def test_pictures_are_transformed(options):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_wrapper_leaves_what_was_lent_as_it_was(backend):
+def test_wrapper_does_not_change_leased_arrays(backend):
     with pendulums(backend, "NEXT_STEP") as envs:
         env = wrappers.NormalizeReward(wrappers.NormalizeObservation(envs))
         env.reset(seed=3)

@@ -21,7 +21,7 @@ _REFUSALS: dict[str, tuple[type[Exception], str]] = {
         "reset_mask leaves out environments that were never reset; call reset() without a mask first",
     ),
     "not async reset": (ResetNeeded, "call async_reset() before send()"),
-    "leaving": (ShoalError, "the interpreter is shutting down"),
+    "exiting": (ShoalError, "the interpreter is shutting down"),
     "over": (
         ResetNeeded,
         "an environment finished and autoreset is disabled: reset it with "

@@ -1,4 +1,7 @@
-"""Which infos travel as rows of shared memory (`core/infos.hpp`), and the fields of the board for them."""
+"""Infos that consist of numbers travel as rows of shared memory (`core/binding/infos.hpp`).
+
+This module decides which infos do, and declares the fields of the board that hold them.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ Description = tuple[tuple[str, int, str, Any], ...]
 
 
 def info_fields(chunks: int, rows: int) -> dict[str, FieldSpec]:
-    """Fields of the board: of each environment a word and a row, of each chunk a table of schemas."""
+    """Returns fields of the board: a word and a row per environment, a table of schemas per chunk."""
     return {
         "info_word": (np.uint64, (rows,)),
         "info_row": (np.uint8, (rows, _core.INFO_ROW_BYTES)),
@@ -36,7 +39,7 @@ def make_info_writer(board: Segment, plan: Any) -> _core.InfoWriter:
 
 
 def describe_info(info: dict[str, Any]) -> tuple[Description, bytes] | None:
-    """The schema of an info, and the same as JSON; None if it holds anything but numbers."""
+    """Returns the schema of an info, also as JSON; None if the info holds anything but numbers."""
     description = _describe(info, _MOST_LEVELS)
     return None if description is None else (description, json.dumps(description).encode())
 
@@ -46,7 +49,7 @@ def _describe(info: Any, levels: int) -> Description | None:
         return None
     entries: list[tuple[str, int, str, Any]] = []
     for key, value in info.items():
-        # Gymnasium treats "final_obs" in its own way, and a key "_x" could be the mask of a key "x".
+        # Gymnasium batches "final_obs" differently, and a key "_x" could be the mask of a key "x".
         if type(key) is not str or key.startswith("_") or key == "final_obs":
             return None
         kind = type(value)

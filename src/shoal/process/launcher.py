@@ -3,11 +3,11 @@
     trainer --spawn--> launcher (NumPy, Gymnasium and Shoal loaded; one thread)
        |  "start", a worker's socket          |--fork--> worker    14 ms instead of 400
        |  pid and pidfd, later its exit status |--fork--> worker
-                                               |--fork--> spare    4 ms, for whoever is to be replaced
+                                               |--fork--> spare    4 ms, for the next replacement
 
-1. The trainer is never forked: it may have threads, a GPU, a window.
-2. The launcher ends with the trainer (its pidfd, or the socket's end); workers have a watch of their own.
-3. It is the workers' parent, so it reaps them and reports how they ended.
+1. The trainer is never forked, because it may have threads, a GPU context or a window.
+2. The launcher ends with the trainer: it polls the trainer's pidfd and the socket. Workers do the same.
+3. The launcher is the workers' parent, so it reaps them and reports their exit status.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from shoal.errors import WorkerError
 __all__ = ["SPARE", "Launcher", "LauncherEnded", "launcher", "main", "open_pidfd"]
 
 _LOOK_S = 0.1
-_QUIET_S = 0.1  # after a start: a fork and a rehearsal take a core for some milliseconds
+_QUIET_S = 0.1  # without requests before the spare is forked: that takes a core for some milliseconds
 SPARE = "shoal spare"
-"""How `ps` calls the worker in reserve."""
+"""The name of the spare worker in `ps`."""
 _FRAME = struct.Struct("=cqq")  # kind, pid or error, exit status or number of the request
 _START, _STARTED, _ENDED, _FAILED = b"s", b"p", b"x", b"f"
 
 
 def open_pidfd(pid: int) -> int:
-    """A descriptor that is readable once a process has ended; -1 where the system has none (Linux < 5.3)."""
+    """Opens a descriptor that is readable once a process has ended; -1 without pidfds (Linux < 5.3)."""
     try:
         return os.pidfd_open(pid)
     except (AttributeError, OSError):
@@ -49,7 +49,7 @@ def open_pidfd(pid: int) -> int:
 
 
 class LauncherEnded(WorkerError):
-    """The launcher was killed, or could not start. Another may do better."""
+    """The launcher was killed, or could not start. A new launcher may succeed."""
 
 
 class Launcher:
@@ -58,11 +58,11 @@ class Launcher:
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
         parent_fd = open_pidfd(os.getpid())
-        # Ctrl-C is the trainer's, so another process group; but not another session, or a kernel that shares
-        # cores fairly between sessions (autogroup) makes the trainer and its workers wait for each other.
+        # A process group of its own, so that Ctrl-C reaches the trainer only. Not a session of its own: the
+        # kernel's autogroup shares cores between sessions, and the trainer would compete with its workers.
         program = (
             "import os, signal, sys; os.setpgid(0, 0); signal.signal(signal.SIGTTOU, signal.SIG_IGN); "
-            # Until it has loaded everything, which takes long on a busy machine, it hears of nothing else.
+            # Loading can take long on a busy machine; until then this timer notices the trainer's end.
             f"signal.signal(signal.SIGALRM, lambda *_: os.getppid() == {os.getpid()} or os._exit(0)); "
             "signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM]); "
             f"signal.setitimer(signal.ITIMER_REAL, {_LOOK_S}, {_LOOK_S}); "
@@ -70,7 +70,7 @@ class Launcher:
             f"from shoal.process.launcher import main; main({theirs.fileno()}, {parent_fd})"
         )
         environment = dict(os.environ)
-        # Loaded once here for all workers; as many threads as cores in each of them would be too many.
+        # NumPy is loaded here once for all workers, and each of them must not start a thread per core.
         environment.setdefault("OPENBLAS_NUM_THREADS", "1")
         try:
             self._process = subprocess.Popen(
@@ -94,7 +94,7 @@ class Launcher:
         self.pid = os.getpid()
 
     def start(self, channel: socket.socket) -> tuple[int, int]:
-        """Forks a worker that holds `channel`; its pid and a pidfd (-1 where there are none)."""
+        """Forks a worker that holds `channel`; returns its pid and a pidfd (-1 without pidfds)."""
         with self._lock:
             try:
                 self._requests += 1
@@ -103,38 +103,38 @@ class Launcher:
                 while True:
                     kind, pid, number, fds = self._read()
                     if kind == _STARTED and number == self._requests:
-                        self._ended.pop(pid, None)  # of another that had its number, and nobody asked about
+                        self._ended.pop(pid, None)  # the status of an earlier process with this pid
                         return pid, fds[0] if fds else -1
                     for fd in fds:  # the answer to a request that Ctrl-C cut short
                         os.close(fd)
                     if kind == _FAILED and number == self._requests:
                         raise WorkerError(
-                            f"cannot start a worker process: {os.strerror(pid)} "
-                            "(a limit on processes? see `ulimit -u`)"
+                            f"cannot start a worker process: {os.strerror(pid)}; this is often a limit on "
+                            "processes (see `ulimit -u`): raise it, or use fewer workers"
                         )
             except (OSError, EOFError) as error:
                 self._gone = True
                 raise LauncherEnded(
                     f"the process that starts workers (process {self._process.pid}) has ended; "
-                    "its own error is printed above"
+                    "its error message is printed above"
                 ) from error
 
     def exit_status(self, pid: int, timeout_s: float) -> int | None:
-        """How a worker ended, as os.waitpid says it; None if that cannot be known."""
+        """Returns how a worker ended, as os.waitpid does; None if the launcher does not report it in time."""
         deadline = time.monotonic() + timeout_s
         with self._lock:
             try:
                 while pid not in self._ended:
-                    left = max(0.0, deadline - time.monotonic())  # over, if this was stopped meanwhile
+                    left = max(0.0, deadline - time.monotonic())  # negative after a SIGSTOP
                     if not select.select([self._socket], [], [], left)[0]:
                         return None
                     self._read()
-            except (OSError, EOFError, ValueError):  # it has ended, or was closed
+            except (OSError, EOFError, ValueError):  # the launcher has ended, or the socket is closed
                 return None
             return self._ended.pop(pid)
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         return self.pid == os.getpid() and not self._gone and self._process.poll() is None
 
     def close(self) -> None:
@@ -155,7 +155,7 @@ class Launcher:
         kind, pid, number = _FRAME.unpack(data)
         if kind == _ENDED:
             self._ended[pid] = number
-            if len(self._ended) > 4096:  # nobody asked for these
+            if len(self._ended) > 4096:  # statuses that were never read
                 self._ended.pop(next(iter(self._ended)))
         return kind, pid, number, list(fds)
 
@@ -165,10 +165,10 @@ _current_lock = threading.Lock()
 
 
 def launcher() -> Launcher:
-    """The launcher of this process, started when first needed and again if it died."""
+    """Returns the launcher of this process; starts one if there is none or it has died."""
     global _current
     with _current_lock:
-        if _current is None or not _current.alive:
+        if _current is None or not _current.is_alive:
             if _current is not None:
                 _current.close()
             _current = Launcher()
@@ -185,13 +185,13 @@ def _executable() -> str:
     found: Any = spawn.get_executable()
     if not found:
         raise WorkerError(
-            "cannot tell which program is Python (sys.executable is empty); set it with "
+            "cannot find the Python program for workers, because sys.executable is empty; set it with "
             "multiprocessing.set_executable(), or use context='fork'"
         )
     return os.fsdecode(found)
 
 
-# -- the launcher's own side --------------------------------------------------------------------------
+# -- in the launcher process --------------------------------------------------------------------------
 
 
 def main(fd: int, parent_fd: int) -> NoReturn:
@@ -201,10 +201,10 @@ def main(fd: int, parent_fd: int) -> NoReturn:
     from shoal.process import worker
 
     worker.prepare()
-    signal.setitimer(signal.ITIMER_REAL, 0)  # from here on it listens for the trainer's end
+    signal.setitimer(signal.ITIMER_REAL, 0)  # from here on poll() notices the trainer's end
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # A trainer that has signals blocked hands that down: then no death would be reported, no stack shown.
+    # Blocked signals are inherited from the trainer. Without SIGCHLD no death would be reported.
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     channel = socket.socket(fileno=fd)
     channel.set_inheritable(False)
@@ -214,7 +214,7 @@ def main(fd: int, parent_fd: int) -> NoReturn:
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     warnings.filterwarnings("ignore", message=".*multi-threaded.*fork.*", category=DeprecationWarning)
     gc.collect()
-    gc.freeze()  # what is loaded stays shared with the workers, page by page
+    gc.freeze()  # a garbage collection in a worker then does not copy the pages of what is loaded here
     waiter = select.poll()
     waiter.register(channel, select.POLLIN)
     waiter.register(woken, select.POLLIN)
@@ -222,46 +222,46 @@ def main(fd: int, parent_fd: int) -> NoReturn:
         waiter.register(parent_fd, select.POLLIN)
     mine = [channel, woken, wakes]
     spare: _Spare | None = None
-    wanted = False
+    needs_spare = False
     while True:
-        heard = {number for number, _ in waiter.poll(_QUIET_S * 1000 if wanted else None)}
-        if parent_fd in heard:
+        ready = {number for number, _ in waiter.poll(_QUIET_S * 1000 if needs_spare else None)}
+        if parent_fd in ready:
             os._exit(0)
-        if woken.fileno() in heard:
+        if woken.fileno() in ready:
             woken.recv(4096)
             if _report_ended(channel, spare):
-                spare, wanted = None, True
-        if wanted and not heard:  # nobody needs this core at the moment
-            wanted, spare = False, _Spare.made(mine, parent_fd)
-        if channel.fileno() not in heard:
+                spare, needs_spare = None, True
+        if needs_spare and not ready:  # no request for _QUIET_S
+            needs_spare, spare = False, _Spare.fork(mine, parent_fd)
+        if channel.fileno() not in ready:
             continue
         try:
             data, fds, _, _ = socket.recv_fds(channel, _FRAME.size, 1)
-        except OSError:  # the trainer has gone without reading who ended
+        except OSError:  # the trainer ended with reports unread
             os._exit(0)
         if not data:
             os._exit(0)
         request = _FRAME.unpack(data)[2]
         try:
             pid = spare.take(fds[0]) if spare is not None else 0
-            pid = pid or _forked(mine if spare is None else [*mine, spare.orders], parent_fd, fds[0])
+            pid = pid or _fork_worker(mine if spare is None else [*mine, spare.orders], parent_fd, fds[0])
         except OSError as error:
             os.close(fds[0])
             channel.sendall(_FRAME.pack(_FAILED, error.errno or 0, request))
             continue
-        spare, wanted = None, True
+        spare, needs_spare = None, True
         os.close(fds[0])
         pidfd = open_pidfd(pid)
         try:
             socket.send_fds(channel, [_FRAME.pack(_STARTED, pid, request)], [pidfd] if pidfd >= 0 else [])
-        except OSError:  # the trainer has gone; its worker's own watch sees to the worker
+        except OSError:  # the trainer has ended; the worker notices that itself
             os._exit(0)
         if pidfd >= 0:
             os.close(pidfd)
 
 
-def _forked(others: list[socket.socket], parent_fd: int, fd: int) -> int:
-    """A worker's pid; in the worker itself this does not return."""
+def _fork_worker(others: list[socket.socket], parent_fd: int, fd: int) -> int:
+    """Forks a worker and returns its pid; in the worker itself this does not return."""
     pid = os.fork()
     if pid == 0:
         _leave_launcher(others, parent_fd)
@@ -288,14 +288,14 @@ def _work(fd: int) -> NoReturn:
 
 @dataclass
 class _Spare:
-    """A worker forked beforehand: who replaces one that died need not wait for a fork."""
+    """A worker that was forked in advance, so that replacing a dead one need not wait for a fork."""
 
     pid: int
     orders: socket.socket
 
     @classmethod
-    def made(cls, others: list[socket.socket], parent_fd: int) -> _Spare | None:
-        """None if the system has no room for it: it was not asked for."""
+    def fork(cls, others: list[socket.socket], parent_fd: int) -> _Spare | None:
+        """Forks a spare worker; returns None if that fails, because a spare is optional."""
         try:
             ours, theirs = socket.socketpair()
         except OSError:
@@ -312,7 +312,7 @@ class _Spare:
         return cls(pid, ours)
 
     def take(self, fd: int) -> int:
-        """Has it work for that socket: its pid, or 0 if it is dead."""
+        """Makes it the worker of that socket; returns its pid, or 0 if it is dead."""
         with self.orders:
             try:
                 socket.send_fds(self.orders, [b"w"], [fd])
@@ -324,22 +324,22 @@ class _Spare:
 def _wait_for_work(orders: socket.socket) -> NoReturn:
     from shoal.process import worker
 
-    before = _called(SPARE)
-    with contextlib.suppress(Exception):  # it was to save time; a worker says what it lacks when it is one
-        worker.rehearse()
+    before = _rename_process(SPARE)
+    with contextlib.suppress(Exception):  # it only saves time; the worker reports a real problem later
+        worker.warm_up()
     fds: list[int] = []
     with contextlib.suppress(OSError):
         _, fds, _, _ = socket.recv_fds(orders, 1, 1)
     orders.close()
     if not fds:  # the launcher has ended
         os._exit(0)
-    _called(before)
+    _rename_process(before)
     _work(fds[0])
 
 
-def _called(name: str) -> str:
-    """Names this process, for `ps`; the name it had."""
-    with contextlib.suppress(OSError):  # not on every system
+def _rename_process(name: str) -> str:
+    """Sets this process's name in `ps`, and returns the previous one."""
+    with contextlib.suppress(OSError):  # not every system has this file
         with open("/proc/self/comm", "r+") as file:
             before = file.read().rstrip("\n")
             file.seek(0)
@@ -349,7 +349,7 @@ def _called(name: str) -> str:
 
 
 def _report_ended(channel: socket.socket, spare: _Spare | None) -> bool:
-    """Tells the trainer who ended, and how; whether that was the spare one."""
+    """Reports exit statuses to the trainer; returns whether the spare worker has ended."""
     lost = False
     while True:
         try:

@@ -3,7 +3,7 @@
     sender:    put(message) -> number of bytes      then the gate carries the number, then send_rest
     receiver:  take(number)
 
-A message is small and rare: actions, observations, rewards and flags never travel this way.
+Messages are small and rare. Actions, observations, rewards and flags have shared memory of their own.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ _MOST_FDS = 16
 
 
 class HungUp(Exception):
-    """The other side is gone."""
+    """The other process has closed its socket, or has died."""
 
 
 def dumps(value: Any) -> bytes:
-    """Pickled; by value where the other process could not import it (classes of a script, lambdas)."""
+    """Pickles a value, including code that the other process cannot import (classes of a script, lambdas)."""
     try:
         data = pickle.dumps(value, protocol=5)
-        # A script's module is called __main__ here and there: by name it would be looked up in the wrong one.
+        # Every process has a __main__ module of its own, so a name in it would find the wrong object.
         if b"__main__" not in data:
             return data
-    except Exception:  # whatever a __reduce__ raises; cloudpickle says it better
+    except Exception:  # a __reduce__ may raise anything; cloudpickle's error is clearer
         pass
     return bytes(cloudpickle.dumps(value, protocol=5))
 
@@ -56,7 +56,7 @@ class Mail:
         self._rest = b""
 
     def put(self, data: bytes) -> int:
-        """Lays a pickled message down; tell the number, then call `send_rest`."""
+        """Writes a pickled message into the box; pass on the number returned, then call `send_rest`."""
         if len(data) <= BOX_BYTES:
             self._outbox[: len(data)] = data
             self._rest = b""
@@ -65,12 +65,13 @@ class Mail:
         return len(data)
 
     def send_rest(self, alive: Callable[[], bool]) -> None:
+        """Sends a message that was too large for the box; HungUp if the other side ends meanwhile."""
         data, self._rest = self._rest, b""
         if data:
             _exchange(self._socket, memoryview(data), alive, sending=True)
 
     def take(self, count: int, alive: Callable[[], bool]) -> Any:
-        """The message of `count` bytes; HungUp if the other side ends while sending it."""
+        """Returns the message of `count` bytes; HungUp if the other side ends while sending it."""
         if count <= BOX_BYTES:
             return pickle.loads(self._inbox[:count])
         data = bytearray(count)
@@ -91,7 +92,7 @@ def transmit(
 
 
 def receive(channel: socket.socket, alive: Callable[[], bool] = lambda: True) -> tuple[Any, list[int]]:
-    """What `transmit` sent."""
+    """Returns the message and the descriptors that `transmit` sent."""
     try:
         head, fds, _, _ = socket.recv_fds(channel, _LENGTH_BYTES, _MOST_FDS)
         if len(head) < _LENGTH_BYTES:
@@ -107,19 +108,19 @@ def receive(channel: socket.socket, alive: Callable[[], bool] = lambda: True) ->
 
 
 def _exchange(channel: socket.socket, data: memoryview, alive: Callable[[], bool], *, sending: bool) -> None:
-    """Moves all of `data` in slices, so that a death of the other side is seen between them."""
+    """Sends or fills all of `data` in parts, and checks between them whether the other side lives."""
     waiter = select.poll()
     waiter.register(channel, select.POLLOUT if sending else select.POLLIN)
     at = 0
     try:
         while at < len(data):
             if waiter.poll(50):
-                at += _moved(channel, data[at:], sending)
+                at += _move_once(channel, data[at:], sending)
             elif not alive():
                 raise HungUp
     except HungUp:
         raise
-    except BaseException:  # Ctrl-C: of half a message neither side could tell where the next begins
+    except BaseException:  # Ctrl-C: after half a message neither side knows where the next begins
         _hang_up(channel)
         raise
 
@@ -129,8 +130,8 @@ def _hang_up(channel: socket.socket) -> None:
         channel.shutdown(socket.SHUT_RDWR)
 
 
-def _moved(channel: socket.socket, data: memoryview, sending: bool) -> int:
-    """Moves what there is room for, at once; how much it was."""
+def _move_once(channel: socket.socket, data: memoryview, sending: bool) -> int:
+    """Sends or receives what is possible without waiting; returns the number of bytes."""
     try:
         if sending:
             return channel.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
@@ -146,7 +147,7 @@ def _moved(channel: socket.socket, data: memoryview, sending: bool) -> int:
 
 
 class RemoteTraceback(Exception):
-    """Where an exception came from, in the worker that raised it; shown as its cause."""
+    """The traceback of an exception in the worker that raised it; it is shown as the cause."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -171,18 +172,18 @@ class Failure:
     def of(cls, error: BaseException, env_id: int | None) -> Failure:
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         summary = "".join(traceback.format_exception_only(type(error), error)).strip()
-        return cls(env_id, text, _packed(error), summary)
+        return cls(env_id, text, _pack_exception(error), summary)
 
     def exception(self) -> BaseException:
-        """The exception itself, its cause the remote traceback, its `env_id` set."""
+        """Returns the exception with its `env_id`; its cause is the remote traceback."""
         error: BaseException | None = None
         if self.data is not None:
             try:
-                error = _unpacked(self.data)
+                error = _unpack_exception(self.data)
             except Exception:  # a class this process cannot import
                 error = None
         if error is None:
-            error = WorkerError(f"{self.summary} (its own class could not be brought here)")
+            error = WorkerError(f"{self.summary} (the class of this exception could not be unpickled here)")
         elif not isinstance(error, Exception):  # SystemExit in an environment must not end this process
             error = WorkerError(f"environment {self.env_id} raised {self.summary}")
         error.__cause__ = RemoteTraceback(self.text)
@@ -190,27 +191,27 @@ class Failure:
         return error
 
 
-def _packed(error: BaseException) -> bytes | None:
+def _pack_exception(error: BaseException) -> bytes | None:
     plain = error.with_traceback(None)
     plain.__cause__ = plain.__context__ = None
     for state in ((plain, None, None), (type(error), error.args, dict(error.__dict__))):
         try:
             data = dumps(state)
-            if type(_unpacked(data)).__name__ == type(error).__name__:
+            if type(_unpack_exception(data)).__name__ == type(error).__name__:
                 return data
-        except Exception:  # its __reduce__, its constructor or its attributes: try the other way
+        except Exception:  # its __reduce__, its constructor or its attributes: try the next way
             continue
-    try:  # without attributes that do not travel
+    try:  # without attributes, which may not be picklable
         return dumps((type(error), tuple(map(str, error.args)), {}))
     except Exception:
         return None
 
 
-def _unpacked(data: bytes) -> BaseException:
+def _unpack_exception(data: bytes) -> BaseException:
     first, arguments, state = pickle.loads(data)
     if isinstance(first, BaseException):
         return first
-    # Around __init__, whose arguments need not be the exception's: Exception("text") of MyError(code, why).
+    # Without __init__, whose parameters may differ from args: MyError(code, why) with args ("text",).
     error: BaseException = first.__new__(first, *arguments)
     error.args = arguments
     error.__dict__.update(state)

@@ -13,6 +13,7 @@ from shoal.native.look import Looker
 from shoal.native.plugin import load, seed_generators
 from shoal.native.refusals import refuse
 from shoal.process.mail import Failure
+from shoal.process.requests import Bind, StepperMethod
 from shoal.process.worker import ERROR, STEP
 from shoal.state.publish import Publisher
 
@@ -20,7 +21,7 @@ __all__ = ["NativeChunk"]
 
 
 class NativeChunk:
-    """C environments: the engine over the chunk's rows, one thread."""
+    """C environments that one process steps, with one thread."""
 
     def __init__(self, plan: Any, worker: Any) -> None:
         path, options, time_limit = plan.plugin
@@ -32,7 +33,7 @@ class NativeChunk:
         self._end = self._begin + rows
         board = worker.board
         part, envs = slice(self._begin, self._end), slice(plan.first, plan.first + worlds)
-        # In the board, where the parent sees them; a replacement finds what its predecessor left.
+        # These are in the board, where the parent reads them; a replacement finds its predecessor's values.
         shared = {
             "instances": board["instances"][plan.worker],
             "last_return": board["last_return"][part],
@@ -80,7 +81,7 @@ class NativeChunk:
                 gate.finish(0, 0)
 
     def _step(self, slot: int, row: int) -> None:
-        if self._fresh:  # of a replacement the parent has said whether its first step is to reset
+        if self._fresh:  # the parent marks environments that a replacement has to reset in its first step
             self._fresh = False
             self._state["reset"][: self._plan.count] |= self._mark_restarted
         for own, shared in zip(self._actions, self._shared_actions, strict=True):
@@ -94,15 +95,9 @@ class NativeChunk:
         at = [row + self._begin + (ahead if number < fields else 0) for number in range(len(arrays))]
         return tuple(array[begin : begin + count] for array, begin in zip(arrays, at, strict=True))
 
-    def on_bind(
-        self,
-        mode: Any,
-        observation_space: Any,
-        action_space: Any,
-        in_segment: bool,
-        actions: str,
-        blocks: list[tuple[int, int, int]],
-    ) -> list[tuple[bool, bool]]:
+    def on_bind(self, request: Bind) -> list[tuple[bool, bool]]:
+        """Opens the memory that came with the request. The parent knows the spaces already."""
+        blocks = request.blocks
         segment, *of_blocks = map(Segment.from_fileno, self._worker.receive_fds(1 + len(blocks)))
         end = self._begin + self._plan.count * self._info.agents
         self._shared_actions = [segment[name][self._begin : end] for name in segment]
@@ -144,12 +139,12 @@ class NativeChunk:
     def on_set(self, name: str, values: list[Any]) -> list[Any]:
         return self.on_call(name, (), {})
 
-    def on_stepper(self, method: str, local: int, *rest: Any) -> Any:
-        """`save`, `restore` or `render` of one environment."""
+    def on_stepper(self, method: StepperMethod, local: int, *rest: Any) -> Any:
+        """Calls `save`, `restore` or `render` of one environment."""
         return getattr(self._stepper, method)(local, *rest)
 
     def on_look(self, local: int | None) -> list[Any]:
-        """What one environment exports, or each of them."""
+        """The exported state of one environment, or of each of them."""
         chosen = range(self._plan.count) if local is None else [local]
         return [self._stepper.fields(number) for number in chosen]
 

@@ -1,10 +1,10 @@
-"""The crew: all worker processes of one vector environment, seen from the parent.
+"""The worker pool: all worker processes of one vector environment, as the parent sees them.
 
-    board (one segment)   gates [M]  bell   request and reply boxes [M]   stderr tails [M]   flags [num_envs]
+    board (one segment)   gates [M]  wake-up   request and reply boxes [M]  stderr tails [M]  flags [num_envs]
     slots, actions        segments of their own, whose descriptors go over each worker's socket
 
-The crew starts workers, hands them commands, waits, and says who died and how. What a result is, what a fault
-means to a learner and whether to replace a worker is decided above it.
+The pool starts workers, sends them commands, waits, and reports which of them died and how. Its users decide
+what a result is, what a fault means to a learner and whether to replace a worker.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from shoal.process.infos import info_fields
 from shoal.process.launcher import open_pidfd
 from shoal.process.mail import BOX_BYTES, HungUp, Mail, dumps, receive, transmit
 from shoal.process.registry import Registry, pickle_registry
+from shoal.process.requests import Request
 from shoal.process.start import STILL_RUNNING, Running, start
 from shoal.process.worker import (
     MESSAGE,
@@ -45,18 +46,18 @@ from shoal.process.worker import (
 from shoal.spaces import Bounds
 from shoal.state.session import watch_fields
 
-__all__ = ["DIED", "IDLE", "TIMEOUT", "Plan", "WorkerPool", "checked_makers", "surroundings"]
+__all__ = ["DIED", "IDLE", "TIMEOUT", "Plan", "WorkerPool", "pickle_makers", "read_surroundings"]
 
 IDLE, TIMEOUT, DIED = _core.GATES_IDLE, _core.GATES_TIMEOUT, _core.GATES_DIED
 _EXIT_S = 5.0
-"""For what the kernel is long in taking apart, or writes to a core file, nobody waits longer."""
+"""The longest wait for a killed process: freeing its memory or writing a core file can take long."""
 _FOREVER_NS = 2**62
 _DESCRIPTORS = 5
 
 
 @dataclass(slots=True)
 class Plan:
-    """What one worker is to be; it travels to it."""
+    """Everything that one worker must know; it is sent to the worker."""
 
     worker: int
     first: int
@@ -64,9 +65,9 @@ class Plan:
     num_envs: int
     autoreset: int
     makers: Any
-    """Functions that make the environments: pickled, or as they are for a worker that inherits them."""
+    """Functions that make the environments: pickled, or the functions themselves for a forked worker."""
     plugin: tuple[str, dict[str, Any], int] | None
-    """For C environments: library, options, time limit."""
+    """C environments: library, options, time limit."""
     bounds: Bounds
     all_spaces: bool
     restarts: bool
@@ -79,7 +80,7 @@ class Plan:
     """How many C environments share a block of memory."""
     surroundings: Surroundings | None = None
     registry: Registry | None = None
-    """The program's, for environments in Python."""
+    """The parent's Gymnasium registry, for environments in Python."""
 
 
 class WorkerPool:
@@ -93,43 +94,44 @@ class WorkerPool:
         instance_bytes: int = 0,
         guard: _core.Guard | None = None,
     ) -> None:
-        """`instance_bytes`: of one environment in C, whose own memory is then in the board, too.
+        """`instance_bytes` is the size of one C environment, whose memory is then in the board, too.
 
-        A wait raises ClosedError when `guard` says that another thread has called close().
+        A wait raises ClosedError after another thread has called close() (`guard`).
         """
         self.plans = list(plans)
         if any(plan.plugin is None for plan in plans):
-            registry = pickle_registry()  # once: a worker that replaces another has the same
+            registry = pickle_registry()  # once, so that a replacement gets the same registry
             self.plans = [replace(plan, registry=registry) for plan in plans]
         self._context, self._guard = context, guard
         self.size = len(plans)
         self._pid = os.getpid()
         self.limit_s: float | None = None
-        """How long a worker may be deaf while a message too large for its box is sent to it."""
+        """How long a worker may stop reading while a message too large for its box is sent to it."""
         self._running: list[Running | None] = [None] * self.size
         self._mails: list[Mail | None] = [None] * self.size
         self._exiting: list[Running] = []
-        """Workers that were buried while the kernel took their memory apart. Until then they may write, even
-        take the bell from others and not ring it: nobody is waited for, or follows them, before."""
-        self.gone: dict[int, WorkerDied] = {}
-        """Workers that were buried and not replaced, even if Ctrl-C came before anybody was told."""
+        """Workers that were reaped while the kernel was still freeing their memory. Until they have ended
+        they may write to shared memory, even claim a wake-up and never send it. Therefore every wait, and
+        every start of a replacement, waits for their end first."""
+        self.reaped: dict[int, WorkerDied] = {}
+        """Workers that were reaped and not replaced, including deaths that Ctrl-C kept from being raised."""
         self.cut_off: set[int] = set()
-        """Workers that were killed since Ctrl-C came while a message of theirs was read: what their
-        environments finished is not whole."""
+        """Workers that were killed because Ctrl-C interrupted the reading of their message. A result that
+        such a worker had finished may lack its report."""
         self._interrupted: set[int] = set()
-        """Workers that were killed since Ctrl-C came in the middle of a message to or from them."""
+        """Workers that were killed because Ctrl-C interrupted a message to or from them."""
         _require_descriptors(self.size)
         self._oom_counters = oom_counters()
         self._kills = oom_kills(self._oom_counters)
         self.board = Segment(_board_layout(self.plans, rows, instance_bytes))
-        with explain_os_errors("make what workers ring when they are done", WorkerError):
+        with explain_os_errors("create the descriptor that workers wake this process with", WorkerError):
             self._wakeup_fd, self._wakeup_write_fd = _core.wakeup_create()
         self._parent_fd = open_pidfd(self._pid)
         self.gates = _core.Gates(
             self.board["gates"], self.board["wakeup"], self.size, self._wakeup_fd, self._crowded, guard
         )
-        self.made = False
-        """Whether the environments were all made once."""
+        self.has_started = False
+        """Whether all environments have been made once."""
 
     @property
     def _crowded(self) -> bool:
@@ -138,17 +140,17 @@ class WorkerPool:
     # -- starting -------------------------------------------------------------------------------------
 
     def start(self, workers: Sequence[int] | None = None) -> None:
-        """Starts workers; each answers with its facts (`answer`) when its environments are made."""
+        """Starts workers. Each replies with its facts (`answer`) when its environments are made."""
         self._reap_exiting(_EXIT_S)
         chosen = list(range(self.size) if workers is None else workers)
         if self._context == "fork":
-            pickle_registry()  # so that a worker sees which specs have changed since it was planned
-        for w in chosen:  # all of them first: while one begins to run, the next is forked
+            pickle_registry()  # so that a forked worker sees which specs have changed since the plan was made
+        for w in chosen:  # fork all before sending plans: workers start up in parallel
             plan = self.plans[w]
-            self.gone.pop(w, None)
+            self.reaped.pop(w, None)
             self.cut_off.discard(w)
             self._interrupted.discard(w)
-            self.board["tail"][w] = 0  # before it runs: one that is forked begins at once
+            self.board["tail"][w] = 0  # before the start, because a forked worker runs at once
             self.gates.watch(w, -1, False)
             running = start(self._context, plan.daemon, f"ShoalWorker-{w}", partial(self._inherited, w))
             self._running[w] = running
@@ -161,18 +163,18 @@ class WorkerPool:
         plan, running = self.plans[w], self._running[w]
         assert running is not None
         if self._context is None:
-            plan = replace(plan, surroundings=surroundings())
+            plan = replace(plan, surroundings=read_surroundings())
         try:
             if self._context != "fork":
-                transmit(running.channel, dumps(plan), self._descriptors(running), running.alive)
-        except HungUp:  # it died at once, or cannot be told and would wait for ever: wait will say so
+                transmit(running.channel, dumps(plan), self._descriptors(running), running.is_alive)
+        except HungUp:  # it has died, or would wait for ever for the rest; `wait` reports the death
             running.send_signal(signal.SIGKILL)
         os.close(running.stderr_write_fd)
         running.stderr_write_fd = -1
         self.gates.post(w, MESSAGE, 0, 0, 0)
 
     def _inherited(self, w: int, running: Running) -> tuple[Plan, list[int], Segment]:
-        """What a worker that is forked from here finds in its own memory: all that others are sent."""
+        """Returns what a worker forked from this process inherits; other workers are sent the same."""
         return self.plans[w], [os.dup(fd) for fd in self._descriptors(running)], self.board
 
     def _descriptors(self, running: Running) -> list[int]:
@@ -189,22 +191,22 @@ class WorkerPool:
     # -- commands -------------------------------------------------------------------------------------
 
     def step(self, slot: int, row: int, if_all_live: bool) -> bool:
-        """Has all workers step; or nobody, if so wished, where one is known to be dead (False)."""
+        """Makes all workers step. With `if_all_live`, returns False and steps none if one is dead."""
         return self.gates.post_all(STEP, slot, row, if_all_live)
 
     def send(self, out: Any, env_ids: Any, worker_of: Any) -> None:
-        """Asynchronous stepping: new tickets for some environments."""
+        """Asynchronous stepping: gives some environments new tickets."""
         self.gates.send(self.board["ticket"], out, env_ids, worker_of)
 
     def take_finished(self, out: Any, start: int, most: int, timeout_s: float) -> tuple[int, list[int]]:
-        """Asynchronous stepping: the status, and up to `most` environments that have finished."""
+        """Asynchronous stepping: returns the status, and up to `most` environments that have finished."""
         tickets, finished = self.board["ticket"], self.board["finished"]
         return self.gates.take_finished(tickets, finished, out, start, most, int(timeout_s * 1e9))
 
     def take_posted(self, keep: Callable[[list[Any]], None], until: float | None) -> None:
-        """Has messages that workers sent of themselves kept, each as it comes.
+        """Passes every message that workers sent without a request to `keep`.
 
-        Of a worker that stops within one, none once the time is over.
+        `until` (of time.monotonic) limits the wait for a worker that stopped within a message.
         """
         present = {
             w: running
@@ -212,7 +214,7 @@ class WorkerPool:
             if running is not None and w not in self.cut_off and running.channel.fileno() >= 0
         }
         if not select.select([running.channel for running in present.values()], [], [], 0)[0]:
-            return  # almost always: one system call for all of them
+            return  # the usual case costs one system call for all workers
         for w, running in present.items():
             try:
                 while select.select([running.channel], [], [], 0)[0]:
@@ -224,11 +226,11 @@ class WorkerPool:
                 self._kill_interrupted(w, running)
                 raise
 
-    def ask(self, worker: int, name: str, *arguments: Any, fds: Sequence[int] = ()) -> None:
-        """Posts a message to an idle worker."""
-        self.ask_pickled(worker, dumps((name, arguments)), fds)
+    def request(self, worker: int, request: Request, fds: Sequence[int] = ()) -> None:
+        """Posts a request to an idle worker."""
+        self._post_message(worker, dumps(request), fds)
 
-    def ask_pickled(self, worker: int, data: bytes, fds: Sequence[int] = ()) -> None:
+    def _post_message(self, worker: int, data: bytes, fds: Sequence[int] = ()) -> None:
         running, mail = self._running[worker], self._mails[worker]
         if running is None or mail is None:
             return
@@ -241,25 +243,26 @@ class WorkerPool:
                 socket.send_fds(running.channel, [b"f"], list(fds))
         except (HungUp, OSError):  # it is dead, or has half a message and would wait for ever
             running.send_signal(signal.SIGKILL)
-        except BaseException:  # Ctrl-C: likewise, unless the box held all of it
+        except BaseException:  # Ctrl-C: the same, unless the whole message was in the box
             if fds or count > BOX_BYTES:
                 self._kill_interrupted(worker, running)
             raise
 
-    def ask_each(self, messages: Sequence[tuple[Any, ...]]) -> None:
-        """Posts each worker its message; if one cannot be pickled, nobody gets any."""
-        for w, data in enumerate([dumps((name, rest)) for name, *rest in messages]):
-            self.ask_pickled(w, data)
+    def request_each(self, requests: Sequence[Request]) -> None:
+        """Posts each worker its request; if one of them cannot be pickled, none is posted."""
+        for w, data in enumerate([dumps(request) for request in requests]):
+            self._post_message(w, data)
 
-    def ask_all(self, name: str, *arguments: Any, fds: Sequence[int] = ()) -> None:
-        data = dumps((name, arguments))
+    def request_all(self, request: Request, fds: Sequence[int] = ()) -> None:
+        """Posts the same request to all workers."""
+        data = dumps(request)
         for w in range(self.size):
-            self.ask_pickled(w, data, fds)
+            self._post_message(w, data, fds)
 
     def wait(self, timeout_s: float | None, only: int | None = None, any_death: bool = False) -> int:
-        """Until all workers, or `only` one, are idle: IDLE, TIMEOUT or DIED (who was to answer is dead).
+        """Waits until all workers, or `only` one, are idle. Returns IDLE, TIMEOUT or DIED (a busy one died).
 
-        With `any_death`, also DIED where one died that had answered, while others are busy.
+        With `any_death`, also returns DIED if an idle worker died while others are busy.
         """
         if self._exiting:
             begin = time.monotonic()
@@ -270,10 +273,11 @@ class WorkerPool:
         return self.gates.wait(timeout_ns, -1 if only is None else only, any_death)
 
     def answer(self, worker: int, until: float | None, *, forget: bool = True) -> Any:
-        """The message with which a worker finished, once; None if there was none.
+        """Returns the message with which a worker finished, once; None if it sent none.
 
-        Without `forget`, `gates.reply` is to be called when the message is safe from Ctrl-C.
-        HungUp if it died sending it, or stopped and the time (of time.monotonic) is over.
+        Without `forget`, the caller calls `gates.reply` when it has stored the message: if Ctrl-C comes
+        before that, the message can be read again. Raises HungUp if the worker died while sending it, or
+        stopped sending and the time is past `until` (of time.monotonic).
         """
         kind, count = self.gates.peek(worker)
         running, mail = self._running[worker], self._mails[worker]
@@ -296,18 +300,18 @@ class WorkerPool:
         self._interrupted.add(worker)
         running.send_signal(signal.SIGKILL)
 
-    # -- life and death -------------------------------------------------------------------------------
+    # -- state and death of workers -------------------------------------------------------------------
 
-    def alive(self, worker: int) -> bool:
+    def is_alive(self, worker: int) -> bool:
         running = self._running[worker]
-        return running is not None and running.alive()
+        return running is not None and running.is_alive()
 
     def pid(self, worker: int) -> int | None:
         running = self._running[worker]
         return None if running is None else running.pid
 
-    def present(self, worker: int) -> bool:
-        """Whether there is a process, dead or alive, that was not buried."""
+    def has_process(self, worker: int) -> bool:
+        """Whether there is a process, dead or alive, that was not reaped."""
         return self._running[worker] is not None
 
     def busy(self, only: int | None = None) -> list[int]:
@@ -317,14 +321,14 @@ class WorkerPool:
         running = self._running[worker]
         return None if running is None else running.channel
 
-    def show_stack(self, worker: int, patience_s: float = 1.0) -> str:
-        """Has a worker write its Python stack, and reads it."""
+    def show_stack(self, worker: int, timeout_s: float = 1.0) -> str:
+        """Makes a worker write its Python stack to stderr; returns the end of what it wrote."""
         running = self._running[worker]
         if running is None:
             return ""
         before = _core.count_tail(self.board["tail"][worker])
         running.send_signal(SHOW_STACK)
-        deadline = time.monotonic() + patience_s
+        deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             time.sleep(0.01)
             if _core.count_tail(self.board["tail"][worker]) > before:
@@ -332,50 +336,51 @@ class WorkerPool:
                 break
         return _core.read_tail(self.board["tail"][worker]).decode(errors="replace")
 
-    def end(self, worker: int) -> None:
-        """Kills a worker, if it is there, and waits for its end."""
+    def kill_and_wait(self, worker: int) -> None:
+        """Kills a worker, if there is one, and waits for its end."""
         running = self._running[worker]
         if running is not None:
             running.send_signal(signal.SIGKILL)
             running.wait(_EXIT_S)
 
     def kill(self) -> None:
-        """Kills all workers, and nothing else: a thread that waits for one of them finds out itself."""
+        """Kills all workers without reaping them: a thread that waits for one of them does that."""
         for running in self._running:
             if running is not None:
                 running.send_signal(signal.SIGKILL)
 
     def reap_worker(self, worker: int, late_s: float | None = None) -> WorkerDied:
-        """Ends a worker for certain, and returns what there is to say; `late_s`: it was late.
+        """Kills a worker and returns an error that says how it ended.
 
-        One whose death came of itself may still be dying, for some milliseconds.
+        `late_s` is the limit that the worker exceeded; None if it died. A worker that died may still be
+        exiting for some milliseconds; `_exiting` keeps it.
         """
         if self._guard is not None:
-            self._guard.require_not_closing()  # close() of another thread kills what keeps a call waiting
+            self._guard.require_not_closing()  # close() in another thread kills workers that a call waits for
         running = self._running[worker]
         assert running is not None
-        if late_s is not None and running.alive():
-            self.show_stack(worker, 0.2)  # into its last words; one that is stopped says nothing
+        if late_s is not None and running.is_alive():
+            self.show_stack(worker, 0.2)  # for the stderr in the error; a stopped process shows nothing
         status = running.exit_status() if late_s is None else None
-        is_another = status == STILL_RUNNING  # its sign of life is gone, and it runs: as another program
+        is_another = status == STILL_RUNNING  # it released its liveness word and runs: it called exec
         running.send_signal(signal.SIGKILL)
         if status is not None and not is_another:
-            words = _forward_stderr(running)
+            output = _forward_stderr(running)
             self._exiting.append(running)
         else:
             running.wait(_EXIT_S)
-            words = _forward_stderr(running)
+            output = _forward_stderr(running)
             status = running.reap()
-            is_another = is_another and status == signal.SIGKILL  # else it was only late to end
-        tail = (_core.read_tail(self.board["tail"][worker]) + words).decode(errors="replace")
+            is_another = is_another and status == signal.SIGKILL  # otherwise it was only slow to exit
+        tail = (_core.read_tail(self.board["tail"][worker]) + output).decode(errors="replace")
         error = self._describe_death(self.plans[worker], running.pid, status, tail, late_s, is_another)
-        self.gone[worker] = error
+        self.reaped[worker] = error
         self._running[worker] = self._mails[worker] = None
         self.gates.watch(worker, -1, False)
         return error
 
     def _reap_exiting(self, timeout_s: float | None) -> bool:
-        """Whether all of them have ended by then."""
+        """Reaps workers that are exiting; returns whether all have ended within the time."""
         deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
         while self._exiting:
             running = self._exiting[-1]
@@ -396,14 +401,14 @@ class WorkerPool:
         who = f"worker {plan.worker} (process {pid}) with {which}"
         facts = {"env_ids": env_ids, "pid": pid, "signal": number, "exitcode": code, "stderr": tail}
         advice = ""
-        if self.made and not plan.restarts:
+        if self.has_started and not plan.restarts:
             advice = (
-                "; reset(), or async_reset() with batch_size=, brings it back, and "
-                'on_fault="restart" replaces such workers by itself'
+                "; call reset() to restart it (async_reset() with batch_size=), or make the environments "
+                'with on_fault="restart", which replaces dead workers automatically'
             )
         if late_s is not None:
             summary = f"{who} did not answer within {late_s:g} s and was killed"
-            return WorkerTimeout(summary + advice + _quoted(tail), summary=summary, **facts)
+            return WorkerTimeout(summary + advice + _quote(tail), summary=summary, **facts)
         if is_another:
             how = "became another program (exec) and was killed"
         elif number is not None:
@@ -417,10 +422,10 @@ class WorkerPool:
             how += " (the memory cgroup's oom_kill counter rose: likely out of memory)"
         self._kills = kills
         summary = f"{who} {how}"
-        return WorkerDied(summary + advice + _quoted(tail), summary=summary, **facts)
+        return WorkerDied(summary + advice + _quote(tail), summary=summary, **facts)
 
     def stop(self, timeout_s: float) -> None:
-        """Ends all workers: asks those that are idle, waits until the time is over, kills the rest."""
+        """Ends all workers: stops those that are idle, waits until the time is over, kills the rest."""
         if self.board.closed:
             return
         mine = self._pid == os.getpid()
@@ -428,7 +433,7 @@ class WorkerPool:
             deadline = time.monotonic() + timeout_s
             asked = set()
             for w in range(self.size):
-                if self.present(w) and self.alive(w) and self.gates.idle(w) and timeout_s > 0:
+                if self.has_process(w) and self.is_alive(w) and self.gates.idle(w) and timeout_s > 0:
                     self.gates.post(w, STOP, 0, 0, 0)
                     asked.add(w)
             for w in range(self.size):
@@ -456,7 +461,7 @@ class WorkerPool:
 def _board_layout(plans: Sequence[Plan], rows: int, instance_bytes: int) -> Layout:
     workers = len(plans)
     fields: dict[str, FieldSpec] = {}
-    if instance_bytes:  # a row for each worker, which begins on a cache line
+    if instance_bytes:  # one row per worker; each begins on a cache line
         most = max(-(-plan.count // plan.lanes) * plan.lanes for plan in plans)
         fields["instances"] = (np.uint8, (workers, -(-most * instance_bytes // 64) * 64))
     else:
@@ -476,43 +481,43 @@ def _board_layout(plans: Sequence[Plan], rows: int, instance_bytes: int) -> Layo
 
 
 def _require_descriptors(workers: int) -> None:
-    """Each worker needs some descriptors here; an error that says so before anything is started."""
+    """Raises WorkerError if this process may not open enough descriptors for that many workers."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     need = _DESCRIPTORS * workers + 64
     if limit not in (-1, resource.RLIM_INFINITY) and need > limit:
         raise WorkerError(
-            f"{workers} workers need about {need} descriptors, but this process may have {limit} "
+            f"{workers} workers need about {need} file descriptors, but this process may open {limit} "
             "(RLIMIT_NOFILE); use fewer workers (each steps many environments), or raise it with `ulimit -n`"
         )
 
 
 def _is_responsive(running: Running, until: float | None) -> bool:
-    return running.alive() and (until is None or time.monotonic() < until)
+    return running.is_alive() and (until is None or time.monotonic() < until)
 
 
 def _forward_stderr(running: Running) -> bytes:
-    """What a dead worker had said and nobody heard yet, said for it."""
-    words = running.read_stderr()
-    if words:
+    """Writes what is left in a dead worker's stderr pipe to our stderr, and returns it."""
+    output = running.read_stderr()
+    if output:
         with contextlib.suppress(OSError):
-            os.write(2, words)
-    return words
+            os.write(2, output)
+    return output
 
 
 def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
-    except ValueError:  # a real-time signal has none
+    except ValueError:  # real-time signals have no name
         return f"signal {number}"
 
 
-def _quoted(tail: str) -> str:
+def _quote(tail: str) -> str:
     lines = tail.strip().splitlines()[-15:]
-    return "" if not lines else ". It said last:\n" + "\n".join(f"  | {line[:200]}" for line in lines)
+    return "" if not lines else ". Its last output:\n" + "\n".join(f"  | {line[:200]}" for line in lines)
 
 
-def surroundings() -> Surroundings:
-    """This process's directory, path and environment, for a worker started elsewhere."""
+def read_surroundings() -> Surroundings:
+    """Returns this process's directory, path and environment, for a worker that the launcher starts."""
     try:
         directory = os.getcwd()
     except OSError:
@@ -522,8 +527,8 @@ def surroundings() -> Surroundings:
     return Surroundings(directory, list(sys.path), list(sys.argv), environment)
 
 
-def checked_makers(env_fns: Sequence[Callable[[], Any]], first: int) -> bytes:
-    """The functions pickled by value; an error that names what cannot be, before any process is started."""
+def pickle_makers(env_fns: Sequence[Callable[[], Any]], first: int) -> bytes:
+    """Pickles the functions; raises WorkerError that names the one which cannot be pickled."""
     try:
         return dumps(list(env_fns))
     except Exception as error:

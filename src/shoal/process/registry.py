@@ -1,8 +1,9 @@
-"""Workers see the environments that the program has registered, as the program has them.
+"""Workers get the program's registry of Gymnasium environments.
 
     program                                  worker
     pickle_registry() ----in its plan---->   Registry.enter(): the same ids with the same specs
-                                             import of a package that registers them again: they stay
+                                             importing a package that registers an id again does not
+                                             replace its spec
 
 1. A package registers its environments when it is imported, and a worker imports it again. Therefore a
    registration that an import makes never replaces a spec of the program.
@@ -38,20 +39,20 @@ _CALLERS = ("shoal.process.chunks", "shoal.process.worker")
 """Modules whose frames are below everything that environments do."""
 
 _pickled_here: dict[str, bytes | str] = {}
-"""This process's registry when it was pickled last: specs that a worker forked from it need not unpickle."""
+"""This process's registry when it was last pickled. A worker forked later need not unpickle these specs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Registry:
-    """The program's registry; it travels to workers."""
+    """The program's registry, as it is sent to workers."""
 
     specs: dict[str, bytes | str]
-    """For every id its spec, pickled, or why it cannot be pickled."""
+    """For every id its pickled spec (bytes), or the reason why it cannot be pickled (str)."""
     modules: frozenset[str]
-    """What the program has imported, less the standard library."""
+    """The modules that the program has imported, without the standard library."""
 
     def enter(self) -> None:
-        """Makes this process's registry the program's, and keeps it so while modules are imported."""
+        """Replaces this process's registry by the program's, and protects it from imports."""
         registry = gymnasium.registry
         if not _pickled_here:
             pickle_registry()
@@ -73,7 +74,7 @@ class Registry:
         _pickled_here.update(self.specs)
 
     def _has_deleted(self, name: str) -> bool:
-        """Whether the program had this id and has it no more."""
+        """Whether the program has deleted this id."""
         if name in self.specs or name.startswith(_OWN):
             return False
         spec = gymnasium.registry[name]
@@ -84,7 +85,7 @@ class Registry:
 
 
 def pickle_registry() -> Registry:
-    """This process's registry, for workers."""
+    """Returns this process's registry, pickled for workers."""
     specs: dict[str, bytes | str] = {}
     for name, spec in list(gymnasium.registry.items()):
         if name.startswith(_OWN):
@@ -102,7 +103,7 @@ def pickle_registry() -> Registry:
 
 @contextlib.contextmanager
 def keep_registry() -> Iterator[None]:
-    """While the caller makes environments itself, its imports are treated like a worker's."""
+    """While the caller makes environments itself, treats its imports like those of a worker."""
     if _entered is not None:
         yield
         return
@@ -120,10 +121,10 @@ class _Guard:
     """Decides what an import may register."""
 
     specs: dict[str, EnvSpec | None]
-    """The program's; None for one that is being unpickled."""
+    """The program's specs; None for one that is being unpickled."""
     modules: frozenset[str]
     stand_ins: set[str] = field(default_factory=set)
-    """Ids of the program whose specs are not here."""
+    """Ids of the program whose specs could not be sent here."""
 
     def admit(self, name: str, module: str) -> bool:
         """Whether the import of that module may register that id."""
@@ -145,7 +146,7 @@ _caller = threading.local()
 
 
 def _install(guard: _Guard | None) -> None:
-    """Puts a function that asks the guard in place of gymnasium.register."""
+    """Replaces gymnasium.register by a function that asks the guard."""
     global _entered
     _entered = guard
     original = registration.register
@@ -166,7 +167,7 @@ def _install(guard: _Guard | None) -> None:
 
 
 def _find_importer(frame: FrameType | None) -> str | None:
-    """The innermost module that is being imported; None if no import made this call."""
+    """Returns the innermost module that is being imported; None if the call is not part of an import."""
     while frame is not None:
         name = frame.f_globals.get("__name__")
         if name in _CALLERS:
@@ -187,13 +188,13 @@ def _find_full_id(id: str) -> str:
 
 
 def _is_here(name: str, data: bytes | str) -> bool:
-    """Whether this process has that spec already; two that cannot be pickled are taken for the same."""
+    """Whether this process has that spec already. Two specs that cannot be pickled count as equal."""
     here = _pickled_here.get(name)
     return here == data or (isinstance(here, str) and isinstance(data, str))
 
 
 def _restore(name: str, data: bytes | str) -> tuple[EnvSpec, bool]:
-    """The spec, and whether it is the program's; else it stands in for it and says why when it is made."""
+    """Returns the program's spec and True, or a stand-in that raises an error when it is made and False."""
     if isinstance(data, bytes):
         try:
             return pickle.loads(data), True

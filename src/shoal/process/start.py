@@ -1,4 +1,4 @@
-"""Starting one worker process, whichever way, and what the parent holds of it."""
+"""Starts one worker process, from the launcher or by multiprocessing, and gives the parent a handle of it."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from shoal.process.launcher import Launcher, LauncherEnded, launcher, open_pidfd
 __all__ = ["STILL_RUNNING", "Running", "start"]
 
 STILL_RUNNING = -1
-"""The fate of one that is not dying at all."""
+"""`Running.exit_status` of a process that is not exiting."""
 _EXITING = 4  # Linux's PF_EXITING
 _EXIT_DECIDED_S = 0.05
-"""One that has lost a sign of life and is to end has done so by then, or said how; else it goes on."""
+"""A process that has lost its liveness word and is exiting has an exit status after this time."""
 
 
 class Running:
-    """A worker process: its socket, its end of life as a descriptor, and what it says on stderr."""
+    """The parent's handle of a worker process: its socket, a descriptor for its death, its stderr."""
 
     def __init__(self, channel: socket.socket) -> None:
         self.channel = channel
@@ -50,14 +50,14 @@ class Running:
 
     @property
     def death_fd(self) -> int:
-        """Tells of the worker's death: a pidfd by being readable, else the socket by hanging up."""
+        """The descriptor that shows the worker's death: a pidfd becomes readable, a socket hangs up."""
         return self._pidfd if self._pidfd >= 0 else self.channel.fileno()
 
     @property
     def death_is_hangup(self) -> bool:
         return self._pidfd < 0
 
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         if self._reaped:
             return False
         waiter = select.poll()
@@ -68,11 +68,11 @@ class Running:
         with contextlib.suppress(ProcessLookupError):
             if self._pidfd >= 0:
                 signal.pidfd_send_signal(self._pidfd, number)
-            elif self.alive():
+            elif self.is_alive():
                 os.kill(self.pid, number)
 
     def wait(self, timeout_s: float) -> bool:
-        """Waits for its end; whether it came."""
+        """Waits for the end of the process; returns whether it has ended."""
         if self._reaped:
             return True
         waiter = select.poll()
@@ -86,22 +86,22 @@ class Running:
                 return False
 
     def exit_status(self) -> int | None:
-        """The exit status of one that is dying, before it is dead; None if nobody says; RUNS."""
+        """Returns the exit status of a process that is still exiting; None if unknown; or STILL_RUNNING."""
         try:
             with open(f"/proc/{self.pid}/stat", "rb", buffering=0) as file:
                 fields = file.read().rpartition(b") ")[2].split()  # from the third on, as proc(5) counts
             flags, status = int(fields[6]), int(fields[49])
         except (OSError, ValueError, IndexError):
             return None
-        if not self.alive():  # else the number was still its own
+        if not self.is_alive():  # it has ended, and another process may have its pid
             return None
         if status:
             return status
-        # 0 is said of one that ends so, to who may not know, and before it is decided.
+        # The kernel shows 0 for exit status 0, for lack of permission, and before the status is decided.
         return None if flags & _EXITING or self.wait(_EXIT_DECIDED_S) else STILL_RUNNING
 
     def reap(self) -> int | None:
-        """Its exit status as os.waitpid gives it, once it is dead; None if nobody can say. Closes all."""
+        """Reaps a dead process and closes its descriptors; returns its wait status, None if unknown."""
         if self._reaped:
             return self._status
         if self._process is not None:
@@ -121,23 +121,23 @@ class Running:
         return self._status
 
     def read_stderr(self) -> bytes:
-        """What is still in its stderr pipe."""
-        words = b""
+        """Returns what is left in its stderr pipe."""
+        output = b""
         with contextlib.suppress(BlockingIOError, OSError):
             while part := os.read(self.stderr_read_fd, 4096):
-                words += part
-        return words
+                output += part
+        return output
 
 
 def start(context: str | None, daemon: bool, name: str, inherited: Any) -> Running:
-    """Starts a worker; one that is forked from this very process calls `inherited` for what it needs."""
+    """Starts a worker. One that is forked from this process calls `inherited` to get its plan."""
     try:
-        return _started(context, daemon, name, inherited)
-    except LauncherEnded:  # killed a moment ago, perhaps with the worker that is to be replaced
-        return _started(context, daemon, name, inherited)
+        return _try_start(context, daemon, name, inherited)
+    except LauncherEnded:  # it was killed, perhaps together with the worker to replace: use a new launcher
+        return _try_start(context, daemon, name, inherited)
 
 
-def _started(context: str | None, daemon: bool, name: str, inherited: Any) -> Running:
+def _try_start(context: str | None, daemon: bool, name: str, inherited: Any) -> Running:
     with explain_os_errors("start a worker process", WorkerError):
         ours, theirs = socket.socketpair()
         with theirs:
@@ -172,7 +172,7 @@ def _start_process(
 ) -> None:
     chosen = multiprocessing.get_context(context)
     forked = context == "fork"
-    if forked:  # what a worker imports: once here, not in each child
+    if forked:  # import here once what every child needs
         from shoal.process import chunks, native_chunk  # noqa: F401
     arguments: tuple[Any, ...] = (theirs,)
     if forked:
@@ -180,7 +180,7 @@ def _start_process(
     process = chosen.Process(  # type: ignore[attr-defined]
         target=worker.run, args=arguments, name=name, daemon=daemon
     )
-    gc.freeze()  # a child that collects garbage would copy every page it looks at
+    gc.freeze()  # otherwise a garbage collection in the child would copy every page it visits
     try:
         process.start()
     finally:

@@ -1,4 +1,4 @@
-"""A chunk of Python environments as others see them: the hook, the last step, a picture."""
+"""Publishes snapshots of watched Python environments: exported state, the last step, a picture."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ __all__ = ["WatchedChunk"]
 
 
 class WatchedChunk:
-    """Publishes environments of a chunk. It is given what it needs, and holds no chunk."""
+    """Publishes environments of a chunk. It does not refer to the chunk, so there is no cycle."""
 
     def __init__(self, envs: list[Any], plan: Any, board: Segment) -> None:
-        """`envs` is the chunk's own list, in which environments are made anew."""
+        """`envs` is the chunk's own list, in which the chunk replaces environments."""
         self._envs, self._plan = envs, plan
         self._publisher = Publisher(board, plan.first, plan.count)
         self._episode, self._length = board["episode"], board["length"]
@@ -35,7 +35,7 @@ class WatchedChunk:
         self._last_action = last_action
 
     def add_slot(self, number: int, memory: Memory | None, flags: tuple[Any, ...], ahead: int) -> None:
-        # Views of our own: what is lent is counted by the references to the arrays themselves.
+        # Views, because the reference counts of the arrays themselves tell which slots are leased.
         self._slots[number] = memory, tuple(flag[:] for flag in flags), ahead
 
     def drop_slot(self, number: int) -> None:
@@ -46,7 +46,7 @@ class WatchedChunk:
         self._last_action = lambda local: None
 
     def publish(self, slot: int, row: int) -> None:
-        """What is watched, after a step into that slot."""
+        """Publishes the environments that are watched, after a step into that slot."""
         self._publisher(partial(self._snapshot, slot, row))
 
     def _snapshot(self, slot: int, row: int, env_id: int) -> Snapshot:
@@ -57,10 +57,10 @@ class WatchedChunk:
         step = _attempt(lambda: self._step(slot, row, local, env), "the last step", errors)
         if getattr(env, "render_mode", None) == "rgb_array":
             step |= _attempt(lambda: _frame(env), "render", errors)
-        begun = int(self._episode[env_id])
+        episodes = int(self._episode[env_id])
         return Snapshot(
             env_id,
-            max(0, begun - 1),
+            max(0, episodes - 1),
             self._tick(env_id, step),
             time.monotonic_ns(),
             world,
@@ -70,7 +70,7 @@ class WatchedChunk:
 
     def _tick(self, env_id: int, step: dict[str, Field]) -> int:
         over = any(bool(step[name].data) for name in ("terminated", "truncated") if name in step)
-        if over and self._plan.autoreset != _core.AUTORESET_SAME_STEP:  # of the episode that has just ended
+        if over and self._plan.autoreset != _core.AUTORESET_SAME_STEP:  # the episode has just ended
             return int(self._last_length[env_id])
         return int(self._length[env_id])
 

@@ -1,4 +1,4 @@
-"""A worker process: takes its plan, builds its environments, serves commands until told to stop."""
+"""A worker process: receives its plan, makes its environments, serves commands until it is stopped."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from shoal import _core
 from shoal.memory import Segment
 from shoal.process.mail import Failure, HungUp, Mail, dumps, receive, transmit
 from shoal.process.registry import pickle_registry
+from shoal.process.requests import Chunk, Request
 
 __all__ = [
     "ERROR",
@@ -30,15 +31,15 @@ __all__ = [
     "STOP",
     "Surroundings",
     "prepare",
-    "rehearse",
+    "warm_up",
     "run",
 ]
 
 STEP, MESSAGE, STOP = _core.GATE_STEP, _core.GATE_MESSAGE, _core.GATE_STOP
-"""Commands of the gate: a step, a message in the box, the end."""
+"""Commands of the gate: step, read a message in the box, stop."""
 
 INFO, ERROR, OBSERVATION = _core.REPORT_INFO, _core.REPORT_ERROR, _core.REPORT_OBSERVATION
-"""Kinds of report on an environment: (environment, kind, what)."""
+"""Kinds of report about an environment: (environment, kind, value)."""
 
 SHOW_STACK = signal.SIGUSR2
 """Makes a worker write its Python stack to stderr."""
@@ -46,7 +47,7 @@ SHOW_STACK = signal.SIGUSR2
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a process started elsewhere must be given to be like its parent."""
+    """The working directory, module path, arguments and environment variables of the parent."""
 
     directory: str
     path: list[str]
@@ -63,26 +64,26 @@ class Surroundings:
 
 
 def prepare() -> None:
-    """What every worker of a launcher would do: once, before they are forked."""
+    """In the launcher: loads what every worker needs, once, before workers are forked."""
     from shoal.process import chunks, native_chunk  # noqa: F401
 
     pickle_registry()
 
 
-def rehearse() -> None:
-    """What a worker begins with, in one that waits to become one.
+def warm_up() -> None:
+    """In a spare worker: runs the first steps of a worker once, so that they are fast later.
 
-    A forked process shares its pages until it writes to them; each of a thousand that it needs for itself
-    costs microseconds then, which nobody waits for now.
+    A forked process copies a shared page when it first writes to it. Some thousand pages at some
+    microseconds each are copied here, while nobody waits.
     """
     from shoal.memory import Layout
     from shoal.native.plugin import bundled, load
-    from shoal.process.pool import surroundings
+    from shoal.process.pool import read_surroundings
 
     np.random.seed()
     ours, theirs = socket.socketpair()
     with ours, theirs, Segment(Layout({f"field {i}": (np.uint8, (1,)) for i in range(24)})) as segment:
-        transmit(ours, dumps((surroundings(), pickle_registry())), [segment.fileno()])
+        transmit(ours, dumps((read_surroundings(), pickle_registry())), [segment.fileno()])
         (here, registry), fds = receive(theirs)
         here.enter()
         registry.enter()
@@ -91,11 +92,11 @@ def rehearse() -> None:
 
 
 def run(channel: socket.socket, parent_end: int = -1, inherited: Any = None) -> None:
-    """The whole life of a worker."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's
+    """Runs a worker until it is stopped or its parent ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if parent_end >= 0:
-        os.close(parent_end)  # a copy made by fork: while we held it, the parent's end would not show
+        os.close(parent_end)  # fork copied it: while this copy is open, the socket never hangs up
     board = None
     try:
         if inherited is None:
@@ -111,7 +112,7 @@ def run(channel: socket.socket, parent_end: int = -1, inherited: Any = None) -> 
     try:
         if plan.registry is not None:
             plan.registry.enter()
-        chunk = EnvChunk(plan, worker) if plan.plugin is None else NativeChunk(plan, worker)
+        chunk: Chunk = EnvChunk(plan, worker) if plan.plugin is None else NativeChunk(plan, worker)
         facts = chunk.facts()
     except BaseException as error:
         worker.answer_start(Failure.of(error, getattr(error, "env_id", None)))
@@ -126,23 +127,23 @@ def run(channel: socket.socket, parent_end: int = -1, inherited: Any = None) -> 
 
 
 class _Worker:
-    """The worker's end of everything it shares with its parent."""
+    """The worker's end of everything it shares with its parent (WorkerSide)."""
 
     def __init__(self, channel: socket.socket, plan: Any, fds: list[int], board: Segment | None) -> None:
         board_fd, wakeup_fd, stderr_read_fd, stderr_write_fd, out_fd, error_fd, *parent = fds
         if plan.surroundings is not None:
             plan.surroundings.enter()
             os.dup2(out_fd, 1)
-            np.random.seed()  # or every worker would draw the launcher's numbers
+            np.random.seed()  # otherwise every worker would have the launcher's generator
         os.close(out_fd)
         for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(Exception):  # somebody's own stream object
+            with contextlib.suppress(Exception):  # it may be a user's own stream object
                 stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
         os.dup2(stderr_write_fd, 2)
         os.close(stderr_write_fd)
         if board is None:
             board = Segment.from_fileno(board_fd)
-        else:  # a forked child has its parent's mapping
+        else:  # a forked worker has its parent's mapping
             os.close(board_fd)
         self.board = board
         self.channel = channel
@@ -158,20 +159,20 @@ class _Worker:
         self.gate = _core.Gate(board["gates"], board["wakeup"], w, wakeup_fd, plan.crowded)
 
     def answer_start(self, facts: Any) -> bool:
-        """Whether anybody asked: if not, another could not be started, and all of them are stopped."""
+        """Replies with the facts; returns False if the parent stops all workers because a start failed."""
         if self.gate.wait() != MESSAGE:
             return False
         self.reply(facts)
         return True
 
     def reply(self, value: Any) -> None:
-        """Finishes the command in hand with a message."""
+        """Finishes the current command with a message."""
         data = _sendable(value)
         count = self.mail.put(data)
         self.gate.finish(1, count)
         self.mail.send_rest(_always)
 
-    def serve(self, chunk: Any) -> None:
+    def serve(self, chunk: Chunk) -> None:
         while True:
             command = chunk.serve(self.gate)
             if command == STOP:
@@ -179,8 +180,8 @@ class _Worker:
                 self.gate.finish(0, 0)
                 return
             try:
-                name, arguments = self.mail.take(self.gate.mail_bytes, _always)
-                answer = getattr(chunk, f"on_{name}")(*arguments)
+                request: Request = self.mail.take(self.gate.mail_bytes, _always)
+                answer = request.run(chunk)
             except HungUp:
                 return
             except BaseException as error:
@@ -192,13 +193,13 @@ class _Worker:
         transmit(self.channel, _sendable(value), [])
 
     def receive_fds(self, number: int) -> list[int]:
-        """Descriptors that go with the message in hand."""
+        """Returns the descriptors that the parent sent with the current request."""
         _, fds, _, _ = socket.recv_fds(self.channel, 1, number)
         return list(fds)
 
 
 def _sendable(value: Any) -> bytes:
-    """Pickled; of a list of reports, what cannot be pickled becomes the error that says so."""
+    """Pickles a value. A report that cannot be pickled is replaced by the error that says so."""
     try:
         return dumps(value)
     except Exception as error:
@@ -216,4 +217,4 @@ def _report(number: int, kind: int, what: Any) -> tuple[int, int, Any]:
 
 
 def _always() -> bool:
-    return True  # the watch ends this process with its parent
+    return True  # the watch thread ends this process when its parent ends

@@ -1,4 +1,4 @@
-"""Vector environments: what users hold."""
+"""Vector environments: many environments that step together."""
 
 from shoal.vector.async_vector import ProcessVectorEnv
 from shoal.vector.env import VectorEnv

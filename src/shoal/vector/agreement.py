@@ -1,4 +1,4 @@
-"""The spaces of a vector environment, from those of its environments, as Gymnasium's modes have it."""
+"""Derives the spaces of a vector environment from those of its environments, by Gymnasium's modes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["observation_spaces", "require_same"]
 def observation_spaces(
     mode: Any, facts: dict[str, Any], given: Space[Any] | None, num_envs: int
 ) -> tuple[Space[Any], Space[Any]]:
-    """The batched observation space and that of one environment."""
+    """Returns the batched observation space and that of one environment."""
     if isinstance(mode, tuple) and len(mode) == 2:
         if not all(isinstance(space, Space) for space in mode):
             raise TypeError(
@@ -38,28 +38,30 @@ def observation_spaces(
 def require_same(
     mode: Any, same: list[tuple[bool, bool]], observation: Space[Any], action: Space[Any]
 ) -> None:
-    """RuntimeError, in Gymnasium's words, naming the environments whose spaces do not fit."""
+    """Raises RuntimeError, in Gymnasium's words, if spaces differ; it names these environments."""
     observations = [number for number, (fits, _) in enumerate(same) if not fits]
     actions = [number for number, (_, fits) in enumerate(same) if not fits]
     if observations and mode == "same":
         raise RuntimeError(
-            f"observation_mode='same', however {_few(observations)} differ from {observation}: the "
-            "sub-environments observation spaces are not equivalent. If this is intentional, use "
+            f"observation_mode='same', however {_list_environments(observations)} differ from {observation}: "
+            "the sub-environments observation spaces are not equivalent. If this is intentional, use "
             "`observation_mode='different'` instead."
         )
     if observations:
         raise RuntimeError(
             "observation_mode='different' or custom space, however the sub-environment's observation spaces "
-            f"do not share a common shape and dtype: {_few(observations)} differ from {observation}."
+            f"do not share a common shape and dtype: {_list_environments(observations)} differ from "
+            f"{observation}."
         )
     if actions:
         raise RuntimeError(
-            f"Some environments have an action space different from `{action}`: {_few(actions)}. "
+            f"Some environments have an action space different from `{action}`: "
+            f"{_list_environments(actions)}. "
             "In order to batch actions, the action spaces from all environments must be equal."
         )
 
 
-def _few(numbers: list[int]) -> str:
+def _list_environments(numbers: list[int]) -> str:
     shown = ", ".join(map(str, numbers[:8]))
     more = "" if len(numbers) <= 8 else f" and {len(numbers) - 8} more"
     return f"environment{'s' if len(numbers) > 1 else ''} {shown}{more}"

@@ -1,4 +1,4 @@
-"""What users pass to a vector environment, checked whole before anything is done with it."""
+"""Checks the arguments that users pass to a vector environment, before anything is done with them."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ __all__ = [
 ]
 
 AUTORESET_CODES = {mode: getattr(_core, f"AUTORESET_{mode.name}") for mode in AutoresetMode}
-"""What the core calls Gymnasium's modes."""
+"""The core's numbers for Gymnasium's modes."""
 _LONGEST_S = 1e9
 
 
 def seeds(seed: int | Sequence[int | None] | None, number: int) -> list[int | None]:
-    """One seed per environment, as Gymnasium reads `reset(seed=)`; None keeps the generator there is."""
+    """Returns one seed per environment, as Gymnasium does; None keeps an environment's generator."""
     if seed is None:
         return [None] * number
     if isinstance(seed, (int, np.integer)):
@@ -62,7 +62,7 @@ def seeds(seed: int | Sequence[int | None] | None, number: int) -> list[int | No
 
 
 def render_mode(mode: str | None, drawable: bool, name: str) -> str | None:
-    """The render mode of environments in C; where `name` cannot be drawn, the error says what can be."""
+    """Returns the render mode of environments in C; raises ValueError if `name` does not support it."""
     if mode is None or (mode == "rgb_array" and drawable):
         return mode
     if drawable:
@@ -71,11 +71,11 @@ def render_mode(mode: str | None, drawable: bool, name: str) -> str | None:
 
 
 def describe_undrawable(name: str) -> str:
-    """Says that an environment in C cannot be drawn, and what can be drawn in its place."""
+    """Returns a sentence: this C environment cannot be drawn, and what to use instead."""
     advice = ""
     if name in gymnasium.registry:
         advice = (
-            "; Gymnasium's own can be: give a function in place of the id, "
+            "; Gymnasium's own version can: pass a function in place of the id, "
             f"lambda: gymnasium.make({name!r}, render_mode='rgb_array')"
         )
     return f"{name} in C cannot be drawn{advice}"
@@ -84,7 +84,7 @@ def describe_undrawable(name: str) -> str:
 def reset_mask(
     options: Any, rows: int, worlds: int
 ) -> tuple[NDArray[np.bool_] | None, dict[str, Any] | None]:
-    """Which environments `reset(options=)` is for (None: all), and other options. Errors are Gymnasium's."""
+    """Returns which environments to reset (None: all), and the other options. Errors are Gymnasium's."""
     if options is not None and not isinstance(options, Mapping):
         raise TypeError(f"options must be a dict, got {type(options).__name__}: {options!r}")
     if options is None or "reset_mask" not in options:
@@ -106,13 +106,13 @@ def reset_mask(
 
 
 def no_options(options: dict[str, Any] | None) -> None:
-    """C environments are reset without options."""
+    """Raises ValueError if there are options: C environments have none for a reset."""
     if options:
-        raise ValueError(f"reset takes the option 'reset_mask', got {sorted(options)}")
+        raise ValueError(f"reset of C environments takes only the option 'reset_mask', got {sorted(options)}")
 
 
 def batched(space: Space[Any], rows: int) -> Space[Any]:
-    """Gymnasium's space of `rows` values."""
+    """Returns Gymnasium's space of `rows` values."""
     try:
         return batch_space(space, rows)
     except MemoryError as error:  # Gymnasium keeps the bounds of every element of every row
@@ -123,7 +123,7 @@ def batched(space: Space[Any], rows: int) -> Space[Any]:
 
 
 def autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
-    """Gymnasium's modes by value ("SameStep") or by name ("SAME_STEP")."""
+    """Returns Gymnasium's mode, given by value ("SameStep") or by name ("SAME_STEP")."""
     if isinstance(mode, str) and mode.upper() in AutoresetMode.__members__:
         return AutoresetMode[mode.upper()]
     try:
@@ -134,7 +134,7 @@ def autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
 
 
 def env_id(given: Any, worlds: int) -> int:
-    """The number of an environment; TypeError or IndexError where it is none."""
+    """Returns the number of an environment; raises TypeError or IndexError if there is none."""
     if isinstance(given, bool) or not isinstance(given, (int, np.integer)):
         raise TypeError(f"an environment's id must be an int, got {type(given).__name__}: {given!r}")
     if not 0 <= given < worlds:
@@ -143,7 +143,7 @@ def env_id(given: Any, worlds: int) -> int:
 
 
 def count(name: str, value: Any, most: int) -> int:
-    """`value` if it is an int from 1 to `most`."""
+    """Returns `value` if it is an int from 1 to `most`; raises otherwise."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         raise TypeError(f"{name} must be an int, got {type(value).__name__}: {value!r}")
     if not 1 <= value <= most:
@@ -152,7 +152,7 @@ def count(name: str, value: Any, most: int) -> int:
 
 
 def flag(name: str, value: Any, *others: str) -> bool:
-    """True or False, NumPy's too; `others` are what else the argument may be."""
+    """Returns a bool, also for NumPy's; `others` are further choices that the error names."""
     if not isinstance(value, (bool, np.bool_)):
         choices = ", ".join(["True", "False", *map(repr, others)])
         raise TypeError(f"{name} must be one of {choices}, got {type(value).__name__}: {value!r}")
@@ -160,7 +160,7 @@ def flag(name: str, value: Any, *others: str) -> bool:
 
 
 def choice(name: str, value: Any, choices: Sequence[str]) -> str:
-    """`value` if it is one of `choices`."""
+    """Returns `value` if it is one of `choices`; raises otherwise."""
     if value not in choices:
         shown = ", ".join(map(repr, choices[:-1]))
         raise ValueError(f"{name} must be {shown} or {choices[-1]!r}, got {value!r}")
@@ -168,7 +168,7 @@ def choice(name: str, value: Any, choices: Sequence[str]) -> str:
 
 
 def seconds(name: str, value: Any) -> float | None:
-    """A positive time, or None."""
+    """Returns a positive number of seconds, or None."""
     if value is None:
         return None
     _require_number(name, value)
@@ -193,7 +193,7 @@ def _require_number(name: str, value: Any) -> None:
 
 
 def checks(check: Iterable[str] | None, default: Iterable[str]) -> set[str]:
-    """Which values are looked at each step."""
+    """Returns what is checked in each step."""
     names = set(default) if check is None else {check} if isinstance(check, str) else set(check)
     if not names <= {"actions", "nan"}:
         raise ValueError(f"check may name ['actions', 'nan'], got {sorted(names)}")

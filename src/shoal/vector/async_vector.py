@@ -1,4 +1,4 @@
-"""ProcessVectorEnv: AsyncVectorEnv's constructor over a vector environment in worker processes."""
+"""ProcessVectorEnv: a vector environment in worker processes with AsyncVectorEnv's constructor."""
 
 from __future__ import annotations
 
@@ -32,37 +32,39 @@ class ProcessVectorEnv(VectorEnv):
     The arguments up to `max_concurrency` are AsyncVectorEnv's.
 
     Args:
-        env_fns: Functions that make the environments; called in the workers, never here.
+        env_fns: Functions that make the environments. They are called in the workers.
         shared_memory: False lets observations of spaces without a layout travel as messages.
-        copy: True: results are leased, what you keep never changes. False: the next step overwrites the
-            observations.
+        copy: True: results are leased, and arrays that you keep never change. False: the next step
+            overwrites the observations.
         context: How workers are started; None: from a clean process (no `__main__` guard is needed).
         daemon: False lets environments start processes of their own.
-        worker: Not supported: what a custom worker was for is an argument here, or a wrapper.
+        worker: Not supported. Use a wrapper, or the arguments below, in place of a custom worker.
         observation_mode: "same", "different", or a tuple of (batched, single) observation space.
         autoreset_mode: NEXT_STEP, SAME_STEP or DISABLED, as Gymnasium defines them.
-        max_concurrency: No more environments at a time than this: no more workers than this are used.
-        buffers: "leased", "live" or "copy", whatever `copy` says; None: as `copy` says.
-        max_slots: Results you may hold without their being copied (`stats["copies"]` counts those).
-        batch_size: Step asynchronously: `send` and `recv`, the first `batch_size` ready.
+        max_concurrency: At most this many environments step at a time, so at most this many workers run.
+        buffers: "leased", "live" or "copy"; it overrides `copy`. None: use `copy`.
+        max_slots: How many results you can hold before results are copied (`stats["copies"]` counts copies).
+        batch_size: Step asynchronously with `send` and `recv`, which returns the first `batch_size` ready.
         check: What is checked in each step: "actions" (they are in the space), "nan" (no observation or
             reward is NaN).
         episode_stats: Put return and length of finished episodes into `info["episode"]`.
         session: The name by which `shoal.attach` and `shoal watch` find this run; "auto": the environment's
-            and this process's number. None: they do not.
-        num_workers: Processes; environments go to them in contiguous chunks. None: one per core.
+            name and the process id. None: no session.
+        num_workers: The number of processes; each gets a contiguous chunk of environments. None: one per
+            core.
         caller_steps: The caller steps a chunk itself while the workers step theirs. For light environments
             you trust: they run in your process, so timeouts do not apply, and Ctrl-C can interrupt them.
-            "auto": makes one environment here first, and measures some steps; the caller takes a chunk
-            only if it would step in less than 200 us.
-        observation_space: Of one environment, if known ahead.
-        action_space: Likewise.
-        max_length: Bound for Sequence spaces, so that they live in shared memory.
-        max_nodes: Bound for Graph spaces.
-        max_edges: Bound for Graph spaces.
-        on_fault: "raise", or "restart": replace a dead worker, make an environment that raised anew.
-        step_timeout_s: Kill a worker whose step takes longer; None: warn after a minute.
-        reset_timeout_s: Likewise for a reset, and for each stage of making a replacement (None: a minute if
+            "auto" makes one environment here first and measures some steps; the caller steps a chunk only
+            if that takes less than 200 us.
+        observation_space: The space of one environment, if you know it.
+        action_space: The space of one environment, if you know it.
+        max_length: The bound for Sequence spaces, which they need to be in shared memory.
+        max_nodes: The bound for nodes of Graph spaces.
+        max_edges: The bound for edges of Graph spaces.
+        on_fault: "raise", or "restart": replace dead workers, and make an environment again if it raised.
+        step_timeout_s: Kill a worker whose step takes longer than this many seconds; None: warn after a
+            minute.
+        reset_timeout_s: The same for a reset, and for each stage of making a replacement (None: a minute if
             `step_timeout_s` is given).
     """
 
@@ -100,12 +102,12 @@ class ProcessVectorEnv(VectorEnv):
         self.worker, self.observation_mode, self.max_concurrency = worker, observation_mode, max_concurrency
         if worker is not None:
             raise ValueError(
-                "a custom `worker` is not supported: Shoal's workers step whole chunks. Wrap the environment "
-                "in its env_fn instead; autoreset_mode, on_fault and check cover what workers were for"
+                "a custom `worker` is not supported, because Shoal's workers step whole chunks; wrap the "
+                "environment in its env_fn, or use autoreset_mode, on_fault or check"
             )
         chosen = buffers or ("leased" if copy else "live")
         default_check: tuple[str, ...] = ("actions",) if isinstance(env_fns, PluginEnvs) else ()
-        common = Common.checked(
+        common = Common.from_arguments(
             autoreset_mode, chosen, max_slots, check, episode_stats, batch_size, session, default_check
         )
         backend = ProcessBackend(
@@ -128,8 +130,7 @@ class ProcessVectorEnv(VectorEnv):
             reset_timeout_s=reset_timeout_s,
         )
         super().__init__(backend, common)
-        self._has_fresh_flags = (
-            buffers is None and not copy
-        )  # Gymnasium's copy=False shares observations alone
+        # Gymnasium's copy=False shares only the observations.
+        self._has_fresh_flags = buffers is None and not copy
 
     __repr__ = GymnasiumVectorEnv.__repr__

@@ -1,4 +1,4 @@
-"""What a vector environment asks of the code that steps its environments, and one call on its way.
+"""The interface between a vector environment and the backend that steps its environments.
 
 VectorEnv                 arguments, spaces, leases, rollouts, infos, sessions, errors, the guard
   Backend                 start, bind, post a call, wait for it, look, close
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from shoal import _core
 from shoal.memory import Segment
 from shoal.native.plugin import PluginInfo
+from shoal.process.requests import CallMethod, SetAttribute, StepperMethod
 from shoal.spaces import Bounds
 from shoal.state.session import check_session
 from shoal.state.snapshot import Field
@@ -28,10 +29,10 @@ from shoal.vector.exchange import Rows
 from shoal.vector.infos import InfoRows
 from shoal.vector.lending import Lender
 
-__all__ = ["IN_PLACE", "Backend", "Call", "Common", "Facts", "State"]
+__all__ = ["FROM_BUFFER", "Backend", "Call", "Common", "Facts", "State"]
 
-IN_PLACE = object()
-"""In place of actions: those that were written into `envs.actions`."""
+FROM_BUFFER = object()
+"""Passed in place of actions: use those in the action buffer, `envs.actions`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class Common:
     session: str | None
 
     @classmethod
-    def checked(
+    def from_arguments(
         cls,
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
         buffers: str = "leased",
@@ -58,7 +59,8 @@ class Common:
         session: str | None = None,
         default_check: tuple[str, ...] = ("actions",),
     ) -> Common:
-        asked = check_session(session)
+        """Checks the arguments; raises for the first that is wrong."""
+        session_name = check_session(session)
         return cls(
             arguments.autoreset_mode(autoreset_mode),
             arguments.choice("buffers", buffers, ("leased", "live", "copy")),
@@ -66,7 +68,7 @@ class Common:
             arguments.checks(check, default_check),
             episode_stats,
             batch_size,
-            asked,
+            session_name,
         )
 
     @property
@@ -80,14 +82,14 @@ class Common:
 
 @dataclass(slots=True)
 class Facts:
-    """What a backend knows of its environments once it has started."""
+    """What a backend knows about its environments once it has started."""
 
     name: str
     num_worlds: int
     """Environments; each has `agents` rows of every array."""
     agents: int
     padded: int
-    """Rows that are written: with those behind the last environment that a vectorised plug-in fills."""
+    """Rows that are written, including those after the last environment that a vectorised plug-in fills."""
     observation_space: Space[Any]
     action_space: Space[Any]
     batched_observation_space: Space[Any]
@@ -101,20 +103,20 @@ class Facts:
 
 
 class State(Enum):
-    """Where a call is."""
+    """The state of a call."""
 
     UNCLAIMED = "unclaimed"
-    """It was posted and nobody is known to wait for it: Ctrl-C may have come in between."""
+    """It was posted, and this call itself waits for it unless Ctrl-C interrupted it."""
     PENDING = "pending"
-    """`step_async` or the like posted it: the user is to wait for it."""
+    """`step_async` or the like posted it; the user calls `step_wait` for its results."""
     ABANDONED = "abandoned"
-    """Nobody waits for it, after a timeout or a death that was raised, but workers may be busy with it."""
+    """A timeout or a death was raised, so nobody takes its results, but workers may still be busy with it."""
     DONE = "done"
 
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """One call to all environments, from its posting to its results."""
+    """One call to all environments, from posting it to its results."""
 
     kind: Literal["step", "reset", "call"]
     slot: int
@@ -122,23 +124,23 @@ class Call:
     row: int = 0
     state: State = State.UNCLAIMED
     actions: Any = None
-    """Of a step: those that the backend has not taken yet."""
+    """Step: actions that the backend has not copied into shared memory."""
     seeds: list[int | None] = field(default_factory=list)
     options: Any = None
     mask: NDArray[Any] | None = None
-    """Of a reset: which environments; None: all."""
+    """Reset: which environments; None: all."""
     ends_episodes: bool = True
-    """Of a reset: whether it resets environments that had not ended."""
+    """Reset: whether it resets environments whose episode had not ended."""
     restarts_workers: bool = False
-    """Of a reset: whether it brings back workers that died."""
-    arguments: tuple[str, list[tuple[Any, ...]]] = ("", [])
-    """Of a call: its kind, and the arguments for each chunk."""
+    """Reset: whether it restarts workers that died."""
+    requests: Sequence[CallMethod | SetAttribute] = ()
+    """Call: one request per chunk."""
     reports: list[Any] = field(default_factory=list)
-    """What environments reported before it was posted."""
+    """Reports of environments from before the call was posted."""
 
 
 class Backend(Protocol):
-    """Starts environments, steps them and waits. Each method runs inside the guard."""
+    """Starts environments, steps them and waits. The caller of each method has entered the guard."""
 
     name: str
     """ "native" or "process"."""
@@ -146,7 +148,7 @@ class Backend(Protocol):
     checks_nan: bool
     """Whether it looks for NaN itself (check="nan")."""
     infos_ns: int
-    """How long infos took to batch."""
+    """The time spent batching infos."""
     info_rows: InfoRows | None
     """The infos that environments write into shared memory."""
 
@@ -154,74 +156,81 @@ class Backend(Protocol):
         """Makes the environments."""
 
     def bind(self, lender: Lender, infos: Any, meanwhile: Callable[[], None]) -> None:
-        """Makes the memory that is exchanged known. `meanwhile` may be called while workers take notice."""
+        """Connects the environments to the shared memory; calls `meanwhile` while workers do their part."""
 
     def session_sources(self) -> tuple[Segment, Any]:
-        """The memory that watchers write their wishes to, and what counts steps and episodes."""
+        """Returns the memory that watchers write requests into, and the counters of steps and episodes."""
 
     @property
     def announce(self) -> Callable[[Rows], None] | None:
-        """Tells workers of memory for results. It does not refer to the backend: slots hold it."""
+        """Announces memory for results to workers. It does not refer to the backend: slots refer to it."""
 
     def drop_block(self, number: int) -> None:
-        """The memory of a rollout is gone."""
+        """Forgets the memory of a rollout."""
 
     def require_rollout(self) -> None:
-        """Raises where values cannot be in a rollout."""
+        """Raises if values of these spaces cannot be in a rollout."""
 
     def begin_session(self) -> None:
-        """There is a session now: what is watched can be published."""
+        """Publishes watched environments from now on: there is a session."""
 
     @property
     def actions(self) -> Any:
-        """The action buffer itself; None: there is none."""
+        """The action buffer; None if there is none."""
 
     def require_ready(self, name: str) -> None:
-        """Raises a death that was not mended."""
+        """Raises if a worker has died and was not replaced."""
 
     def take_actions(self, call: Call, actions: Any) -> None:
-        """Checks actions, lays them down, and leaves in the call what `post` is to send."""
+        """Checks actions and copies them into shared memory; those that `post` must send go into `call`."""
 
     def parts(self) -> list[slice]:
-        """The environments of each chunk."""
+        """Returns the environments of each chunk."""
 
     def set_pending(self, kind: str | None) -> None:
-        """The user is to wait for a call of this kind; None: for none."""
+        """Records that the user must wait for a call of this kind (None: for none)."""
 
     def prepare_reset(self, call: Call) -> None:
-        """Before a reset is posted: brings back workers that died."""
+        """Restarts dead workers before a reset is posted."""
 
     def post(self, call: Call) -> None:
-        """Begins a call, which all environments do."""
+        """Starts a call in all environments."""
 
-    def wait(self, call: Call, timeout: float | None = None, *, patient: bool = False) -> list[Any]:
-        """Until a call is done; what environments reported. `patient`: a death does not end the wait."""
+    def wait(self, call: Call, timeout: float | None = None, *, ignore_deaths: bool = False) -> list[Any]:
+        """Waits until a call is done; returns the environments' reports.
+
+        With `ignore_deaths`, the wait goes on for the other workers after a death.
+        """
 
     def rollout_step(
         self, observations: Any, actions: Any, flags: Sequence[NDArray[Any]]
     ) -> Callable[[int, Any], Any] | None:
-        """What steps into row t of these blocks of a rollout; None: `post` and `wait` do."""
+        """Returns a function that steps into row t of these blocks; None: use `post` and `wait`."""
 
-    def moves(self) -> int:
-        """Counts steps, restores, and resets of environments that had not ended."""
+    def count_changes(self) -> int:
+        """Counts steps, restores, and resets of environments whose episode had not ended.
+
+        A rollout compares the count, to notice that the environments were moved elsewhere.
+        """
 
     @property
     def direct(self) -> dict[str, Any]:
-        """Methods that stand for the vector environment's own, and enter the guard themselves."""
+        """Methods that replace the vector environment's own; they enter the guard themselves."""
 
     def async_reset(self, seeds: list[int | None], reset: Callable[[], list[Any]]) -> None:
-        """`reset` resets all environments into slot 0, and returns what they reported."""
+        """Resets all environments for `recv`; `reset` does it into slot 0 and returns reports."""
 
     def send(self, actions: Any, env_ids: Any) -> None:
-        """Enters the guard itself, as `recv` does."""
+        """Starts a step of some environments. It enters the guard itself, as `recv` does."""
 
-    def recv(self, env_ids: Any = None) -> Any: ...
+    def recv(self, env_ids: Any = None) -> Any:
+        """Returns the results of the first environments that have finished."""
 
-    def of_env(self, method: str, env: int, *rest: Any) -> Any:
-        """`save`, `restore`, `require_checkpoint` or `render` of one C environment."""
+    def use_stepper(self, method: StepperMethod, env: int, *rest: Any) -> Any:
+        """Calls a method of the native stepper for one C environment."""
 
     def look(self, env: int | None) -> list[dict[str, Field]]:
-        """What one environment exports, or each of them."""
+        """Returns the exported state of one environment, or of each of them."""
 
     @property
     def statistics(self) -> dict[str, Any]: ...
@@ -230,9 +239,9 @@ class Backend(Protocol):
     def worker_pids(self) -> list[int | None]: ...
 
     def finalize(self, envs: Any) -> weakref.finalize[Any, Any] | None:
-        """Ends the environments when `envs` is forgotten; None: memory management does."""
+        """Ends the environments when `envs` is garbage collected; None if that needs no finalizer."""
 
     def interrupt(self) -> None:
-        """For close(): makes a call that is inside end soon."""
+        """Makes a call that runs in another thread end soon, for close()."""
 
     def close(self, limit_s: float) -> None: ...

@@ -1,9 +1,9 @@
-"""The vector environment users hold: Gymnasium's VectorEnv over any backend, results lent from slots.
+"""Shoal's vector environment: Gymnasium's VectorEnv over any backend, with results leased from slots.
 
-    reset / step  ->  a slot nobody holds  ->  (observations, rewards, terminated, truncated, info)
+    reset / step  ->  a free slot  ->  (observations, rewards, terminated, truncated, info)
 
-Every array is a view of a segment. buffers="leased": a slot is used again when its arrays are let go, so what
-you keep never changes. "live": one slot, overwritten by the next step. "copy": fresh arrays.
+Every array is a view of a segment. buffers="leased": a slot is free again when its arrays are released, so
+arrays that you keep never change. "live": one slot, overwritten by the next step. "copy": fresh arrays.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ from shoal import _core
 from shoal.errors import ShoalError, WorkerDied
 from shoal.native.refusals import refuse, refuse_pending
 from shoal.process.mail import Failure
+from shoal.process.requests import CallMethod, SetAttribute, StepperMethod
 from shoal.state.session import open_session
 from shoal.vector import arguments
-from shoal.vector.backend import IN_PLACE, Backend, Call, Common, State
+from shoal.vector.backend import FROM_BUFFER, Backend, Call, Common, State
 from shoal.vector.episodes import EpisodeInfos
 from shoal.vector.exchange import Rows, blocks
-from shoal.vector.lending import Lender, Lent, copied
-from shoal.vector.looking import Looking
+from shoal.vector.lending import LeasedMemory, Lender, copy_arrays
 from shoal.vector.nans import require_no_nan
 from shoal.vector.reports import raise_errors, sort_reports
 from shoal.vector.rollout import Rollout, record
+from shoal.vector.state_access import StateAccess
 
 __all__ = ["VectorEnv"]
 
@@ -46,7 +47,7 @@ Seed = int | Sequence[int | None] | None
 Results = tuple[Any, Any, Any, Any, dict[str, Any]]
 
 
-class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
+class VectorEnv(StateAccess, gymnasium.vector.VectorEnv[Any, Any, Any]):
     """Steps environments together. Made by `shoal.make_vec`.
 
     >>> envs = shoal.make_vec("CartPole-v1", num_envs=8)
@@ -56,8 +57,8 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
     ((8, 4), dtype('float64'), 8)
     >>> envs.close()
 
-    For environments with several agents the rows of every array are agents, `num_envs` counts rows, and
-    `num_worlds` the environments behind them.
+    For environments with several agents, each row of an array is one agent. `num_envs` then counts rows,
+    and `num_worlds` counts environments.
     """
 
     _has_fresh_flags = False
@@ -69,12 +70,12 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         self.autoreset_mode, self.buffers = common.autoreset_mode, common.buffers
         self.batch_size = common.batch_size
         self._call: Call | None = None
-        """The call that was posted last, until its results are taken."""
+        """The last call that was posted, until its results are taken."""
         self._began = False  # whether all environments were reset once
         self._check_nan = "nan" in common.checks and not backend.checks_nan
         self._stepping = _core.Operation(self._guard, "step")
-        self.lent = Lent()
-        """The memory that results are lent from (`shoal.torch.pin`)."""
+        self.leased_memory = LeasedMemory()
+        """The memory that results are leased from (`shoal.torch.pin` registers it)."""
         self._finalizer = backend.finalize(self)
         try:
             self._start()
@@ -107,7 +108,7 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         if common.episode_stats or (info is not None and common.same_step):
             self._infos = EpisodeInfos([] if info is None else info.observations, common.episode_stats)
         self._lender = Lender(
-            self.lent,
+            self.leased_memory,
             facts.observation_space,
             self.num_envs,
             facts.padded,
@@ -158,13 +159,13 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
             return self._reset_results(*self._finish("reset", None))
 
     def reset_async(self, seed: Seed = None, options: Mapping[str, Any] | None = None) -> None:
-        """Begins a reset; `reset_wait` gives its results."""
+        """Begins a reset; `reset_wait` returns its results."""
         self._require_synchronous("reset_async", "async_reset")
         with _core.Operation(self._guard, "reset_async"):
-            self._claim(self._begin_reset(seed, options))
+            self._mark_pending(self._begin_reset(seed, options))
 
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
-        """The results of `reset_async`; multiprocessing.TimeoutError after `timeout` seconds."""
+        """Returns the results of `reset_async`; multiprocessing.TimeoutError after `timeout` seconds."""
         with _core.Operation(self._guard, "reset_wait"):
             return self._reset_results(*self._finish("reset", timeout))
 
@@ -176,7 +177,7 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
             arguments.no_options(others)
         if mask is not None and not self._began and not mask.all():
             refuse("never reset")
-        self._let_go()
+        self._finish_before_reset()
         slot = 0 if self.batch_size is not None else self._lender.take()
         call = Call("reset", slot, self._lender.rows(slot), seeds=seeds, options=others, mask=mask)
         self._backend.prepare_reset(call)
@@ -191,28 +192,28 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     # -- step -----------------------------------------------------------------------------------------
 
-    def step(self, actions: Any = IN_PLACE) -> Results:
-        """`step(actions)` steps every environment; `step()` with what was written into `self.actions`."""
+    def step(self, actions: Any = FROM_BUFFER) -> Results:
+        """Steps every environment with `actions`; `step()` uses the actions in the buffer `self.actions`."""
         if self.batch_size is not None:
             self._require_synchronous("step", "send and recv")
         with self._stepping:
             call = self._begin_step(actions)
             return self._step_results(call, self._backend.wait(call))
 
-    def step_async(self, actions: Any = IN_PLACE) -> None:
-        """Begins a step; `step_wait` gives its results."""
+    def step_async(self, actions: Any = FROM_BUFFER) -> None:
+        """Begins a step; `step_wait` returns its results."""
         self._require_synchronous("step_async", "send and recv")
         with _core.Operation(self._guard, "step_async"):
-            self._claim(self._begin_step(actions))
+            self._mark_pending(self._begin_step(actions))
 
     def step_wait(self, timeout: float | None = None) -> Results:
-        """The results of `step_async`; multiprocessing.TimeoutError after `timeout` seconds."""
+        """Returns the results of `step_async`; multiprocessing.TimeoutError after `timeout` seconds."""
         with _core.Operation(self._guard, "step_wait"):
             return self._step_results(*self._finish("step", timeout))
 
     def _begin_step(self, actions: Any) -> Call:
         if self._call is not None:
-            self._catch_up("step")
+            self._finish_abandoned("step")
         call = self._step_call
         self._backend.take_actions(call, actions)
         call.slot = slot = self._lender.take()
@@ -229,7 +230,7 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
             infos, errors = self._sort(reports, call.into)
         results = self._results(call.slot, infos)
         if self._has_fresh_flags:
-            results = (results[0], *copied(results[1:4]), infos)
+            results = (results[0], *copy_arrays(results[1:4]), infos)
         if self._infos is not None and (results[2] | results[3]).any():
             infos.update(self._infos(results[2], results[3], self._lender.slots.finals(call.slot)))
         if errors:
@@ -247,14 +248,14 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
     # -- one call at a time ---------------------------------------------------------------------------
 
     def _post(self, call: Call) -> Call:
-        self._call = call  # first: Ctrl-C may come in between
+        self._call = call  # before posting, because Ctrl-C may come in between
         self._backend.post(call)
         return call
 
     def _finish(self, kind: str, timeout: float | None) -> tuple[Call, list[Any]]:
-        """Waits for the call that was posted; everybody's reports."""
+        """Waits for the call that was posted; returns it and the environments' reports."""
         call = self._call
-        is_own = call is not None and call.into is self._lender.rows(call.slot)  # not that of a rollout
+        is_own = call is not None and call.into is self._lender.rows(call.slot)  # not a rollout's step
         if call is None or not is_own or call.kind != kind or call.state in (State.ABANDONED, State.DONE):
             raise NoAsyncCallError(f"Calling `{kind}_wait` without any prior call to `{kind}_async`.", kind)
         timeout = arguments.timeout(timeout)
@@ -263,8 +264,8 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._call = None
         return call, reports
 
-    def _claim(self, call: Call) -> None:
-        """The user is to wait for this call."""
+    def _mark_pending(self, call: Call) -> None:
+        """Records that the user must wait for this call."""
         call.state = State.PENDING
         self._backend.set_pending(call.kind)
 
@@ -279,50 +280,50 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
                 self._call = None
         self._backend.require_ready(name)
 
-    def _catch_up(self, name: str, *, patient: bool = False) -> None:
-        """Waits for a call that was abandoned. Its results are nobody's."""
+    def _finish_abandoned(self, name: str, *, ignore_deaths: bool = False) -> None:
+        """Waits for a call that was abandoned, and discards its results."""
         self._require_ready(name)
         if self._call is not None:
-            self._backend.wait(self._call, patient=patient)
+            self._backend.wait(self._call, ignore_deaths=ignore_deaths)
             self._call = None
 
-    def _let_go(self) -> None:
-        """Catches up for a reset, which waits for all who live, and brings back whom it lost."""
+    def _finish_before_reset(self) -> None:
+        """Waits for an abandoned call before a reset. The reset restarts workers that died in it."""
         with contextlib.suppress(WorkerDied):
-            self._catch_up("reset", patient=True)
+            self._finish_abandoned("reset", ignore_deaths=True)
 
     def _require_synchronous(self, name: str, instead: str) -> None:
         if self.batch_size is not None:
             self._guard.require_open()
-            raise ShoalError(f"{name} is not for environments made with batch_size=; use {instead}")
+            raise ShoalError(f"{name} is not available for environments made with batch_size=; use {instead}")
 
     def _require_asynchronous(self, name: str) -> None:
         if self.batch_size is None:
             self._guard.require_open()
-            raise ShoalError(f"{name} is for environments made with batch_size=; use reset and step")
+            raise ShoalError(f"{name} needs environments made with batch_size=; use reset and step")
 
     # -- call -----------------------------------------------------------------------------------------
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Calls a method of every environment, or gets an attribute."""
-        return self._ask("call", name, args, kwargs)
+        return self._call_and_wait("call", name, args, kwargs)
 
     def call_async(self, name: str, /, *args: Any, **kwargs: Any) -> None:
-        """Begins a call; `call_wait` gives its results."""
+        """Begins a call; `call_wait` returns its results."""
         with _core.Operation(self._guard, "call_async"):
-            self._claim(self._begin_call("call_async", "call", [(name, args, kwargs)]))
+            self._mark_pending(self._begin_call("call_async", [CallMethod(name, args, kwargs)]))
 
     def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
-        """The results of `call_async`; multiprocessing.TimeoutError after `timeout` seconds."""
+        """Returns the results of `call_async`; multiprocessing.TimeoutError after `timeout` seconds."""
         with _core.Operation(self._guard, "call_wait"):
             return self._call_results(timeout)
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
-        """An attribute of every environment."""
-        return self._ask("get_attr", name, (), {})
+        """Returns an attribute of every environment."""
+        return self._call_and_wait("get_attr", name, (), {})
 
     def set_attr(self, name: str, values: Any) -> None:
-        """Sets an attribute: to each environment its own of a list or tuple, or the same value to all."""
+        """Sets an attribute of every environment; `values` is a list or tuple, or one value for all."""
         with _core.Operation(self._guard, "set_attr"):
             if not isinstance(values, (list, tuple)):
                 values = [values] * self.num_worlds
@@ -332,36 +333,38 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
                     f"Got `{len(values)}` values for {self.num_worlds} environments."
                 )
             parts = self._backend.parts()
-            self._begin_call("set_attr", "set", [(name, list(values[part])) for part in parts])
+            self._begin_call("set_attr", [SetAttribute(name, list(values[part])) for part in parts])
             self._call_results(None)
 
-    def _ask(self, operation: str, name: str, args: Any, kwargs: Any) -> tuple[Any, ...]:
+    def _call_and_wait(self, operation: str, name: str, args: Any, kwargs: Any) -> tuple[Any, ...]:
         with _core.Operation(self._guard, operation):
-            self._begin_call(operation, "call", [(name, args, kwargs)])
+            self._begin_call(operation, [CallMethod(name, args, kwargs)])
             return self._call_results(None)
 
-    def _begin_call(self, name: str, kind: str, parts: list[tuple[Any, ...]]) -> Call:
+    def _begin_call(self, name: str, requests: Sequence[CallMethod | SetAttribute]) -> Call:
+        """Posts a call with one request per chunk, or with the same request for all."""
         self._require_synchronous(name, "async_reset, send and recv")
-        self._catch_up(name)
+        self._finish_abandoned(name)
         call = Call("call", 0, self._lender.rows(0))
-        call.arguments = kind, parts if len(parts) > 1 else parts * len(self._backend.parts())
+        chunks = len(self._backend.parts())
+        call.requests = requests if len(requests) == chunks else [requests[0]] * chunks
         return self._post(call)
 
     def _call_results(self, timeout: float | None) -> tuple[Any, ...]:
         _, answers = self._finish("call", timeout)
         raise_errors([answer for answer in answers if isinstance(answer, Failure)], None)
-        return tuple(answer.thaw() for answer in answers)
+        return tuple(answer.load() for answer in answers)
 
     def render(self) -> tuple[Any, ...]:
-        """A picture of every environment: what its `render` gives, of environments in C an array."""
+        """Returns a picture of every environment: what its `render` returns, or an array (C)."""
         if self.backend == "process":
-            return self._ask("render", "render", (), {})
+            return self._call_and_wait("render", "render", (), {})
         assert self._info is not None
         self._guard.require_open()
         if self.render_mode is None:
             if not self.metadata["render_modes"]:
                 raise ValueError(arguments.describe_undrawable(self._info.plugin.name))
-            raise ValueError('make the environments with render_mode="rgb_array" to draw them')
+            raise ValueError('render needs render_mode="rgb_array"; pass it to make_vec')
         with _core.Operation(self._guard, "render"):
             return tuple(self._picture("render", env) for env in range(self.num_worlds))
 
@@ -369,21 +372,21 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
     def np_random_seed(self) -> Any:
         """The seed of every environment's generator."""
         if self._info is None:
-            return self._ask("np_random_seed", "np_random_seed", (), {})
+            return self._call_and_wait("np_random_seed", "np_random_seed", (), {})
         return super().np_random_seed
 
     @property  # type: ignore[misc]
     def np_random(self) -> Any:
         """A copy of every environment's generator."""
         if self._info is None:
-            return self._ask("np_random", "np_random", (), {})
+            return self._call_and_wait("np_random", "np_random", (), {})
         return gymnasium.vector.VectorEnv.np_random.fget(self)  # type: ignore[attr-defined]
 
     # -- beyond Gymnasium -----------------------------------------------------------------------------
 
     @property
     def actions(self) -> Any:
-        """The action buffer itself: write into it, then call `step()` without arguments."""
+        """The action buffer: write actions into it, then call `step()` without arguments."""
         self._guard.require_open()
         shared = self._backend.actions
         if shared is None:
@@ -392,26 +395,26 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     @property
     def worker_pids(self) -> list[int | None]:
-        """The worker processes; None where one is gone."""
+        """The process ids of the workers; None for one that died and was not replaced."""
         return list(self._backend.worker_pids)
 
     @property
     def stats(self) -> dict[str, Any]:
-        """Steps, episodes, their mean return and length; slots made, results copied for want of one.
+        """Counters: steps, episodes, their mean return and length, slots, and results that had to be copied.
 
-        Of worker processes also restarts, and in `time_us` where the time of a vector step went:
-        `environments`: inside env.step, of the slowest worker; `copy`: the rest of its work, such as writing
-        rows; `handoff`: waiting for it beyond that; `infos`: building the info dict. Averages.
+        With worker processes also restarts, and in `time_us` the average parts of a vector step:
+        `environments`: inside env.step of the slowest worker; `copy`: the rest of its work, such as writing
+        rows; `handoff`: further time until this process noticed; `infos`: building the info dict.
         """
         self._guard.require_open()
         return {**self._backend.statistics, "copies": self._lender.copies}
 
     def async_reset(self, seed: Seed = None) -> None:
-        """Resets every environment; their first observations come with `recv`."""
+        """Resets every environment; `recv` returns the first observations."""
         self._require_asynchronous("async_reset")
         with _core.Operation(self._guard, "async_reset"):
             seeds = arguments.seeds(seed, self.num_worlds)
-            self._let_go()
+            self._finish_before_reset()
             self._backend.async_reset(seeds, partial(self._reset_all, seeds))
 
     def _reset_all(self, seeds: list[int | None]) -> list[Any]:
@@ -420,34 +423,34 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         return self._finish("reset", None)[1]
 
     def send(self, actions: Any, env_ids: Any) -> None:
-        """Hands in the next actions of the environments `env_ids` (`info["env_id"]` of a `recv`)."""
+        """Starts a step of the environments `env_ids` (`info["env_id"]` of a `recv`) with these actions."""
         self._require_asynchronous("send")
         self._backend.send(actions, env_ids)
 
     def recv(self, env_ids: Any = None) -> Results:
-        """A step's five results of the first `batch_size` environments ready; `info["env_id"]` names them.
+        """Returns step's five results for the first `batch_size` environments ready (`info["env_id"]`).
 
-        With `env_ids` it waits for those instead, in worker processes: for halves that take turns.
+        With `env_ids` (worker processes only) it waits for those, for example for two halves in turn.
         """
         self._require_asynchronous("recv")
         return self._backend.recv(env_ids)  # type: ignore[no-any-return]
 
     def shares_buffer(self, array: NDArray[Any]) -> bool:
-        """Whether the next step may change this array: True for results of `buffers="live"` alone."""
+        """Whether the next step may change this array: True only for results of `buffers="live"`."""
         return self._lender.holds_live(array)
 
     def rollout(self, length: int) -> Rollout:
-        """Lends a block of `length + 1` rows of every environment; its `step` writes straight into it."""
+        """Returns storage for `length` steps of every environment; its `step` writes into it directly."""
         self._require_synchronous("rollout", "send and recv")
         if self._common.same_step:
             raise ShoalError(
-                "rollout has no place for the final observations of autoreset_mode SAME_STEP; "
+                "a rollout cannot store the final observations of autoreset_mode SAME_STEP; "
                 "use NEXT_STEP or DISABLED"
             )
         with _core.Operation(self._guard, "rollout"):
             length = arguments.count("length", length, 2**31)
             self._backend.require_rollout()
-            self._catch_up("rollout")
+            self._finish_abandoned("rollout")
             block = self._lender.block(length, self.single_action_space)
             dropped = weakref.finalize(block, self._backend.drop_block, block.number)
             dropped.atexit = False
@@ -464,30 +467,30 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
                 actions,
                 *flags,
                 step=step or partial(self._step_into, block, actions),
-                moves=self._count_moves,
+                count_changes=self._count_changes,
                 guard=self._guard,
             )
             dropped.detach()
             weakref.finalize(rollout, self._backend.drop_block, block.number).atexit = False
             return rollout
 
-    def _count_moves(self) -> int:
+    def _count_changes(self) -> int:
         call = self._call
         self._require_ready("step")
         if call is not None and call.state is State.ABANDONED and call.kind != "call":
             raise ShoalError(
-                f"a {call.kind} that nobody waited for is under way, so no observation shows where the "
-                "environments are; call reset(), or step() once, then start(observation)"
+                f"a {call.kind} whose results were not taken is still running, so no observation shows the "
+                "current state; call reset(), or step() once, then start(observation)"
             )
-        return self._backend.moves()
+        return self._backend.count_changes()
 
     def _step_into(self, block: Rows, recorded: Any, t: int, actions: Any) -> dict[str, Any]:
         row = t * self.num_envs
-        self._catch_up("step")
+        self._finish_abandoned("step")
         call = Call("step", 0, block, row)
         self._backend.take_actions(call, actions)
         shared = self._backend.actions if call.actions is None else None
-        record(recorded, t, actions if shared is None else shared)  # before anything is stepped: it may raise
+        record(recorded, t, actions if shared is None else shared)  # before stepping, because it may raise
         reports = self._backend.wait(self._post(call))
         self._call = None
         infos: dict[str, Any] = {}
@@ -504,53 +507,53 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
         return infos
 
     def has_extension(self, id: str) -> bool:
-        """Whether environments in C have an ability, such as "shoal.checkpoint/1"."""
+        """Whether environments in C have an extension, such as "shoal.checkpoint/1"."""
         return self._info is not None and self._info.plugin.has_extension(id)
 
     def save_env(self, env_id: int) -> bytes:
-        """All that C environment `env_id` is, for `restore_env` of any environments with these options."""
+        """Returns the whole state of a C environment, for `restore_env` in any run with these options."""
         with _core.Operation(self._guard, "save_env"):
-            return self._of_env("save_env", "save", env_id)  # type: ignore[no-any-return]
+            return self._use_stepper("save_env", "save", env_id)  # type: ignore[no-any-return]
 
     def restore_env(self, env_id: int, data: bytes) -> None:
-        """Makes C environment `env_id` what it was when `save_env` gave `data`."""
+        """Sets C environment `env_id` to the state that `save_env` returned as `data`."""
         if not isinstance(data, bytes):
-            raise TypeError(f"a checkpoint is bytes, got {type(data).__name__}")
+            raise TypeError(f"a checkpoint must be bytes, got {type(data).__name__}")
         with _core.Operation(self._guard, "restore_env"):
-            if not self._began and self.batch_size is None:  # the other environments must be somewhere too
-                self._of_env("restore_env", "require_checkpoint", env_id, data)
+            if not self._began and self.batch_size is None:  # the other environments need a state, too
+                self._use_stepper("restore_env", "require_checkpoint", env_id, data)
                 self._reset_all([None] * self.num_worlds)
-            self._of_env("restore_env", "restore", env_id, data)
+            self._use_stepper("restore_env", "restore", env_id, data)
 
     def render_env(self, env_id: int) -> NDArray[np.uint8]:
-        """A picture of one C environment, [height, width, 3]."""
+        """Returns a picture of one C environment, [height, width, 3]."""
         with _core.Operation(self._guard, "render_env"):
             return self._picture("render_env", env_id)
 
     def _picture(self, operation: str, env_id: int) -> NDArray[np.uint8]:
-        height, width, pixels = self._of_env(operation, "render", env_id)
+        height, width, pixels = self._use_stepper(operation, "render", env_id)
         return np.frombuffer(pixels, np.uint8).reshape(height, width, 3)
 
-    def _of_env(self, operation: str, method: str, env_id: int, *rest: Any) -> Any:
+    def _use_stepper(self, operation: str, method: StepperMethod, env_id: int, *rest: Any) -> Any:
         """Calls a method of the stepper; `operation` is what the user called."""
         if self._info is None:
             raise ShoalError(f"{operation} is for environments in C; use call for those in Python")
         env = arguments.env_id(env_id, self.num_worlds)
-        self._catch_up(operation)
-        return self._backend.of_env(method, env, *rest)
+        self._finish_abandoned(operation)
+        return self._backend.use_stepper(method, env, *rest)
 
-    def _look_at(self, env: int | None) -> Any:
+    def _read_states(self, env: int | None) -> Any:
         if self.batch_size is None:
-            self._catch_up("state")
+            self._finish_abandoned("state")
         return self._backend.look(env)
 
-    # -- the end --------------------------------------------------------------------------------------
+    # -- closing --------------------------------------------------------------------------------------
 
     def close(self, timeout: float | None = None, terminate: bool = False) -> None:  # type: ignore[override]
-        """Ends threads and workers, these within two seconds, or `timeout`. Idempotent.
+        """Ends threads and workers; workers within two seconds, or `timeout`. Idempotent.
 
-        Arrays that were returned stay valid. From another thread than the one that steps: a call that is
-        inside raises ClosedError, and close waits until it has.
+        Arrays that were returned stay valid. If another thread is inside a call, that call raises
+        ClosedError, and close waits for it.
         """
         seconds = arguments.timeout(timeout)
         limit = 0.0 if terminate else _CLOSE_S if seconds is None else max(0.0, seconds)
@@ -564,10 +567,10 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
             self.closed = True
             if self._finalizer is not None:
                 self._finalizer.detach()
-            self._close_session()  # first: its thread reads what the others hold
+            self._close_session()  # first, because its thread reads the backend's memory
             self._backend.close(limit)
             call, self._call = self._call, None
-            if call is not None and call.state is State.PENDING:  # last: a warning may be made an error
+            if call is not None and call.state is State.PENDING:  # last, because a warning may be an error
                 logger.warn(f"Calling `close` while waiting for a pending call to `{call.kind}` to complete.")
 
     close_extras = close
@@ -591,8 +594,8 @@ class VectorEnv(Looking, gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            "environments are threads, processes and memory of this process and cannot be pickled; make them "
-            "where they are used: pass the arguments of make_vec instead"
+            "vector environments cannot be pickled: they consist of threads, processes and memory of this "
+            "process. Pass the arguments of make_vec instead, and make them where they are used"
         )
 
     def __deepcopy__(self, memo: object) -> NoReturn:

@@ -1,4 +1,4 @@
-"""The infos of a step in which episodes ended."""
+"""Builds the infos of a step in which episodes ended."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class EpisodeInfos:
         self.last: tuple[NDArray[np.float64], NDArray[np.uint32]]
         """Return and length of each row's last episode; the backend sets it."""
         self.env_logs: EnvLogs | None = None
-        """The log that some environments keep."""
+        """The logs that some C environments keep; the backend sets it."""
 
     def __call__(
         self, terminated: NDArray[np.bool_], truncated: NDArray[np.bool_], finals: list[NDArray[Any]]

@@ -1,4 +1,4 @@
-"""The memory a vector environment exchanges with its workers: actions in, results out, lent slot by slot."""
+"""The memory that a vector environment shares with its workers: actions, and slots for results."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _ARRAYS = (Box, Discrete, MultiDiscrete, MultiBinary)
 
 
 def is_laid_out(space: Space[Any], bounds: Bounds, *, required: bool) -> bool:
-    """Whether values of `space` can live in a segment. A space nobody laid out: ValueError if `required`."""
+    """Whether values of `space` can be in a segment. If `required`, raises ValueError for custom spaces."""
     try:
         Declaration(bounds).space(space, "value", 1)
         return True
     except TypeError as error:
         if required and _has_custom(space):
             raise ValueError(
-                f"{space} has no layout in shared memory: use shared_memory=False (its values then travel as "
-                "messages, slower), or register one with shoal.spaces.declare"
+                f"{space} has no layout in shared memory: use shared_memory=False (values then travel as "
+                "messages, which is slower), or register a layout with shoal.spaces.declare"
             ) from CustomSpaceError(str(error))
         return False
 
@@ -51,7 +51,7 @@ def _has_custom(space: Space[Any]) -> bool:
 def slot_layout(
     space: Space[Any] | None, rows: int, ahead: int, bounds: Bounds, finals: bool, actions: Any, ids: int
 ) -> Layout:
-    """Observations (unless they travel as messages), rewards and flags of `rows` results."""
+    """Returns the layout of `rows` results: observations (unless they are messages), rewards, flags."""
     declaration = Declaration(bounds)
     if space is not None:
         declaration.space(space, "observation", rows + ahead)
@@ -68,10 +68,10 @@ def slot_layout(
 
 
 class Rows:
-    """Memory for results, row by row, in a segment that the workers hold too.
+    """Memory for results, one per row, in a segment that the workers map, too.
 
-    A slot has one row per environment. A rollout has `ahead` more observations than results: those of the
-    step whose rewards begin at row r begin at row r + ahead.
+    A slot has one row per environment. A rollout has `ahead` more observations than results: if the rewards
+    of a step begin at row r, its observations begin at row r + ahead.
     """
 
     def __init__(
@@ -99,21 +99,21 @@ class Rows:
         self.truncated: NDArray[np.bool_] = segment["truncated"]
         leaves = [segment[name] for name in segment if name.startswith("observation")]
         self.observations = [leaf.reshape(rows + ahead, -1) for leaf in leaves if leaf.size]
-        """Every field of the observations, a row per result."""
+        """The fields of the observations, one row per result."""
         self.values: list[Any] = []
         """Observations that came as messages, by environment."""
 
     def observation(self, space: Space[Any], count: int) -> Any:
-        """The observations of the first `count` rows, batched as Gymnasium does it."""
+        """Returns the observations of the first `count` rows, batched as Gymnasium does it."""
         if self.memory is not None:
             return self.memory.read(0, count)
-        if any(value is None for value in self.values):  # an environment raised before it ever gave one
+        if any(value is None for value in self.values):  # an environment raised before its first observation
             return tuple(self.values)
         empty: Any = create_empty_array(space, count, np.zeros)
         return concatenate(space, self.values, empty)
 
     def gather(self, other: Rows, env_ids: Sequence[int]) -> None:
-        """Takes over whole results of a slot: those of `env_ids`, in that order."""
+        """Copies the results of `env_ids` from another slot, in that order."""
         chosen = list(env_ids)
         self.values = [other.values[env] for env in chosen] if other.values else []
         for mine, theirs in zip(self.observations, other.observations, strict=True):
@@ -124,19 +124,19 @@ class Rows:
 
 
 def blocks(memory: Memory, length: int, num_envs: int) -> Any:
-    """The arrays of a memory as [length, num_envs, ...], nested as the space is."""
+    """Returns the arrays of a memory as [length, num_envs, ...], nested like the space."""
     if isinstance(memory, DictMemory):
         return {key: blocks(child, length, num_envs) for key, child in memory.children}
     if type(memory) is TupleMemory:
         return tuple(blocks(child, length, num_envs) for child in memory.children)
     if type(memory) is not LeafMemory:
-        raise ShoalError(f"a rollout holds arrays; {memory.path} is of a space that is not one")
+        raise ShoalError(f"a rollout can only hold arrays, but the space of {memory.path} is not an array")
     shaped: NDArray[Any] = memory.array[: length * num_envs].reshape(length, num_envs, *memory.shape)
     return shaped
 
 
 class Actions:
-    """How actions reach the workers: as one shared array, as fields of a segment, or as messages."""
+    """Actions on their way to workers: as one shared array, as fields of a segment, or as messages."""
 
     def __init__(
         self, space: Space[Any], batched: Space[Any], num_envs: int, bounds: Bounds, checked: bool
@@ -145,7 +145,7 @@ class Actions:
         self._checked = checked
         self.segment: Segment | None = None
         self.shared: NDArray[Any] | None = None
-        """The memory itself, to be written in place, where it is one array."""
+        """The action buffer, if the space is one array."""
         self._memory: Memory | None = None
         if isinstance(space, _ARRAYS) and is_laid_out(space, bounds, required=False):
             self.kind = "array"
@@ -166,31 +166,32 @@ class Actions:
             self.kind = "message"
 
     def check_shared(self) -> None:
-        """Looks at what was written in place."""
+        """Checks the actions that were written into the buffer."""
         if self._checked and self.shared is not None:
             self._check(self.shared, range(self._num_envs))
 
     def take(self, actions: Any) -> Sequence[Any] | NDArray[Any] | None:
-        """Lays the actions down for the workers; gives those that must travel as a message."""
+        """Copies the actions into shared memory; returns those that must be sent as messages instead."""
         array, everybody = self.shared, range(self._num_envs)
         if array is not None:
             is_exact = type(actions) is np.ndarray and actions.dtype == array.dtype
-            given = actions if is_exact and actions.shape == array.shape else self._converted(actions)
+            given = actions if is_exact and actions.shape == array.shape else self._convert(actions)
             if given is not None:
                 if self._checked:
                     self._check(given, everybody)
-                if given.dtype != array.dtype:  # the environment sees what you gave
+                if given.dtype != array.dtype:  # the environment gets the dtype that the user passed
                     return np.array(given)
                 array[...] = given
                 return None
         items = list(iterate(self._batched, actions))
         if len(items) != self._num_envs:
             raise ValueError(
-                f"expected {self._num_envs} actions, one per environment, found {len(items)}; none stepped"
+                f"expected {self._num_envs} actions, one per environment, found {len(items)}; nothing was "
+                "stepped"
             )
         if self._checked:
             self._check_items(items, everybody)
-        # What does not fit the space travels as it is: the environment is the judge.
+        # Actions that are not exactly of the space's types are sent unchanged; the environment decides.
         if self._memory is not None:
             with contextlib.suppress(ValueError):
                 if _is_exact(self._space, actions):
@@ -199,7 +200,7 @@ class Actions:
         return items
 
     def take_some(self, actions: Any, env_ids: Sequence[int]) -> None:
-        """Lays the actions of some environments down, in the order of `env_ids`."""
+        """Copies the actions of some environments into shared memory, in the order of `env_ids`."""
         if not env_ids and isinstance(actions, (list, tuple)) and not actions:
             return  # NumPy would make an array of floats of it
         array = self.shared
@@ -213,7 +214,7 @@ class Actions:
             if not np.can_cast(given.dtype, array.dtype, "same_kind"):
                 raise TypeError(
                     f"expected actions of dtype {array.dtype}, found {given.dtype}; nothing was sent. "
-                    "Convert them yourself"
+                    "Convert them before send()"
                 )
             converted = given if given.dtype == array.dtype else given.astype(array.dtype)
             if converted is not given and array.dtype.kind in "iu" and not np.array_equal(converted, given):
@@ -223,7 +224,9 @@ class Actions:
             array[list(env_ids)] = converted
             return
         if self._memory is None:
-            raise TypeError(f"send needs actions that live in shared memory; {self._space} does not")
+            raise TypeError(
+                f"send needs actions in shared memory, and {self._space} has no layout there; use step"
+            )
         items = list(iterate(self._batched, actions))
         if len(items) != len(env_ids):
             raise ValueError(f"expected {len(env_ids)} actions, found {len(items)}; nothing was sent")
@@ -231,8 +234,8 @@ class Actions:
             self._check_items(items, env_ids)
         if not _is_exact(self._space, actions):
             raise ValueError(
-                f"send takes actions of the types of {self._space}, found {type(actions).__name__} of "
-                "others; nothing was sent"
+                f"send needs actions of exactly the types of {self._space}, and these "
+                f"({type(actions).__name__}) differ; nothing was sent"
             )
         self._write(items, env_ids)
 
@@ -241,8 +244,8 @@ class Actions:
         for number, item in zip(env_ids, items, strict=True):
             self._memory.write(number, item)
 
-    def _converted(self, actions: Any) -> NDArray[Any] | None:
-        """The actions as an array, integers in the space's own dtype; None if they do not fit one."""
+    def _convert(self, actions: Any) -> NDArray[Any] | None:
+        """Returns the actions as an array, integers in the space's dtype; None if that is not possible."""
         array = self.shared
         assert array is not None
         try:
@@ -260,7 +263,7 @@ class Actions:
 
     def _check(self, given: NDArray[Any], env_ids: Sequence[int]) -> None:
         low, high = self._range
-        fine = (given >= low) & (given <= high)  # which NaN is not
+        fine = (given >= low) & (given <= high)  # False for NaN
         if not fine.all():
             row = int(np.flatnonzero(~fine.reshape(len(given), -1).all(axis=1))[0])
             self._refuse(given[row].tolist(), env_ids[row])
@@ -271,7 +274,9 @@ class Actions:
                 self._refuse(item, number)
 
     def _refuse(self, action: Any, number: int) -> NoReturn:
-        raise ValueError(f"action {action!r} of environment {number} is not in {self._space}; none stepped")
+        raise ValueError(
+            f"action {action!r} of environment {number} is not in {self._space}; nothing was stepped"
+        )
 
     def close(self) -> None:
         if self.segment is not None:
@@ -279,7 +284,7 @@ class Actions:
 
 
 def _is_exact(space: Space[Any], actions: Any) -> bool:
-    """Whether a batch of actions loses nothing in memory of this space."""
+    """Whether a batch of actions can be stored in memory of this space without loss."""
     if isinstance(space, DictSpace):
         return all(_is_exact(part, actions[key]) for key, part in space.spaces.items())
     if isinstance(space, TupleSpace):
@@ -296,12 +301,12 @@ def _is_exact(space: Space[Any], actions: Any) -> bool:
 
 def _holds(space: Space[Any], action: Any) -> bool:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of Box, that a number is no array
+        warnings.simplefilter("ignore")  # Box warns about a number in place of an array
         return bool(space.contains(action))
 
 
 def discrete_range(space: Space[Any]) -> tuple[Any, Any]:
-    """The least and the most of a space of integers; None for a Box."""
+    """Returns the bounds of a space of integers; (None, None) for a Box."""
     if isinstance(space, Discrete):
         return int(space.start), int(space.start) + int(space.n) - 1
     if isinstance(space, MultiDiscrete):

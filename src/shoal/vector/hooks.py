@@ -1,6 +1,7 @@
-"""What the native stepper asks Python for, off the hot path: conversions, messages, new slots, infos.
+"""Hooks that the native stepper calls in rare cases: conversions, errors, infos, published environments.
 
-The stepper holds this object, which holds neither the stepper nor the environment: there is no cycle.
+`StepperHooks` and `FlowHooks` in _core.pyi list them. The stepper refers to this object, and this object
+refers to neither the stepper nor the environments, so there is no cycle.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ __all__ = ["ActionHooks", "Hooks"]
 
 
 class ActionHooks:
-    """What actions may be: conversions that lose nothing, and errors that say what was expected."""
+    """Converts actions without loss, or raises an error that says what was expected."""
 
     def __init__(self, actions: list[FieldInfo]) -> None:
         self._actions = actions
 
     def as_dict(self, given: Any) -> dict[str, Any]:
+        """Returns the actions by field name; raises ValueError if keys are missing."""
         names = [field.name for field in self._actions]
         try:
             return {str(name): given[name] for name in names}
@@ -36,7 +38,8 @@ class ActionHooks:
             raise ValueError(f"expected actions with the keys {names}, found {found}") from None
 
     def convert(self, number: int, given: Any, rows: int) -> NDArray[Any]:
-        """Actions of another type, order or container as the field's own; never by losing anything."""
+        """Returns actions of another type, order or container as the field's dtype; raises if that loses
+        anything."""
         field = self._actions[number]
         what = "actions" if field.name is None else f"actions[{field.name!r}]"
         try:
@@ -49,8 +52,8 @@ class ActionHooks:
         fits = array.dtype.kind in ("iub" if field.dtype.kind in "iu" else "iubf")
         if not fits or (field.dtype.kind == "b" and array.dtype.kind != "b"):
             raise TypeError(
-                f"{what}: expected dtype {field.dtype}, found {array.dtype}; convert it yourself, so that "
-                "nothing is lost unseen"
+                f"{what}: expected dtype {field.dtype}, found {array.dtype}, which could lose precision; "
+                "convert it before step()"
             )
         with np.errstate(over="ignore"):
             converted = np.ascontiguousarray(array.astype(field.dtype))
@@ -61,23 +64,24 @@ class ActionHooks:
         )
         if lost:
             raise ValueError(
-                f"{what}: a value does not fit dtype {field.dtype}, found {array.dtype}; nothing was stepped"
+                f"{what}: a value of the {array.dtype} array does not fit dtype {field.dtype}; nothing was "
+                "stepped"
             )
         return converted.reshape(expected)
 
-    def bad_action(self, number: int, row: int, data: bytes) -> NoReturn:
+    def raise_bad_action(self, number: int, row: int, data: bytes) -> NoReturn:
         field = self._actions[number]
         value = np.frombuffer(data, field.dtype).reshape(field.shape)
         what = "action" if field.name is None else f"action {field.name!r}"
         shown = value.item() if value.shape == () else value.tolist()
         raise ValueError(
             f"{what} {shown} of row {row} is not in {field.space}; nothing was stepped. "
-            "Fix what chose it (check=() turns this check off)"
+            "Fix the code that chose it (check=() turns this check off)"
         )
 
 
 class Hooks(ActionHooks):
-    """Answers for one vector environment."""
+    """The hooks of one vector environment."""
 
     def __init__(
         self,
@@ -89,10 +93,10 @@ class Hooks(ActionHooks):
     ) -> None:
         super().__init__(actions)
         self._lender = lender
-        self.infos = infos
+        self.build_infos = infos
         self._observation_space = observation_space
         self.publish = publish
-        """Called with the stepper, or the flow, when a watched environment is to be published."""
+        """Called with the stepper, or the flow, when a watched environment must be published."""
 
     def refuse(self, reason: str) -> NoReturn:
         refuse(reason)
@@ -100,19 +104,19 @@ class Hooks(ActionHooks):
     def refuse_pending(self, kind: str) -> NoReturn:
         refuse_pending("step", kind)
 
-    def copied(self, value: Any) -> Any:
-        """The same results in memory of their own."""
+    def copy_results(self, value: Any) -> Any:
+        """Returns a copy of results that are in slot 0."""
         return self._lender.lend(0, value)
 
-    def nan_found(self, results: tuple[Any, ...], env_ids: Any = None) -> NoReturn:
+    def raise_nan(self, results: tuple[Any, ...], env_ids: Any = None) -> NoReturn:
         require_no_nan(self._observation_space, results, env_ids)
         raise AssertionError("the core found a NaN that is not there")
 
-    def bad_ids(self, env_ids: Any, lanes: int) -> NoReturn:
-        whole = "" if lanes == 1 else f" in whole groups of {lanes} neighbours, as recv returns them"
+    def raise_bad_ids(self, env_ids: Any, lanes: int) -> NoReturn:
+        whole = "" if lanes == 1 else f" in whole groups of {lanes} adjacent ones, as recv returns them"
         raise ValueError(f"env_ids must name environments{whole}; got {np.asarray(env_ids).tolist()}")
 
-    def too_few(self, under_way: int, batch: int) -> NoReturn:
+    def raise_too_few(self, under_way: int, batch: int) -> NoReturn:
         raise ShoalError(
             f"recv would wait for ever: it returns {batch} environments and only {under_way} are under way; "
             "call async_reset() or send() first"

@@ -1,4 +1,4 @@
-"""The infos of a step, as Gymnasium batches them: out of rows of shared memory, and out of messages."""
+"""Batches the infos of a step as Gymnasium does, from rows of shared memory and from messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["InfoRows", "batch_infos"]
 
 
 class InfoRows:
-    """The infos that environments have written into their rows of the board."""
+    """The infos in the environments' rows of the board."""
 
     def __init__(self, board: Segment, parts: list[slice], num_envs: int) -> None:
         self._words = board["info_word"]
@@ -26,18 +26,18 @@ class InfoRows:
         arrays = self._words, board["info_row"], board["info_table"]
         self._reader = _core.InfoReader(*arrays, firsts, num_envs, json.loads)
         self.any = self._reader.any
-        """Whether there is any."""
+        """Returns whether there is any info."""
         self.batch = self._reader.batch
-        """The infos of these environments (None: of all), or None where they disagree about a type."""
+        """Returns the batched infos of these environments (None: all); None if the types of a key differ."""
 
     def each(self, env_ids: list[int] | None) -> list[tuple[int, dict[str, Any]]]:
-        """Positions and infos of these environments (None: of all), one by one."""
+        """Returns positions and infos of these environments (None: all), one by one."""
         envs = range(self._num_envs) if env_ids is None else env_ids
         read = ((position, self._reader.read(env)) for position, env in enumerate(envs))
         return [(position, info) for position, info in read if info is not None]
 
     def take(self, envs: list[int]) -> list[tuple[int, int, dict[str, Any]]]:
-        """The infos of environments of an idle worker as reports; their rows are empty then."""
+        """Removes the infos of an idle worker's environments from their rows; returns them as reports."""
         reports = [(envs[position], INFO, info) for position, info in self.each(envs)]
         self._words[envs] = 0
         return reports
@@ -49,7 +49,7 @@ def batch_infos(
     env_ids: list[int] | None,
     add_info: Callable[[dict[str, Any], dict[str, Any], int], dict[str, Any]],
 ) -> dict[str, Any]:
-    """One dict of all infos; `messages` are (position, info), the older first."""
+    """Returns one dict of all infos; `messages` are (position, info), older ones first."""
     if rows is not None:
         infos = None if messages else rows.batch(env_ids)
         if infos is not None:

@@ -1,4 +1,4 @@
-"""Lending: which memory the next results go into, so that what a user holds is never overwritten."""
+"""Leases: chooses the memory for the next results, so that arrays a user holds are never overwritten."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ from shoal.spaces import Bounds, Memory
 from shoal.spaces.memory import DictMemory, LeafMemory, TupleMemory
 from shoal.vector.exchange import Rows
 
-__all__ = ["Lender", "Lent", "copied"]
+__all__ = ["Lender", "LeasedMemory", "copy_arrays"]
 
 _FLAGS = ("reward", "terminated", "truncated")
 _NO_CAP = 2**62
 
 
-class Lent:
-    """The memory that one vector environment lends its results from (`shoal.torch.pin` registers it)."""
+class LeasedMemory:
+    """The mappings that one vector environment leases results from (`shoal.torch.pin` registers them)."""
 
     def __init__(self) -> None:
         self._mappings: weakref.WeakSet[_core.Mapping] = weakref.WeakSet()
-        self._told: Callable[[_core.Mapping], None] | None = None
+        self._callback: Callable[[_core.Mapping], None] | None = None
 
     def add(self, segment: Segment) -> None:
         mapping = segment.mapping
         self._mappings.add(mapping)
-        if self._told is not None:
-            self._told(mapping)
+        if self._callback is not None:
+            self._callback(mapping)
 
-    def tell(self, told: Callable[[_core.Mapping], None]) -> None:
-        """Calls `told` with every mapping there is, and with each later one before it is first lent."""
-        self._told = told
+    def subscribe(self, callback: Callable[[_core.Mapping], None]) -> None:
+        """Calls `callback` with every mapping now, and with each new one before it is first leased."""
+        self._callback = callback
         for mapping in list(self._mappings):
-            told(mapping)
+            callback(mapping)
 
 
 class _Memory:
-    """Makes memory for results. The slots hold it, and it holds neither them nor the environment."""
+    """Makes memory for results. The slots refer to it; it refers to neither them nor the environments."""
 
     def __init__(
         self,
-        lent: Lent,
+        lent: LeasedMemory,
         space: Space[Any] | None,
         bounds: Bounds,
         announce: Callable[[Rows], None] | None,
@@ -57,7 +57,7 @@ class _Memory:
         with_ids: bool,
         fields: list[str | None] | None,
     ) -> None:
-        self.lent, self.space, self.bounds, self.announce = lent, space, bounds, announce
+        self.leased_memory, self.space, self.bounds, self.announce = lent, space, bounds, announce
         self.count, self.padded = count, padded
         self._finals, self._with_ids = finals, with_ids
         self.numbers = 0
@@ -65,7 +65,7 @@ class _Memory:
         self.paths: list[str] = []
         self.shape: Any = _shape(self._first.memory, self.paths)
         """How arrays make up an observation; None: only Python can read it."""
-        if fields is not None:  # a plug-in's own order
+        if fields is not None:  # the plug-in's order
             ordered = ["observation" if name is None else f"observation/{name}" for name in fields]
             self.shape = _renumber(self.shape, self.paths, ordered)
             self.paths = ordered
@@ -88,14 +88,14 @@ class _Memory:
 
     def publish(self, rows: Rows) -> None:
         self.numbers += 1
-        self.lent.add(rows.segment)
+        self.leased_memory.add(rows.segment)
         if self.announce is not None:
             self.announce(rows)
 
     def __call__(self) -> tuple[Rows, tuple[NDArray[Any], ...]]:
         rows, self._first = self._first or self._add(), None
         segment = rows.segment
-        if self.shape is None:  # what Memory reads are views of the segment's own arrays
+        if self.shape is None:  # Memory returns views of the segment's own arrays
             names = [*(name for name in segment if name.startswith("observation")), *_FLAGS]
             arrays = tuple(segment[name] for name in names)
         else:
@@ -110,12 +110,12 @@ class _Memory:
 class Lender:
     """The slots of one vector environment.
 
-    Slot 0 is never lent: live results go there, those that must be copied, and asynchronous ones.
+    Slot 0 is never leased: it holds live results, results that are copied, and asynchronous results.
     """
 
     def __init__(
         self,
-        lent: Lent,
+        lent: LeasedMemory,
         space: Space[Any],
         count: int,
         padded: int,
@@ -129,23 +129,23 @@ class Lender:
         fields: list[str | None] | None = None,
         announce: Callable[[Rows], None] | None = None,
     ) -> None:
-        """`announce` tells workers of memory; `fields` are the names of a plug-in's, in its order.
+        """`announce` announces new memory to workers; `fields` are a plug-in's field names in its order.
 
-        Where observations are not `in_segment`, they travel as messages.
+        If observations are not `in_segment`, they travel as messages.
         """
         own = space if in_segment else None
         self._memory = memory = _Memory(lent, own, bounds, announce, count, padded, finals, with_ids, fields)
-        self.lent = lent
+        self.leased_memory = lent
         self._space, self._count, self._buffers = space, count, buffers
         shape: Any = () if memory.shape is None else memory.shape
         self.slots = _core.Slots(memory, memory.fields, shape, max_slots, buffers == "leased")
         self.is_plain = memory.shape is not None
-        """Whether arrays make up an observation, so that native code can put it together."""
+        """Whether native code can build an observation, because it consists of arrays."""
         self.copies = 0
         self.take, self.rows = self.slots.take, self.slots.rows
 
     def results(self, slot: int, infos: dict[str, Any]) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Those of a step, whose rows are in a slot."""
+        """Returns the results of a step whose rows are in a slot."""
         if self.is_plain:
             return self.slots.results(slot, infos)
         _, *flags, _ = self.slots.results(slot, infos)
@@ -157,15 +157,15 @@ class Lender:
         return self.rows(slot).observation(self._space, self._count)
 
     def lend(self, slot: int, results: Any) -> Any:
-        """The results as the user gets them."""
+        """Returns the results for the user: views of a slot, or copies of those in slot 0."""
         if slot != 0 or self._buffers == "live":
             return results
         self.copies += self._buffers == "leased"
-        return copied(results)
+        return copy_arrays(results)
 
     def block(self, length: int, actions: Space[Any]) -> Rows:
-        """Memory for a rollout of `length` steps."""
-        # A vectorised plug-in writes whole lanes: the last row of the block needs room behind it.
+        """Returns memory for a rollout of `length` steps."""
+        # A vectorised plug-in writes whole lanes, so the last step needs extra rows.
         memory = self._memory
         rows = length * self._count + (memory.padded - self._count)
         block = Rows(memory.numbers, memory.space, rows, self._count, memory.bounds, actions=actions)
@@ -178,7 +178,7 @@ class Lender:
 
 
 def _shape(memory: Memory | None, paths: list[str]) -> Any:
-    """How arrays make up a value of a space, by their numbers in `paths`; None where Python must read it."""
+    """Returns how arrays make up a value, by index in `paths`; None if only Python can read the value."""
     if type(memory) is LeafMemory:
         paths.append(memory.path)
         return len(paths) - 1
@@ -197,13 +197,13 @@ def _renumber(shape: Any, paths: list[str], ordered: list[str]) -> Any:
     return ordered.index(paths[shape])
 
 
-def copied(value: Any) -> Any:
-    """The same arrays, nested as they are, in memory of their own."""
+def copy_arrays(value: Any) -> Any:
+    """Copies arrays in a nested structure."""
     if isinstance(value, np.ndarray):
         return value.copy()
     if isinstance(value, tuple):
-        items = [copied(item) for item in value]
+        items = [copy_arrays(item) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
     if isinstance(value, dict):
-        return {key: copied(item) for key, item in value.items()}
+        return {key: copy_arrays(item) for key, item in value.items()}
     return value

@@ -29,8 +29,8 @@ from shoal.vector.single import single_entry_point
 from shoal.vector.specs import (
     arguments_of_spec,
     backend_of_mode,
-    checked_wrappers,
     record_spec,
+    require_wrappers,
     split_vector_kwargs,
     wrap,
 )
@@ -70,10 +70,10 @@ def make_vec(
 ) -> VectorEnv:
     """Makes `num_envs` environments that step together.
 
-    `env` is the id of a bundled environment ("CartPole-v1"), a C file (compiled on the way), a compiled
+    `env` is the id of a bundled environment ("CartPole-v1"), a C file (it is compiled first), a compiled
     plug-in, "puffer:" and the folder of a PufferLib environment, any other Gymnasium id, or a function that
-    makes an environment; further keywords are options of the environment. Environments in C run on threads of
-    this process unless `backend="process"`, environments in Python in worker processes.
+    makes an environment. Further keywords are options of the environment. Environments in C run on threads
+    of this process unless `backend="process"`; environments in Python run in worker processes.
 
     >>> import shoal
     >>> envs = shoal.make_vec("CartPole-v1", num_envs=8)
@@ -83,42 +83,44 @@ def make_vec(
     >>> envs.close()
 
     Args:
-        env: Which environment.
-        num_envs: How many.
+        env: The environment.
+        num_envs: The number of environments.
         vectorization_mode: As in `gymnasium.make_vec`: "async" is backend="process", "vector_entry_point" is
             backend="native". There is no "sync".
         vector_kwargs: As in `gymnasium.make_vec`: further keyword arguments, of this function or of
             `ProcessVectorEnv`.
-        wrappers: Python environments: functions that wrap each of them, in its worker.
+        wrappers: Python environments: functions that wrap each environment in its worker.
         backend: "native" steps C environments in this process, "process" any environment in worker processes.
-        num_threads: Native: at most this many threads; None: one per core. Fewer where more do not pay.
-        num_workers: Processes: how many; None: one per core.
-        caller_steps: Processes: the caller steps a share itself; "auto": if environments are light
-            (`ProcessVectorEnv` says more on these).
-        context: Processes: how they are started.
-        on_fault: Processes: "raise" or "restart".
-        step_timeout_s: Processes: who takes longer is killed.
-        reset_timeout_s: Likewise for a reset.
+        num_threads: Native backend: at most this many threads; None: one per core. Fewer are used where more
+            would not help.
+        num_workers: Process backend: the number of processes; None: one per core.
+        caller_steps: Process backend: the caller steps a share itself; "auto": if environments are light
+            (see `ProcessVectorEnv`).
+        context: Process backend: how processes are started.
+        on_fault: Process backend: "raise", or "restart" to replace dead workers.
+        step_timeout_s: Process backend: kill a worker whose step takes longer than this many seconds.
+        reset_timeout_s: Process backend: kill a worker whose reset takes longer than this many seconds.
         autoreset_mode: NEXT_STEP, SAME_STEP or DISABLED, as Gymnasium defines them.
-        buffers: "leased": what you keep never changes. "live": overwritten by the next step. "copy".
-        max_slots: Results you may hold without their being copied (`stats["copies"]` counts those).
-        max_episode_steps: Truncate there; None: where the environment says.
+        buffers: "leased": arrays that you keep never change. "live": the next step overwrites them. "copy":
+            fresh arrays.
+        max_slots: How many results you can hold before results are copied (`stats["copies"]` counts copies).
+        max_episode_steps: Truncate episodes after this many steps; None: use the environment's limit.
         episode_stats: Put return and length of finished episodes into `info["episode"]`.
         check: What is checked in each step: "actions" (they are in the space, and not NaN), "nan" (no
             observation or reward is NaN). None: "actions" for environments in C, nothing for those in Python.
-        render_mode: "rgb_array" for environments that can be drawn, or what a Python environment takes.
-        batch_size: Step asynchronously: `send` and `recv`, the first `batch_size` ready.
-        shared_memory: Processes: False lets observations of custom spaces travel as messages.
-        max_length: Processes: bound for Sequence spaces, so that they live in shared memory.
-        max_nodes: Likewise for Graph spaces.
-        max_edges: Likewise.
-        session: The name by which `shoal.attach` and `shoal watch` find this run; "auto": `ID-PID`. None:
-            they do not (so says SHOAL_SESSIONS=off for all).
-        options: The environment's own.
+        render_mode: "rgb_array" for C environments that can be drawn, or a mode of the Python environment.
+        batch_size: Step asynchronously with `send` and `recv`, which returns the first `batch_size` ready.
+        shared_memory: Process backend: False lets observations of custom spaces travel as messages.
+        max_length: Process backend: the bound for Sequence spaces, which they need to be in shared memory.
+        max_nodes: Process backend: the bound for nodes of Graph spaces.
+        max_edges: Process backend: the bound for edges of Graph spaces.
+        session: The name by which `shoal.attach` and `shoal watch` find this run; "auto": `ID-PID`. None: no
+            session (SHOAL_SESSIONS=off turns all sessions off).
+        options: Options of the environment.
     """
-    given = _changed(locals())
-    if isinstance(env, EnvSpec) and (env.kwargs or _source(env) is not None):
-        source = _source(env) or _without_kwargs(env)
+    given = _select_changed(locals())
+    if isinstance(env, EnvSpec) and (env.kwargs or _find_source(env) is not None):
+        source = _find_source(env) or _without_kwargs(env)
         return make_vec(**arguments_of_spec(env, source, {**given, **options}))
     if vector_kwargs:
         own, vector_kwargs = split_vector_kwargs(vector_kwargs, given, list(_DEFAULTS))
@@ -127,7 +129,7 @@ def make_vec(
     if backend is not None:
         arguments.choice("backend", backend, ("native", "process"))
     backend = backend_of_mode(vectorization_mode, backend)  # type: ignore[assignment]
-    wrapped = checked_wrappers(wrappers)
+    wrapped = require_wrappers(wrappers)
     shared: dict[str, Any] = {
         "autoreset_mode": autoreset_mode,
         "buffers": buffers,
@@ -150,23 +152,23 @@ def make_vec(
         "max_edges": max_edges,
         **(vector_kwargs or {}),
     }
-    asked, asked_options = env, options
+    given_env, given_options = env, options
     if isinstance(env, str) and env.startswith("puffer:"):
-        env, options, num_threads = _puffer(env, options, episode_stats, num_threads, backend)
-    library = _library(env)
+        env, options, num_threads = _prepare_puffer(env, options, episode_stats, num_threads, backend)
+    library = _find_library(env)
     if library is None:
         if backend == "native":
             kind = PluginError if vectorization_mode is None else gymnasium.error.Error
             raise kind(f"{env!r} is not an environment in C; leave backend out, or use backend='process'")
-        _refuse(num_threads is not None, "num_threads is not for environments in Python; use num_workers")
+        _reject_if(num_threads is not None, "num_threads is not for environments in Python; use num_workers")
         count = arguments.count("num_envs", num_envs, 2**24)
-        maker, spec = _maker(env, max_episode_steps, render_mode, options)
+        maker, spec = _make_maker(env, max_episode_steps, render_mode, options)
         maker = wrap(maker, wrapped)
         try:
             made: VectorEnv = ProcessVectorEnv([maker] * count, **shared, **processes)
         except TypeError as error:
             names_none = _TAKES_NONE.search(str(error)) is not None
-            for name, hint in _hints(options).items():
+            for name, hint in _suggest_options(options).items():
                 if names_none or f"'{name}'" in str(error):
                     raise TypeError(f"{error}; {hint}") from error
             raise
@@ -174,18 +176,18 @@ def make_vec(
         return made
     if wrapped:
         raise gymnasium.error.Error(
-            f"wrappers are for environments in Python, and {env} is in C; wrap the vector environment, with "
-            "gymnasium.wrappers.vector, or give make_vec a function that makes and wraps one environment: "
+            f"wrappers are for environments in Python, and {env} is in C; wrap the vector environment with "
+            "gymnasium.wrappers.vector, or pass make_vec a function that makes and wraps one environment, "
             'gymnasium.make("shoal/...")'
         )
-    info = load(library, options, _hints(options))
-    base = _spec_of_plugin(asked, library, info)
+    info = load(library, options, _suggest_options(options))
+    base = _find_plugin_spec(given_env, library, info)
     if backend == "process":
-        _refuse(num_threads is not None, "num_threads is not for worker processes; use num_workers")
-        _refuse(
+        _reject_if(num_threads is not None, "num_threads is not for worker processes; use num_workers")
+        _reject_if(
             render_mode is not None,
             "render_mode is not for C environments in worker processes; leave out backend='process' and the "
-            "options of worker processes, or draw an environment by envs.render_env(0)",
+            "options of worker processes, or draw one environment with envs.render_env(0)",
         )
         limit = info.max_episode_steps
         if max_episode_steps is not None:
@@ -193,12 +195,12 @@ def make_vec(
         count = arguments.count("num_envs", num_envs, 2**24)
         plugins = PluginEnvs(info, str(library.absolute()), count, limit)
         made = ProcessVectorEnv(plugins, **shared, **processes)
-        made.spec = None if base is None else record_spec(base, VectorizeMode.ASYNC, given, asked_options)
+        made.spec = None if base is None else record_spec(base, VectorizeMode.ASYNC, given, given_options)
         return made
     for name, value in processes.items():
         is_default = name in _DEFAULTS and value == _DEFAULTS[name]
-        _refuse(not is_default, f"{name} is for worker processes; use backend='process'")
-    common = Common.checked(**shared)
+        _reject_if(not is_default, f"{name} is for worker processes; use backend='process'")
+    common = Common.from_arguments(**shared)
     threads = NativeBackend(
         info,
         num_envs,
@@ -209,7 +211,7 @@ def make_vec(
     )
     made = VectorEnv(threads, common)
     mode = VectorizeMode.VECTOR_ENTRY_POINT
-    made.spec = None if base is None else record_spec(base, mode, given, asked_options)
+    made.spec = None if base is None else record_spec(base, mode, given, given_options)
     return made
 
 
@@ -220,15 +222,15 @@ _DEFAULTS = {
 }
 
 
-def _changed(given: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of make_vec that are not the default."""
+def _select_changed(given: dict[str, Any]) -> dict[str, Any]:
+    """Returns the arguments of make_vec that differ from the defaults."""
     return {name: given[name] for name, default in _DEFAULTS.items() if given[name] != default}
 
 
-def _spec_of_plugin(env: Any, library: Path, info: PluginInfo) -> EnvSpec | None:
-    """The registered spec of a bundled environment; one of the same kind for a plug-in given by its path.
+def _find_plugin_spec(env: Any, library: Path, info: PluginInfo) -> EnvSpec | None:
+    """Returns the registered spec of a bundled environment, or a new one for a plug-in given by its path.
 
-    None if the plug-in's name is not an id that Gymnasium accepts.
+    Returns None if the plug-in's name is not an id that Gymnasium accepts.
     """
     registered = gymnasium.registry.get(f"shoal/{info.plugin.name}")
     if registered is not None and library == bundled().get(info.plugin.name):
@@ -245,8 +247,8 @@ def _spec_of_plugin(env: Any, library: Path, info: PluginInfo) -> EnvSpec | None
         return None
 
 
-def _source(spec: EnvSpec) -> Any:
-    """What make_vec made an environment in C from, if the spec is that of one; else None."""
+def _find_source(spec: EnvSpec) -> Any:
+    """Returns the `env` argument that a C environment's spec was made from; None for other specs."""
     entry_point: Any = spec.vector_entry_point
     is_ours = isinstance(entry_point, _Registered)
     return entry_point.name if is_ours else None
@@ -258,10 +260,10 @@ def _without_kwargs(spec: EnvSpec) -> EnvSpec:
     return bare
 
 
-def _puffer(
+def _prepare_puffer(
     env: str, options: dict[str, Any], episode_stats: bool, num_threads: int | None, backend: str | None
 ) -> tuple[Path, dict[str, Any], int | None]:
-    """An environment of PufferLib as a library, its one option, and the threads that may step it."""
+    """Compiles a PufferLib environment; returns its library, its options, and the number of threads."""
     from shoal.native.puffer import prepare
 
     ready = prepare(env.removeprefix("puffer:"), options, log=episode_stats)
@@ -269,19 +271,19 @@ def _puffer(
         if num_threads not in (None, 1):
             some = ", ".join(ready.writable_globals[:5])
             raise PluginError(
-                f"{env} has variables that all its instances share ({some}), so threads would disturb each "
-                "other; leave num_threads out, or use backend='process' with num_workers="
+                f"{env} has variables that all its instances share ({some}), so it cannot run on several "
+                "threads; leave num_threads out, or use backend='process' with num_workers="
             )
         num_threads = 1
     return ready.library, {"settings": ready.settings}, num_threads
 
 
 _TAKES_NONE = re.compile(r"takes no (keyword )?arguments")
-"""Python's error for a class or function without parameters, which does not name the argument."""
+"""Python's error for a callable without parameters; it does not name the argument."""
 
 
-def _hints(options: dict[str, Any]) -> dict[str, str]:
-    """What to use in place of options that are nearly a keyword of make_vec, or AsyncVectorEnv's."""
+def _suggest_options(options: dict[str, Any]) -> dict[str, str]:
+    """Returns advice for options that are nearly a keyword of make_vec, or a keyword of AsyncVectorEnv."""
     close = {name: get_close_matches(name, _DEFAULTS, 1, 0.8) for name in options}
     hints = {name: f"did you mean {found[0]!r}?" for name, found in close.items() if found}
     if "copy" in options:
@@ -290,20 +292,22 @@ def _hints(options: dict[str, Any]) -> dict[str, str]:
     return hints
 
 
-def _refuse(given: bool, why: str) -> None:
+def _reject_if(given: bool, why: str) -> None:
     if given:
         raise TypeError(why)
 
 
-def _maker(
+def _make_maker(
     env: Any, max_episode_steps: int | None, render_mode: str | None, options: dict[str, Any]
 ) -> tuple[Callable[[], Any], EnvSpec | None]:
-    """A function that makes one environment in a worker, and its spec if it has one."""
+    """Returns a function that makes one environment in a worker, and its spec if it has one."""
     if callable(env) and not isinstance(env, EnvSpec):
         given = {"max_episode_steps": max_episode_steps, "render_mode": render_mode}
         given = {name: value for name, value in given.items() if value is not None}
         if given:
-            raise TypeError(f"{', '.join(given)} cannot be given with a function; let the function see to it")
+            raise TypeError(
+                f"{', '.join(given)} cannot be given together with a function; set it inside the function"
+            )
         return (partial(env, **options) if options else env), None
     keywords = dict(options)
     if max_episode_steps is not None:
@@ -316,15 +320,15 @@ def _maker(
         spec = gymnasium.spec(env) if ":" not in env else None
     except gymnasium.error.Error as error:
         raise PluginError(
-            f"no environment {env!r}: Gymnasium says {error} Bundled with Shoal are {sorted(bundled())}; an "
-            "environment of your own in C is given by its path, ending in .c or .so, one in Python by a "
-            "function that makes it"
+            f"no environment {env!r}: Gymnasium says {error} Bundled with Shoal are {sorted(bundled())}. For "
+            "your own environment in C pass its path, ending in .c or .so; for one in Python pass a function "
+            "that makes it"
         ) from error
     return partial(gymnasium.make, env if spec is None else spec, **keywords), spec
 
 
-def _library(env: Any) -> Path | None:
-    """The compiled plug-in; None if this is not an environment in C."""
+def _find_library(env: Any) -> Path | None:
+    """Returns the compiled plug-in; None if this is not an environment in C."""
     if not isinstance(env, (str, Path)):
         if callable(env) or isinstance(env, EnvSpec):
             return None
@@ -345,7 +349,7 @@ def _library(env: Any) -> Path | None:
 
 
 def register_bundled() -> None:
-    """Makes gymnasium.make("shoal/CartPole-v1") and gymnasium.make_vec("shoal/CartPole-v1", ...) work."""
+    """Registers the bundled environments with Gymnasium as "shoal/<name>"."""
     for name, library in bundled().items():
         if f"shoal/{name}" not in gymnasium.registry:
             info = load(library, {})
@@ -361,7 +365,7 @@ def register_bundled() -> None:
 
 @dataclass(frozen=True)
 class _Registered:
-    """What gymnasium.make_vec calls. Specs that have the same one are equal."""
+    """The function that gymnasium.make_vec calls. A dataclass, so that equal specs compare equal."""
 
     name: str
 

@@ -1,4 +1,4 @@
-"""check="nan": the error that names the first NaN among the results of a step."""
+"""check="nan": raises an error that names the first NaN among the results of a step."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from gymnasium.spaces import Dict as DictSpace
 from gymnasium.spaces import Space
 from gymnasium.spaces import Tuple as TupleSpace
 
-from shoal.vector.lending import copied
+from shoal.vector.lending import copy_arrays
 
 __all__ = ["require_no_nan"]
 
 
 def require_no_nan(space: Space[Any], results: tuple[Any, ...], env_ids: Sequence[int] | None = None) -> None:
-    """ValueError if an observation or a reward of a step is NaN.
+    """Raises ValueError if an observation or a reward of a step is NaN.
 
-    It names environment and index; `env_id` and `results` of the error are that environment and the step's
-    results.
+    The message names environment and index; the error has the attributes `env_id` and `results`.
     """
-    found = _nan(space, results[0], "observation") or _nan(None, results[1], "reward")
+    found = _find_nan(space, results[0], "observation") or _find_nan(None, results[1], "reward")
     if found is None:
         return
     row, path, where = found
@@ -30,15 +29,15 @@ def require_no_nan(space: Space[Any], results: tuple[Any, ...], env_ids: Sequenc
         f"{path} of environment {env} is NaN{where} (check='nan' found it). All environments have stepped: "
         "error.results are the results; fix the environment, or reset it"
     )
-    error.env_id, error.results = env, copied(results)
+    error.env_id, error.results = env, copy_arrays(results)
     raise error
 
 
-def _nan(space: Space[Any] | None, batch: Any, path: str) -> tuple[int, str, str] | None:
-    """The first row of a batch that has a NaN, where in the space, and where in the array."""
+def _find_nan(space: Space[Any] | None, batch: Any, path: str) -> tuple[int, str, str] | None:
+    """Returns the first row of a batch with a NaN, the path in the space, and the index in the array."""
     if isinstance(space, (DictSpace, TupleSpace)):
         keys = list(space.spaces) if isinstance(space, DictSpace) else range(len(space.spaces))
-        parts = (_nan(space.spaces[key], batch[key], f"{path}[{key!r}]") for key in keys)  # type: ignore
+        parts = (_find_nan(space.spaces[key], batch[key], f"{path}[{key!r}]") for key in keys)  # type: ignore
         return next((part for part in parts if part is not None), None)
     if isinstance(batch, np.ndarray) and batch.dtype.kind in "fc":
         with np.errstate(over="ignore", invalid="ignore"):  # infinities may cancel
@@ -48,7 +47,7 @@ def _nan(space: Space[Any] | None, batch: Any, path: str) -> tuple[int, str, str
         if len(bad):
             row, *index = bad[0].tolist()
             return row, path, f" at {tuple(index)}" if index else ""
-    elif isinstance(batch, tuple):  # a value for each environment: of Sequence, Graph, OneOf
+    elif isinstance(batch, tuple):  # one value per environment: Sequence, Graph or OneOf spaces
         return next(((row, path, "") for row, value in enumerate(batch) if _has_nan(value)), None)
     return None
 

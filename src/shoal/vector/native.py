@@ -2,7 +2,7 @@
 
 state segment   instances, generators, episode counters, actions
 Stepper         all environments step together
-Flow            with batch_size: units of neighbours step when they are sent
+Flow            with batch_size: units of adjacent environments step when they are sent
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from shoal.native.env_logs import find_env_logs
 from shoal.native.look import Looker
 from shoal.native.plugin import FieldInfo, PluginInfo, seed_generators
 from shoal.native.refusals import refuse
+from shoal.process.requests import StepperMethod
 from shoal.spaces import Bounds
 from shoal.state.publish import Publisher
 from shoal.state.session import watch_fields
 from shoal.state.snapshot import Field
 from shoal.vector import arguments
-from shoal.vector.backend import IN_PLACE, Call, Common, Facts, State
+from shoal.vector.backend import FROM_BUFFER, Call, Common, Facts, State
 from shoal.vector.episodes import EpisodeInfos
 from shoal.vector.hooks import Hooks
 from shoal.vector.lending import Lender
@@ -70,23 +71,23 @@ class NativeBackend:
         self._time_limit = info.max_episode_steps
         if max_episode_steps is not None:
             self._time_limit = arguments.count("max_episode_steps", max_episode_steps, 2**32 - 1)
-        # What is stepped together: everything, or with batch_size units of neighbours in blocks of their own.
+        # With batch_size, units of adjacent environments step together, each in blocks of its own.
         self._unit = info.lanes
         worlds = self._num_envs
         if common.batch_size is not None:
-            self._unit = self._checked_unit(common.batch_size)
+            self._unit = self._compute_unit(common.batch_size)
             worlds = self._num_envs // self._unit * info.lanes
         self._worlds = worlds
         self._padded = -(-worlds // info.lanes) * info.lanes * info.agents
         self.guard = _core.Guard()
-        self._state = Segment(self._state_layout())  # it refuses sizes that nothing below could hold
+        self._state = Segment(self._state_layout())  # raises if the sizes do not fit into memory
         self._looker = Looker(info, self._state["instances"])
         self._watching = _Watching(self._looker)
         self._began = self._seeded = False
         self._flow: _core.Flow | None = None
 
-    def _checked_unit(self, batch_size: int) -> int:
-        """How many environments flow together: the greatest common divisor of all that must be whole."""
+    def _compute_unit(self, batch_size: int) -> int:
+        """Returns how many environments step together: the greatest common divisor of three counts."""
         batch = arguments.count("batch_size", batch_size, self._num_envs)
         mode = self._common.autoreset_mode.name
         if mode != "NEXT_STEP" or self._common.buffers != "leased":
@@ -96,8 +97,8 @@ class NativeBackend:
             )
         if self._info.agents > 1:
             raise ValueError(
-                f"batch_size is for environments of one agent, this one has {self._info.agents}; leave it "
-                "out, and step all of them"
+                f"batch_size is for environments with one agent, and this one has {self._info.agents}; leave "
+                "batch_size out, and use step"
             )
         return math.gcd(self._num_envs, batch, self._info.lanes)
 
@@ -160,7 +161,13 @@ class NativeBackend:
         if common.batch_size is not None:
             batch, names = common.batch_size, [field.name for field in info.observations]
             batches = Lender(
-                lender.lent, info.observation_space, batch, batch, Bounds(), fields=names, with_ids=True
+                lender.leased_memory,
+                info.observation_space,
+                batch,
+                batch,
+                Bounds(),
+                fields=names,
+                with_ids=True,
             )
             threads = min(self._threads, self._num_envs // self._unit)
             with explain_os_errors(f"start {threads} threads", ShoalError):
@@ -178,9 +185,9 @@ class NativeBackend:
 
     @property
     def direct(self) -> dict[str, Any]:
-        """The bound native method: a step is one call with no Python frame in between."""
+        """The native methods themselves: a step is one call with no Python frame in between."""
         if self._flow is None:
-            return {"step": self._stepper.step, "_count_moves": self._stepper.moves}
+            return {"step": self._stepper.step, "_count_changes": self._stepper.count_changes}
         return {"send": self.send, "recv": self.recv}
 
     def session_sources(self) -> tuple[Segment, Any]:
@@ -207,7 +214,7 @@ class NativeBackend:
     def take_actions(self, call: Call, actions: Any) -> None:
         if actions is None:
             raise TypeError("step takes the actions, found None; nothing was stepped")
-        call.actions = None if actions is IN_PLACE else actions
+        call.actions = None if actions is FROM_BUFFER else actions
 
     def parts(self) -> list[slice]:
         return [slice(0, self._num_envs)]
@@ -218,17 +225,17 @@ class NativeBackend:
     def prepare_reset(self, call: Call) -> None: ...
 
     def post(self, call: Call) -> None:
-        """Does all of it: threads are waited for inside."""
+        """Runs the whole call; the threads have finished when it returns."""
         try:
             self._run(call)
         except BaseException:
-            call.state = State.DONE  # there is nothing to wait for
+            call.state = State.DONE  # nothing is left to wait for
             raise
 
     def _run(self, call: Call) -> None:
         if call.kind == "call":
             raise AttributeError(
-                f"environments written in C have no attribute {call.arguments[1][0][0]!r}; they offer "
+                f"environments written in C have no attribute {call.requests[0].name!r}; they offer "
                 "save_env, restore_env and render_env, and their options are in envs.options"
             )
         arrays = self._lender.slots.arrays(call.slot)
@@ -239,19 +246,19 @@ class NativeBackend:
             self._stepper.reset_into(call.mask, arrays)
             self._began = True
 
-    def wait(self, call: Call, timeout: float | None = None, *, patient: bool = False) -> list[Any]:
+    def wait(self, call: Call, timeout: float | None = None, *, ignore_deaths: bool = False) -> list[Any]:
         call.state = State.DONE
         return []
 
-    def moves(self) -> int:
-        return self._stepper.moves()
+    def count_changes(self) -> int:
+        return self._stepper.count_changes()
 
     def rollout_step(
         self, observations: Any, actions: Any, flags: Sequence[NDArray[Any]]
     ) -> Callable[[int, Any], Any]:
         stepper, length = self._stepper, len(flags[0])
         seen, acted = _parts(self._info.observations, observations), _parts(self._info.actions, actions)
-        # Views that were made once need not be made again: results, and actions as they were stepped.
+        # Views of each row, made once and kept: results, and the recorded actions.
         rows: dict[int, tuple[tuple[NDArray[Any], ...], tuple[NDArray[Any], ...]]] = {}
 
         def step(t: int, given: Any) -> dict[str, Any]:
@@ -274,7 +281,7 @@ class NativeBackend:
         self._seeded = True
 
     def _place(self, env: int) -> int:
-        """Where the engine keeps environment `env`."""
+        """Returns the index of environment `env` in the engine."""
         return env // self._unit * self._info.lanes + env % self._unit
 
     # -- asynchronous stepping ------------------------------------------------------------------------
@@ -302,12 +309,12 @@ class NativeBackend:
     def recv(self, env_ids: Any = None) -> Any:
         assert self._flow is not None
         if env_ids is not None:
-            raise ShoalError("the native backend returns the first environments ready: leave env_ids out")
+            raise ShoalError("recv(env_ids) is for worker processes; with C environments leave env_ids out")
         return self._flow.recv()
 
     # -- one environment ------------------------------------------------------------------------------
 
-    def of_env(self, method: str, env: int, *rest: Any) -> Any:
+    def use_stepper(self, method: StepperMethod, env: int, *rest: Any) -> Any:
         if self._flow is not None and self._flow.under_way:
             refuse("under way")
         return getattr(self._stepper, method)(self._place(env), *rest)
@@ -334,12 +341,12 @@ class NativeBackend:
 
 
 def _parts(fields: list[FieldInfo], value: Any) -> list[NDArray[Any]]:
-    """The arrays of a value, in the plug-in's order."""
+    """Returns the arrays of a value in the plug-in's order."""
     return [value] if fields[0].name is None else [value[field.name] for field in fields]
 
 
 class _Watching:
-    """What the stepper calls when something watched is due; it holds neither stepper nor environments."""
+    """The stepper calls this when a watched environment is due. It does not refer to the stepper."""
 
     def __init__(self, looker: Looker) -> None:
         self._looker = looker

@@ -1,4 +1,4 @@
-"""Which worker steps which environments: contiguous chunks, as even as they can be."""
+"""Divides environments among workers: contiguous chunks of nearly equal size."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode
 
 from shoal import _core
 from shoal.native.plugin import PluginInfo
-from shoal.process.pool import Plan, checked_makers
+from shoal.process.pool import Plan, pickle_makers
 from shoal.spaces import Bounds
 from shoal.vector import arguments
 from shoal.vector.probe import is_light
@@ -36,14 +36,14 @@ class PluginEnvs:
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """The plans of all workers, that of the caller's own chunk, and the rows they fill."""
+    """The plans of all workers and of the caller's own chunk, and the rows they fill."""
 
     plans: list[Plan]
     local: Plan | None
     num_envs: int
     num_worlds: int
     rows: int
-    """With the padding that the last chunk of a vectorised plug-in writes."""
+    """Includes the padding that the last chunk of a vectorised plug-in writes."""
     info: PluginInfo | None
 
 
@@ -60,10 +60,10 @@ def make_plans(
     restarts: bool,
     is_batched: bool = False,
 ) -> Division:
-    """Divides the environments among workers, checking all that concerns it."""
+    """Checks the arguments and divides the environments among workers."""
     native = isinstance(env_fns, PluginEnvs)
     if not native:
-        env_fns = _checked_functions(env_fns)
+        env_fns = _require_functions(env_fns)
     worlds = arguments.count("the number of environments", len(env_fns), _MOST_ENVS)
     if context not in (None, "fork", "forkserver", "spawn"):
         raise ValueError(f"context must be None, 'fork', 'forkserver' or 'spawn', got {context!r}")
@@ -76,7 +76,7 @@ def make_plans(
         caller_steps = parts > 1 and is_light(env_fns[0], worlds, parts)
     if native and caller_steps:
         raise ValueError(
-            'caller_steps is for Python environments; backend="native" steps C ones in this process'
+            'caller_steps is for Python environments; use backend="native" to step C ones in this process'
         )
     workers = _worker_count(num_workers, max_concurrency, caller_steps)
     unit = env_fns.info.lanes if isinstance(env_fns, PluginEnvs) else 1
@@ -94,7 +94,7 @@ def make_plans(
         elif context == "fork" or (caller_steps and number == parts - 1):
             makers = list(env_fns[first:end])
         else:
-            makers = checked_makers(env_fns[first:end], first)
+            makers = pickle_makers(env_fns[first:end], first)
         return Plan(
             worker=number,
             first=first,
@@ -125,19 +125,19 @@ def make_plans(
     )
 
 
-def _checked_functions(env_fns: Any) -> list[Callable[[], Any]]:
+def _require_functions(env_fns: Any) -> list[Callable[[], Any]]:
     try:
         functions = list(env_fns)
     except TypeError:
         raise TypeError(
-            f"env_fns must be a list of functions that make environments, got {type(env_fns).__name__}; "
-            "such as [make] * 8"
+            f"env_fns must be a list of functions that make environments, such as [make] * 8, got "
+            f"{type(env_fns).__name__}"
         ) from None
     for number, function in enumerate(functions):
         if not callable(function):
             raise TypeError(
-                f"env_fns[{number}] must be a function that makes an environment, got {function!r}; "
-                "such as lambda: gymnasium.make('CartPole-v1')"
+                f"env_fns[{number}] must be a function that makes an environment, such as "
+                f"lambda: gymnasium.make('CartPole-v1'), got {function!r}"
             )
     if not functions:
         raise ValueError("env_fns must have at least one function, found an empty list")

@@ -1,4 +1,4 @@
-"""Actions of C environments for worker processes: taken and refused as the native backend does it."""
+"""Actions of C environments in worker processes, with the same checks and errors as the native backend."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["PluginActions"]
 
 
 class PluginActions:
-    """One shared array for each field; all of them are looked at before anything is stepped."""
+    """One shared array per field; all actions are checked before anything is stepped."""
 
     kind = "array"
 
@@ -37,26 +37,26 @@ class PluginActions:
 
     @property
     def shared(self) -> Any:
-        """The memory itself, to be written in place."""
+        """The action buffer, or a dict of one per field."""
         if self._fields[0].name is None:
             return self._arrays[0]
         return {field.name: array for field, array in zip(self._fields, self._arrays, strict=True)}
 
     def take(self, actions: Any) -> None:
-        """Lays the actions down for the workers."""
+        """Checks the actions and copies them into shared memory."""
         parts = [actions]
         if self._fields[0].name is not None:
             parts = list(self._hooks.as_dict(actions).values())
-        given = [self._converted(number, part) for number, part in enumerate(parts)]
+        given = [self._convert(number, part) for number, part in enumerate(parts)]
         self._check(given)
         for array, part in zip(self._arrays, given, strict=True):
             array[...] = part
 
     def check_shared(self) -> None:
-        """Looks at what was written in place."""
+        """Checks the actions that were written into the buffer."""
         self._check(self._arrays)
 
-    def _converted(self, number: int, part: Any) -> NDArray[Any]:
+    def _convert(self, number: int, part: Any) -> NDArray[Any]:
         array = self._arrays[number]
         if type(part) is np.ndarray and part.dtype == array.dtype and part.shape == array.shape:
             return part
@@ -66,13 +66,13 @@ class PluginActions:
         for number, (part, (low, high)) in enumerate(zip(parts, self._ranges, strict=True)):
             if low is not None:
                 bad = (part < low) | (part > high)
-            elif self._check_nan and part.dtype.kind == "f":  # a Box is the environment's to clip
+            elif self._check_nan and part.dtype.kind == "f":  # environments clip the values of a Box
                 bad = np.isnan(part)
             else:
                 continue
             if bad.any():
                 row = int(np.flatnonzero(bad.reshape(len(part), -1).any(axis=1))[0])
-                self._hooks.bad_action(number, row, part[row].tobytes())
+                self._hooks.raise_bad_action(number, row, part[row].tobytes())
 
     def close(self) -> None:
         self.segment.close()

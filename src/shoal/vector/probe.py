@@ -1,4 +1,4 @@
-"""caller_steps="auto": measures how long one environment steps, and decides who is to step it."""
+"""caller_steps="auto": measures a step of one environment, and decides whether the caller steps a chunk."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from typing import Any
 __all__ = ["is_light", "measure_step_s"]
 
 LIGHT_CHUNK_S = 200e-6
-"""Handing a faster chunk to a worker and back would cost a noticeable part of its step."""
+"""For a faster chunk, the exchange with a worker would be a noticeable part of the step."""
 _STEPS, _BUDGET_S = 50, 0.003
 
 
 def is_light(make: Callable[[], Any], num_envs: int, num_parts: int) -> bool:
-    """Whether a chunk of such environments steps so fast that the caller should step one itself."""
+    """Whether a chunk of these environments steps so fast that the caller should step one itself."""
     return math.ceil(num_envs / num_parts) * measure_step_s(make) < LIGHT_CHUNK_S
 
 
 def measure_step_s(make: Callable[[], Any]) -> float:
-    """The median time of a step of a new environment, which is closed then; infinite if it raises.
+    """Makes an environment, and returns the median time of its steps; infinity if it raises.
 
-    It takes a few steps, and some milliseconds: more only if a single step does.
+    It takes a few milliseconds, or longer if a single step does.
     """
     try:
         env = make()
-    except Exception:  # a worker will meet the same, and report it
+    except Exception:  # a worker will raise the same and report it
         return math.inf
     times: list[float] = []
     try:

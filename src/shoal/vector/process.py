@@ -2,8 +2,8 @@
 
     post -> actions into the segment -> gates -> workers write rows of a slot -> wait
 
-Faults: a dead or slow worker is WorkerDied or WorkerTimeout; with on_fault="restart" it is replaced and its
-rows come truncated, with info["fault"]. An exception of an environment is a report of the call.
+Faults: if a worker dies or exceeds a limit, WorkerDied or WorkerTimeout is raised. With on_fault="restart" it
+is replaced, and its rows are truncated and have info["fault"]. Exceptions of environments are reports.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from shoal.errors import ClosedError, ShoalError, WorkerDied
 from shoal.memory import Segment
 from shoal.native.refusals import refuse
 from shoal.process.mail import Failure
+from shoal.process.requests import StepperMethod
 from shoal.process.worker import ERROR, STEP
 from shoal.spaces import Bounds
 from shoal.state.snapshot import Field
 from shoal.vector import arguments
 from shoal.vector.agreement import observation_spaces, require_same
-from shoal.vector.backend import IN_PLACE, Call, Common, Facts, State
+from shoal.vector.backend import FROM_BUFFER, Call, Common, Facts, State
 from shoal.vector.episodes import EpisodeInfos
 from shoal.vector.exchange import Actions, Rows, is_laid_out
 from shoal.vector.lending import Lender
@@ -102,7 +103,7 @@ class ProcessBackend:
         )
         self.info_rows = self.workers.infos
         self._disabled = common.disabled
-        self.infos_ns = self._vector_steps = self._waited_ns = self._moves = 0
+        self.infos_ns = self._vector_steps = self._waited_ns = self._change_count = 0
         self._began = False
         self._flight: SendRecv | None = None
 
@@ -149,12 +150,14 @@ class ProcessBackend:
             checked = "actions" in common.checks
             self._actions = Actions(action, batched, self._num_envs, self._bounds, checked)
         if common.batch_size is None:
-            lender.take()  # the first results will need it; so the workers are told of it with the rest
+            lender.take()  # so that the first slot is announced together with the rest
         mode = "same" if self._mode == "same" else "different"
         same = self.workers.bind(mode, single, action, facts.in_segment, self._actions, meanwhile)
         require_same(mode, same, single, action)
         restart_s = self._limits["reset"]
-        if restart_s is None and self._limits["step"] is not None:  # who bounds a step bounds its repair too
+        if (
+            restart_s is None and self._limits["step"] is not None
+        ):  # a limit for steps implies one for repairs
             restart_s = max(_RESTART_S, self._limits["step"])
         self._repair = Repair(self.workers, self._restarts, common.same_step, restart_s)
         board = self.workers.pool.board
@@ -176,14 +179,14 @@ class ProcessBackend:
             in_slot = lender.rows(0)
             self._flight = SendRecv(self.workers, self._actions, in_slot, self._repair, self._num_envs, batch)
             self._batches = Lender(
-                lender.lent, single, batch, batch, self._bounds, in_segment=facts.in_segment
+                lender.leased_memory, single, batch, batch, self._bounds, in_segment=facts.in_segment
             )
 
     def session_sources(self) -> tuple[Segment, Any]:
         board = self.workers.pool.board
         return board, board["sums"]
 
-    def begin_session(self) -> None: ...  # workers publish
+    def begin_session(self) -> None: ...  # the workers publish
 
     @property
     def direct(self) -> dict[str, Any]:
@@ -196,19 +199,19 @@ class ProcessBackend:
     # -- calls ----------------------------------------------------------------------------------------
 
     def require_ready(self, name: str) -> None:
-        if self.workers.is_asking:
+        if self.workers.has_open_request:
             self.workers.catch_up()
-        if self.workers.lost and name != "reset":
-            raise copy_error(next(iter(self.workers.lost.values())))
+        if self.workers.unreplaced and name != "reset":
+            raise copy_error(next(iter(self.workers.unreplaced.values())))
 
     def take_actions(self, call: Call, actions: Any) -> None:
-        if self.workers.is_asking or self.workers.lost:
+        if self.workers.has_open_request or self.workers.unreplaced:
             self.require_ready("step")
         if self._disabled and self._over.any():
             refuse("over")
         if self._info is not None and not self._began:
             refuse("not reset")
-        if actions is IN_PLACE:
+        if actions is FROM_BUFFER:
             if self._actions.shared is None:
                 raise ShoalError(
                     f"{self._facts.action_space} has no single action buffer; pass actions to step"
@@ -229,8 +232,8 @@ class ProcessBackend:
             restarted = self.workers.restarted
             call.ends_episodes = not (self._over | self._will_reset | restarted)[chosen].all()
             restarted[chosen] = False
-        call.restarts_workers = bool(self.workers.lost)
-        call.reports = self._repair.revive(call.into, call.mask)
+        call.restarts_workers = bool(self.workers.unreplaced)
+        call.reports = self._repair.restart_dead(call.into, call.mask)
         self.workers.remember(call.seeds)
 
     def post(self, call: Call) -> None:
@@ -240,14 +243,14 @@ class ProcessBackend:
                 if call.kind == "reset":
                     workers.post_reset(number, row, call.seeds, call.options, call.mask)
                 else:
-                    workers.post_call(*call.arguments)
+                    workers.post_call(call.requests)
                 return
             if call.actions is None and workers.local is None:
                 is_posted = workers.pool.gates.post_all(STEP, number, row, not self._restarts)
             else:
                 is_posted = workers.post_step(number, row, call.actions, not self._restarts)
         except BaseException as error:
-            # The next call waits for workers that got it. What cannot be pickled, nobody got.
+            # The next call waits for workers that got this one. If it could not be pickled, none got it.
             is_under_way = not isinstance(error, Exception) or workers.pool.busy()
             call.state = State.ABANDONED if is_under_way else State.DONE
             raise
@@ -255,20 +258,20 @@ class ProcessBackend:
             call.state = State.DONE
             workers.raise_known()
 
-    def wait(self, call: Call, timeout: float | None = None, *, patient: bool = False) -> list[Any]:
-        raises = not (self._restarts or patient or call.restarts_workers)
+    def wait(self, call: Call, timeout: float | None = None, *, ignore_deaths: bool = False) -> list[Any]:
+        raises = not (self._restarts or ignore_deaths or call.restarts_workers)
         begin = time.perf_counter_ns()
         try:
             outcome = self.workers.wait(self._limits[call.kind], timeout, raises=raises)
-        except WorkerDied:  # at once: the others may be busy, even hang, and the next call waits for them
+        except WorkerDied:  # the other workers may still be busy, even hang; the next call waits for them
             call.state = State.ABANDONED
             raise
-        except ClosedError:  # another thread closes, and waits for this call
+        except ClosedError:  # another thread called close() and waits for this call
             call.state = State.DONE
             raise
         except BaseException as error:
             if not isinstance(error, TimeoutError) or timeout is None:
-                # Ctrl-C: wait for it again, or begin something else: then as after a timeout.
+                # Ctrl-C: the user may wait again. A new call would abandon this one, as after a timeout.
                 if call.state is not State.ABANDONED:
                     call.state = State.UNCLAIMED
                 raise
@@ -282,19 +285,19 @@ class ProcessBackend:
             call.into.values = [None] * self._num_envs
         if call.kind == "step":
             self._vector_steps += 1
-            self._moves += 1
+            self._change_count += 1
             self._waited_ns += time.perf_counter_ns() - begin
             if self._disabled:
                 self.workers.restarted[:] = False
             if outcome is NOTHING and not self._repair.unreported:
                 return []
         elif call.kind == "reset":
-            self._moves += call.ends_episodes
+            self._change_count += call.ends_episodes
             self._began = True
-        return self._settle(call, outcome, was_abandoned)
+        return self._collect_reports(call, outcome, was_abandoned)
 
-    def _settle(self, call: Call, outcome: Outcome, was_abandoned: bool) -> list[Any]:
-        """What was reported; replaces workers that died."""
+    def _collect_reports(self, call: Call, outcome: Outcome, was_abandoned: bool) -> list[Any]:
+        """Returns the reports of a finished call; replaces workers that died."""
         unreported = self._repair.unreported if call.kind == "step" else {}
         reports, call.reports = call.reports, []
         for w in sorted(outcome.answers):
@@ -305,7 +308,7 @@ class ProcessBackend:
                 answer = [answer if call.kind == "call" else (None, ERROR, answer)]
             reports += answer
         into, row, faults = call.into, call.row, outcome.faults
-        if was_abandoned:  # its results are nobody's; its observations and deaths count
+        if was_abandoned:  # nobody takes its results, but observations and deaths still matter
             if call.kind != "call":
                 sort_reports(reports, into.values, lambda infos, info, env: infos)
             self._repair.after_abandoned(faults, into, row)
@@ -318,8 +321,8 @@ class ProcessBackend:
             self._repair.after_call(faults, into, row)
         return reports
 
-    def moves(self) -> int:
-        return self._moves
+    def count_changes(self) -> int:
+        return self._change_count
 
     def rollout_step(
         self, observations: Any, actions: Any, flags: Sequence[NDArray[Any]]
@@ -327,11 +330,11 @@ class ProcessBackend:
         return None
 
     def require_rollout(self) -> None:
-        """Raises where values travel as messages."""
+        """Raises if observations or actions travel as messages."""
         if self._as_messages or self._actions.kind == "message":
             raise ShoalError(
-                "a rollout needs observations and actions that live in shared memory, and values of "
-                "these spaces are messages; give Sequence and Graph bounds (max_length=, max_nodes=, "
+                "a rollout needs observations and actions in shared memory, but values of these spaces "
+                "travel as messages; give bounds for Sequence and Graph spaces (max_length=, max_nodes=, "
                 "max_edges=), or use step"
             )
 
@@ -342,21 +345,21 @@ class ProcessBackend:
 
     def async_reset(self, seeds: list[int | None], reset: Callable[[], list[Any]]) -> None:
         assert self._flight is not None
-        if self._flight.under_way and not self.workers.lost:
+        if self._flight.under_way and not self.workers.unreplaced:
             refuse("under way")
         self._flight.abandon(self._limits["step"])
         self._flight.begin(reset())
 
     def send(self, actions: Any, env_ids: Any) -> None:
         with _core.Operation(self.guard, "send"):
-            if self.workers.is_asking or self.workers.lost:
+            if self.workers.has_open_request or self.workers.unreplaced:
                 self.require_ready("send")
             assert self._flight is not None
             self._flight.send(actions, env_ids)
 
     def recv(self, env_ids: Any = None) -> Any:
         with _core.Operation(self.guard, "recv"):
-            if self.workers.is_asking or self.workers.lost:
+            if self.workers.has_open_request or self.workers.unreplaced:
                 self.require_ready("recv")
             assert self._flight is not None
             taken = self._flight.recv(env_ids, self._limits["step"])
@@ -371,27 +374,27 @@ class ProcessBackend:
 
     # -- one environment ------------------------------------------------------------------------------
 
-    def of_env(self, method: str, env: int, *rest: Any) -> Any:
-        answer = self.workers.ask_owner(env, "stepper", method, *rest)
-        self._moves += method == "restore"
+    def use_stepper(self, method: StepperMethod, env: int, *rest: Any) -> Any:
+        answer = self.workers.use_stepper(env, method, *rest)
+        self._change_count += method == "restore"
         return answer
 
     def look(self, env: int | None) -> list[dict[str, Field]]:
         parts = self.workers.parts()
         if env is not None:
             w = self.workers.owner(env)
-            self._rest(w)
+            self._wait_until_idle(w)
             return self.workers.look(w, env - parts[w].start)
         found: list[dict[str, Field]] = []
         for w in range(len(parts)):
-            self._rest(w)
+            self._wait_until_idle(w)
             found += self.workers.look(w, None)
         return found
 
-    def _rest(self, w: int) -> None:
-        """Waits until a worker is between steps, and has nothing to do before somebody sends it."""
+    def _wait_until_idle(self, w: int) -> None:
+        """Asynchronous stepping: waits until a worker has finished everything that was sent to it."""
         if self._flight is not None:
-            self._flight.rest(w, self._limits["step"], self.guard)
+            self._flight.wait_until_idle(w, self._limits["step"], self.guard)
 
     @property
     def worker_pids(self) -> list[int | None]:
@@ -409,19 +412,19 @@ class ProcessBackend:
         self.workers.pool.kill()
 
     def finalize(self, envs: Any) -> weakref.finalize[Any, Any]:
-        """Ends the workers when `envs` is forgotten, at the latest with the process."""
+        """Ends the workers when `envs` is garbage collected, at the latest when the process exits."""
         return weakref.finalize(envs, _close_forgotten, self.guard, self.workers)
 
     def close(self, limit_s: float) -> None:
         begin = time.monotonic()
         if not self.guard.is_forked:
-            self.workers.settle(max(limit_s / 2, limit_s - 0.5))  # then they are asked to end
+            self.workers.drain(max(limit_s / 2, limit_s - 0.5))
         self.workers.close(max(0.0, limit_s - (time.monotonic() - begin)))
         self._actions.close()
 
 
 def _close_forgotten(guard: _core.Guard, workers: Workers) -> None:
-    """For environments that nobody closed. At exit, a daemon thread may be inside a call, and stays there."""
+    """Ends workers of environments that nobody closed. At exit a daemon thread may be inside a call."""
     with _core.Closing(guard) as is_first:
         if is_first and guard.wait_until_free(0.5):
             workers.close(0.5)

@@ -1,4 +1,4 @@
-"""What a dead worker means: an exception, or a new worker whose rows come truncated."""
+"""Handles dead workers: raises their error, or replaces them and marks their rows as truncated."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from typing import Any
 from shoal.errors import WorkerDied
 from shoal.process.worker import OBSERVATION
 from shoal.vector.exchange import Rows
-from shoal.vector.lending import copied
+from shoal.vector.lending import copy_arrays
 from shoal.vector.workers import TRIES, Workers, copy_error
 
 __all__ = ["Repair"]
 
 
 class Repair:
-    """The policy of one vector environment, and the workers whose death was raised and not yet mended."""
+    """The fault policy of one vector environment, and the workers that were not replaced yet."""
 
     def __init__(self, workers: Workers, restarts: bool, same_step: bool, limit_s: float | None) -> None:
         self._workers, self._restarts, self._same_step = workers, restarts, same_step
         self._limit_s = limit_s
-        self.lost = workers.lost
+        self.unreplaced = workers.unreplaced
         self.unreported: dict[int, WorkerDied] = {}
-        """Workers that were replaced where no result says so: their environments' next step is to."""
+        """Workers that were replaced without a result that says so. The next step must mark their rows."""
 
     def after_step(self, faults: dict[int, WorkerDied], into: Rows, row: int) -> list[Any]:
-        """Replaces workers that died in a step; the reports of their environments, which begin anew."""
+        """Replaces workers that died in a step; returns the reports of their new environments."""
         self._raise_unless(self._restarts, faults)
         reports: list[Any] = []
         for w, error in faults.items():
             self.unreported.pop(w, None)
             reports += self.replace(w, error, into, row)
-        for w, error in self.unreported.items():  # nobody saw the beginning of what they step now
-            begun, again = self._workers.reset_worker(w, into.number, row, self._limit_s)
+        for w, error in self.unreported.items():  # the user never got the first observations: reset again
+            first, again = self._workers.reset_worker(w, into.number, row, self._limit_s)
             if again is None:
-                reports += self._mark_restarted(w, error, into, row, begun)
+                reports += self._mark_restarted(w, error, into, row, first)
             else:
                 reports += self.replace(w, again, into, row)
         self.unreported.clear()
@@ -49,10 +49,10 @@ class Repair:
         mask: Any,
         restarts_workers: bool,
     ) -> list[Any]:
-        """Replaces workers that died in a reset, and has them do it once more.
+        """Replaces workers that died in a reset, and resets again (`again`).
 
-        Their environments are marked in the info: one that was not to be reset is another now all the same.
-        `mending`: the reset is to bring workers back, and so it does with these.
+        All their environments get info["fault"], because those outside `mask` are new, too. With
+        `restarts_workers`, the reset was called to restart workers, so it also replaces these.
         """
         self._raise_unless(self._restarts or restarts_workers, faults)
         reports: list[Any] = []
@@ -71,38 +71,38 @@ class Repair:
             if w not in outcome.faults:
                 reports: list[Any] = outcome.answers.get(w, []) + self._workers.take_infos_of(w)
                 return reports + self._workers.make_fault_infos(w, error)
-            self.lost.update(outcome.faults)
+            self.unreplaced.update(outcome.faults)
             error = outcome.faults[w]
         raise copy_error(error)
 
     def after_abandoned(self, faults: dict[int, WorkerDied], into: Rows, row: int) -> None:
-        """Replaces workers that died in what nobody waits for."""
+        """Replaces workers that died in an abandoned call."""
         self._raise_unless(self._restarts, faults)
         for w, error in faults.items():
             self._replace_worker(w, error, into.number, row)
             self.unreported[w] = error
 
     def after_call(self, faults: dict[int, WorkerDied], into: Rows, row: int) -> None:
-        """Replaces workers that died in a call; there is no result, so the death is raised all the same."""
+        """Replaces workers that died in a call, then raises: without them the call has no result."""
         self.after_abandoned(faults, into, row)
         for error in faults.values():
-            after = "it has been replaced, and the next step shows its environments truncated"
+            after = "it was replaced, and the next step returns its environments as truncated"
             raise type(error)(f"{error}; {after}", **vars(error)) from None
 
-    def revive(self, into: Rows, mask: Any) -> list[Any]:
-        """An explicit reset brings back workers whose death was raised; what their environments say."""
+    def restart_dead(self, into: Rows, mask: Any) -> list[Any]:
+        """Restarts workers whose death was raised, for a reset; returns their environments' reports."""
         reports: list[Any] = []
-        for w, error in list(self.lost.items()):
+        for w, error in list(self.unreplaced.items()):
             reports += self._replace_worker(w, error, into.number, 0) + self._workers.make_fault_infos(
                 w, error
             )
             self.unreported[w] = error
-        for w, error in list(self.unreported.items()):  # those of calls before, too
+        for w, error in list(self.unreported.items()):  # also those of earlier calls
             self._update_unreported(w, error, mask)
         return reports
 
     def _update_unreported(self, w: int, error: WorkerDied, mask: Any) -> None:
-        """After a reset: environments of this worker that it left alone have begun anew all the same."""
+        """After a reset: the worker stays unreported if the reset left out some of its environments."""
         if mask is None or mask[self._workers.parts()[w]].all():
             self.unreported.pop(w, None)
         else:
@@ -111,25 +111,25 @@ class Repair:
     def replace(self, w: int, error: WorkerDied, into: Rows, row: int) -> list[Any]:
         return self._mark_restarted(w, error, into, row, self._replace_worker(w, error, into.number, row))
 
-    def _mark_restarted(self, w: int, error: WorkerDied, into: Rows, row: int, begun: list[Any]) -> list[Any]:
-        """What there is to say of environments that begin anew, and that their old episodes were cut off."""
-        marks = self._workers.mark(w, error, into, row)
+    def _mark_restarted(self, w: int, error: WorkerDied, into: Rows, row: int, first: list[Any]) -> list[Any]:
+        """Marks the old episodes as truncated; returns these reports and those of the first observations."""
+        marks = self._workers.mark_truncated(w, error, into, row)
         if not self._same_step:
-            return begun + marks
-        # The end of the episode is lost; what follows it stands in, so that a learner finds something.
-        sent = {env: what for env, kind, what in begun if kind == OBSERVATION}
+            return first + marks
+        # The last observation is lost. The first of the next episode replaces it, so that final_obs exists.
+        sent = {env: what for env, kind, what in first if kind == OBSERVATION}
         for number, (env, kind, info) in enumerate(marks):
-            seen = sent[env].thaw() if into.memory is None else copied(into.memory.read_one(row + env))
+            seen = sent[env].load() if into.memory is None else copy_arrays(into.memory.read_one(row + env))
             marks[number] = env, kind, {"final_obs": seen, "final_info": dict(info), **info}
-        return begun + marks
+        return first + marks
 
     def _replace_worker(self, w: int, error: WorkerDied, slot: int, row: int) -> list[Any]:
-        self.lost[w] = error
+        self.unreplaced[w] = error
         reports = self._workers.replace(w, error, slot, row, self._limit_s)
-        del self.lost[w]
+        del self.unreplaced[w]
         return reports
 
     def _raise_unless(self, replaced: bool, faults: dict[int, WorkerDied]) -> None:
-        self.lost.update(faults)  # each until it is replaced: that of one may fail before the next's turn
+        self.unreplaced.update(faults)  # replacing one of them may raise before the others are replaced
         if faults and not replaced:
             raise copy_error(next(iter(faults.values())))

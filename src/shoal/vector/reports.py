@@ -1,4 +1,4 @@
-"""Reports of workers: infos as Gymnasium batches them, exceptions as themselves."""
+"""Handles reports of workers: batches infos as Gymnasium does, and raises exceptions."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 
 from gymnasium import logger
 
-from shoal.process.chunks import Frozen
+from shoal.process.chunks import Pickled
 from shoal.process.mail import Failure
 from shoal.process.worker import ERROR, INFO
 from shoal.vector.infos import InfoRows, batch_infos
-from shoal.vector.lending import copied
+from shoal.vector.lending import copy_arrays
 
 __all__ = ["raise_errors", "sort_reports"]
 
-_SHOWN = 4  # a mistake in a call is every environment's
+_SHOWN = 4  # a mistake in a call raises in every environment
 
 
 def sort_reports(
@@ -25,9 +25,9 @@ def sort_reports(
     rows: InfoRows | None = None,
     env_ids: list[int] | None = None,
 ) -> tuple[dict[str, Any], list[Failure]]:
-    """The infos and the errors of a step; observations that came as messages go into `values`.
+    """Returns the infos and the errors of a step; stores observations that came as messages in `values`.
 
-    `rows` has the infos that are not among the reports; with `env_ids`, of these environments.
+    `rows` has the infos that are not among the reports; with `env_ids`, only those of these environments.
     """
     messages: list[tuple[int, dict[str, Any]]] = []
     errors: list[Failure] = []
@@ -35,7 +35,7 @@ def sort_reports(
         if kind == ERROR:
             errors.append(what)
             continue
-        value = what.thaw() if type(what) is Frozen else what
+        value = what.load() if type(what) is Pickled else what
         if kind == INFO:
             messages.append((env, value))
         else:
@@ -44,15 +44,15 @@ def sort_reports(
 
 
 def raise_errors(errors: list[Failure], results: Any) -> None:
-    """Raises the last environment's own exception, with the other results of the step beside it.
+    """Raises the exception of the last environment, with the step's results as `error.results`.
 
-    It has its traceback with it. Exceptions of other environments, which are not raised, are logged.
+    Its cause is the remote traceback. Exceptions of other environments are logged.
     """
     if not errors:
         return
     *others, last = errors
     for failure in others[:_SHOWN]:
-        logger.error("environment %s raised too:\n%s", failure.env_id, failure.text)
+        logger.error("environment %s raised, too:\n%s", failure.env_id, failure.text)
     error = last.exception()
-    error.results = copied(results)  # type: ignore[attr-defined]
+    error.results = copy_arrays(results)  # type: ignore[attr-defined]
     raise error

@@ -1,4 +1,4 @@
-"""Rollouts in place: a block of [T + 1, num_envs, ...] that step t fills directly, row t."""
+"""Rollouts without copies: step t writes row t of a block [T + 1, num_envs, ...] directly."""
 
 from __future__ import annotations
 
@@ -36,51 +36,54 @@ class Rollout:
         truncated: NDArray[np.bool_],
         *,
         step: Callable[[int, Any], dict[str, Any]],
-        moves: Callable[[], int],
+        count_changes: Callable[[], int],
         guard: _core.Guard,
     ) -> None:
         self.observations, self.actions = observations, actions
         self.rewards, self.terminated, self.truncated = rewards, terminated, truncated
         self.length = len(rewards)
         self.t: int | None = None
-        """The row the next step fills; None before start."""
-        self._step, self._moves = step, moves
+        """The row that the next step fills; None before start."""
+        self._step, self._count_changes = step, count_changes
         self._starting = _core.Operation(guard, "rollout.start")
         self._stepping = _core.Operation(guard, "rollout.step")
-        self._here = 0  # what `moves` says while the environments are at row t
+        self._expected_changes = 0  # what `count_changes` returns while the environments are at row t
 
     def start(self, observation: Any) -> None:
-        """Begins again at row 0 with the observation the environments are at."""
+        """Starts at row 0 with the environments' current observation."""
         for block, part in _pairs(self.observations, observation, "the observation"):
             if np.shape(part) != block.shape[1:] or np.asarray(part).dtype != block.dtype:
                 raise ValueError(
                     "start takes the observation that reset or the last step returned: expected "
-                    f"{block.dtype}{list(block.shape[1:])}, found {_found(part)}"
+                    f"{block.dtype}{list(block.shape[1:])}, found {_describe(part)}"
                 )
         with self._starting:
-            here = self._moves()
+            changes = self._count_changes()
             for block, part in _pairs(self.observations, observation, "the observation"):
                 block[0] = part
-            self._here, self.t = here, 0
+            self._expected_changes, self.t = changes, 0
 
     def step(self, actions: Any) -> dict[str, Any]:
-        """Steps: actions, rewards and flags go into row t, observations into row t + 1. Returns the info."""
+        """Steps; writes actions, rewards and flags to row t, observations to row t + 1. Returns the info."""
         with self._stepping:
             t = self.t
             if t is None:
-                raise ValueError("call start(observation) first, with what reset or the last step returned")
+                raise ValueError(
+                    "the rollout has not started; call start(observation) with the observation that reset or "
+                    "the last step returned"
+                )
             if t == self.length:
                 raise IndexError(
                     f"the rollout is full after {self.length} steps; call start() to fill it again"
                 )
-            if self._moves() != self._here:
+            if self._count_changes() != self._expected_changes:
                 raise ShoalError(
                     f"the environments are no longer at row {t} of this rollout: they were reset or stepped "
-                    "elsewhere, or a step raised. Call start(observation) with what reset or the last step "
-                    "returned"
+                    "elsewhere, or a step raised. Call start(observation) with the observation that reset or "
+                    "the last step returned"
                 )
             info = self._step(t, actions)  # checks the actions and records them
-            self._here, self.t = self._here + 1, t + 1
+            self._expected_changes, self.t = self._expected_changes + 1, t + 1
             return info
 
     def __repr__(self) -> str:
@@ -95,20 +98,20 @@ def record(blocks: Any, t: int, actions: Any) -> None:
 
 
 def _pairs(blocks: Any, value: Any, what: str) -> list[tuple[NDArray[Any], Any]]:
-    """Every array of the block with its part of a value nested likewise."""
+    """Pairs every array of the block with its part of a value that is nested in the same way."""
     if isinstance(blocks, dict):
         if not isinstance(value, dict) or set(value) != set(blocks):
-            raise ValueError(f"expected {what}'s keys {list(blocks)}, found {_found(value)}")
+            raise ValueError(f"{what} must have the keys {list(blocks)}, found {_describe(value)}")
         return [pair for key in blocks for pair in _pairs(blocks[key], value[key], what)]
     if isinstance(blocks, tuple):
         if not isinstance(value, tuple) or len(value) != len(blocks):
-            raise ValueError(f"expected {what} as a tuple of {len(blocks)}, found {_found(value)}")
+            raise ValueError(f"{what} must be a tuple of {len(blocks)}, found {_describe(value)}")
         parts = zip(blocks, value, strict=True)
         return [pair for block, part in parts for pair in _pairs(block, part, what)]
     return [(blocks, value)]
 
 
-def _found(value: Any) -> str:
+def _describe(value: Any) -> str:
     if isinstance(value, dict):
         return f"a dict with the keys {list(value)}"
     if isinstance(value, np.ndarray):

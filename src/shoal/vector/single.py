@@ -1,4 +1,4 @@
-"""One C environment as a `gymnasium.Env`: what `gymnasium.make("shoal/Squared-v0")` makes."""
+"""One C environment as a `gymnasium.Env`, as `gymnasium.make("shoal/Squared-v0")` makes it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FRAMES_PER_S = 30
 
 
 class SingleEnv(gymnasium.Env[Any, Any]):
-    """A view of a vector environment of one. Made by `gymnasium.make`.
+    """A vector environment of size one as a `gymnasium.Env`. Made by `gymnasium.make`.
 
     >>> import gymnasium, shoal
     >>> env = gymnasium.make("shoal/CartPole-v1")
@@ -34,17 +34,17 @@ class SingleEnv(gymnasium.Env[Any, Any]):
     ((4,), 1.0, False, False)
     >>> env.close()
 
-    It has no limit of steps of its own: `gymnasium.make` adds the wrapper TimeLimit. Observations are lent,
-    as those of every vector environment: they never change.
+    It has no step limit of its own: `gymnasium.make` adds the wrapper TimeLimit. Observations are leased,
+    as in every vector environment, so arrays that you keep never change.
     """
 
     def __init__(self, info: PluginInfo, render_mode: str | None = None) -> None:
         if info.agents > 1:
             raise gymnasium.error.Error(
-                f"{info.plugin.name} has {info.agents} agents in one environment, and gymnasium.Env is for "
+                f"{info.plugin.name} has {info.agents} agents per environment, and gymnasium.Env supports "
                 "one; use shoal.make_vec, whose rows are agents, or shoal.adapters.pettingzoo"
             )
-        common = Common.checked(AutoresetMode.DISABLED)
+        common = Common.from_arguments(AutoresetMode.DISABLED)
         unlimited = replace(info, max_episode_steps=0)
         backend = NativeBackend(unlimited, 1, common, num_threads=1, render_mode=render_mode)
         self._envs = VectorEnv(backend, common)
@@ -57,18 +57,18 @@ class SingleEnv(gymnasium.Env[Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Starts a new episode; with a seed, the one that Shoal's and Gymnasium's vectors have first."""
+        """Starts a new episode; with a seed, the same as environment 0 of a vector environment."""
         super().reset(seed=seed)
         if options:
             raise ValueError(
-                f"{self._name} is reset without options, got {sorted(options)}; options of the environment "
-                "are keyword arguments of gymnasium.make"
+                f"reset of {self._name} takes no options, got {sorted(options)}; pass options of the "
+                "environment to gymnasium.make"
             )
         observations, infos = self._envs.reset(seed=seed)
         return _first(self.observation_space, observations), _first_info(infos)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """One step. After an episode has ended, reset first."""
+        """Steps once. After an episode has ended, call reset first."""
         try:
             results = self._envs.step(_batch(self.action_space, action))
         except ResetNeeded:
@@ -76,15 +76,15 @@ class SingleEnv(gymnasium.Env[Any, Any]):
         except (TypeError, ValueError) as error:
             kind = TypeError if isinstance(error, TypeError) else ValueError
             raise kind(
-                f"action {action!r} is not in {self.action_space}; nothing was stepped. Pass an action such "
-                "as env.action_space.sample() returns"
+                f"action {action!r} is not in {self.action_space}; nothing was stepped. Pass an action like "
+                "those of env.action_space.sample()"
             ) from None
         observations, rewards, terminated, truncated, infos = results
         observation = _first(self.observation_space, observations)
         return observation, float(rewards[0]), bool(terminated[0]), bool(truncated[0]), _first_info(infos)
 
     def render(self) -> NDArray[np.uint8]:
-        """A picture, [height, width, 3], for render_mode="rgb_array"."""
+        """Returns a picture, [height, width, 3], for render_mode="rgb_array"."""
         picture: NDArray[np.uint8] = self._envs.render()[0]
         return picture
 
@@ -99,18 +99,18 @@ class SingleEnv(gymnasium.Env[Any, Any]):
 
 
 def make_single(library: Path, *, render_mode: str | None = None, **options: Any) -> SingleEnv:
-    """The environment in a compiled plug-in; further keywords are its options."""
+    """Makes the environment in a compiled plug-in; further keywords are its options."""
     return SingleEnv(load(library, options), render_mode)
 
 
 def single_entry_point(library: Path, info: PluginInfo) -> Any:
-    """What `gymnasium.make` calls. Its metadata tells Gymnasium which render modes need no wrapper."""
+    """Returns the entry point for `gymnasium.make`, whose metadata lists the render modes."""
     return SingleMaker(library, _metadata(info))
 
 
 @dataclass(frozen=True)
 class SingleMaker:
-    """Makes the environment in a compiled plug-in. Specs that have the same one are equal."""
+    """Makes the environment in a compiled plug-in. A dataclass, so that equal specs compare equal."""
 
     library: Path
     metadata: dict[str, Any]
@@ -126,21 +126,21 @@ def _metadata(info: PluginInfo) -> dict[str, Any]:
 
 
 def _first(space: Space[Any], batch: Any) -> Any:
-    """The only row of a batch, as a value of the space."""
+    """Returns the only row of a batch, as a value of the space."""
     if isinstance(space, Dict):
         return {name: _first(part, batch[name]) for name, part in space.spaces.items()}
     return batch[0] if isinstance(space, Discrete) else batch[0, ...]
 
 
 def _batch(space: Space[Any], action: Any) -> Any:
-    """A batch of one action."""
+    """Returns a batch of one action."""
     if isinstance(space, Dict) and isinstance(action, dict):
         return {name: np.asarray(value)[None] for name, value in action.items()}
     return np.asarray(action)[None]
 
 
 def _first_info(infos: dict[str, Any]) -> dict[str, Any]:
-    """The info of the only environment, out of Gymnasium's arrays with masks."""
+    """Returns the info of the only environment from Gymnasium's arrays with masks."""
     return {
         name: _row(value)
         for name, value in infos.items()

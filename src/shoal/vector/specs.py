@@ -1,4 +1,4 @@
-"""What `make_vec` has in common with `gymnasium.make_vec`: modes, wrappers, `vector_kwargs`, specs."""
+"""Arguments that `make_vec` shares with `gymnasium.make_vec`: modes, wrappers, `vector_kwargs`, specs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gymnasium.envs.registration import EnvSpec, VectorizeMode
 __all__ = [
     "arguments_of_spec",
     "backend_of_mode",
-    "checked_wrappers",
+    "require_wrappers",
     "record_spec",
     "split_vector_kwargs",
     "wrap",
@@ -22,13 +22,13 @@ __all__ = [
 _OF_VECTOR = ("num_envs", "vectorization_mode", "vector_kwargs", "wrappers")
 _OF_EACH_ENV = ("max_episode_steps", "render_mode")
 _ASYNC_ONLY = ("daemon", "worker", "observation_mode", "max_concurrency", "observation_space", "action_space")
-"""Arguments of ProcessVectorEnv that make_vec has no keyword for."""
+"""Arguments of ProcessVectorEnv for which make_vec has no keyword."""
 
 
 def arguments_of_spec(spec: EnvSpec, env: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of make_vec for a spec that a vector environment has, as Gymnasium reads them.
+    """Returns arguments of make_vec for a vector environment's spec, as Gymnasium reads them.
 
-    Its kwargs count unless `given` has others; what they say of the vector itself counts always.
+    `given` overrides the spec's kwargs, except those about the vector itself.
     """
     of_spec = copy.deepcopy(spec.kwargs)
     of_vector = {name: of_spec.pop(name) for name in _OF_VECTOR if name in of_spec}
@@ -38,7 +38,7 @@ def arguments_of_spec(spec: EnvSpec, env: Any, given: Mapping[str, Any]) -> dict
 def split_vector_kwargs(
     vector_kwargs: Any, given: Mapping[str, Any], keywords: Sequence[str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Those that are keywords of make_vec too, and those for ProcessVectorEnv alone."""
+    """Returns the arguments that are keywords of make_vec, and those of ProcessVectorEnv only."""
     if not isinstance(vector_kwargs, Mapping):
         raise TypeError(
             f"vector_kwargs must be a dict, got {type(vector_kwargs).__name__}: {vector_kwargs!r}"
@@ -60,13 +60,13 @@ def split_vector_kwargs(
     twice = sorted(set(own) & set(given))
     if twice:
         raise TypeError(
-            f"{', '.join(twice)}: given in vector_kwargs and as a keyword argument; leave one out"
+            f"{', '.join(twice)}: given both in vector_kwargs and as a keyword argument; leave one out"
         )
     return own, others
 
 
 def backend_of_mode(mode: VectorizeMode | str | None, backend: str | None) -> str | None:
-    """The backend that Gymnasium's vectorization_mode stands for. Errors are Gymnasium's."""
+    """Returns the backend for Gymnasium's vectorization_mode. Errors are Gymnasium's."""
     if mode is None:
         return backend
     try:
@@ -90,8 +90,8 @@ def backend_of_mode(mode: VectorizeMode | str | None, backend: str | None) -> st
     return meant
 
 
-def checked_wrappers(wrappers: Any) -> tuple[Callable[[Any], Any], ...]:
-    """Functions that wrap one environment."""
+def require_wrappers(wrappers: Any) -> tuple[Callable[[Any], Any], ...]:
+    """Returns the wrappers as a tuple; raises TypeError unless they are functions of one environment."""
     if wrappers is None:
         return ()
     if isinstance(wrappers, (str, Mapping)) or not isinstance(wrappers, Sequence):
@@ -105,7 +105,7 @@ def checked_wrappers(wrappers: Any) -> tuple[Callable[[Any], Any], ...]:
 
 
 def wrap(make: Callable[[], Any], wrappers: tuple[Callable[[Any], Any], ...]) -> Callable[[], Any]:
-    """A function that makes an environment with these wrappers, the last one outermost."""
+    """Returns a function that makes an environment with these wrappers, the last one outermost."""
     return partial(_make_wrapped, make, wrappers) if wrappers else make
 
 
@@ -119,9 +119,9 @@ def _make_wrapped(make: Callable[[], Any], wrappers: tuple[Callable[[Any], Any],
 def record_spec(
     base: EnvSpec, mode: VectorizeMode, given: Mapping[str, Any], options: Mapping[str, Any]
 ) -> EnvSpec:
-    """The spec with the arguments of make_vec, where `gymnasium.make_vec` puts its own.
+    """Returns the spec with make_vec's arguments in the places that `gymnasium.make_vec` uses.
 
-    The name of a session is left out: two runs cannot have the same.
+    The session's name is left out, because two runs cannot have the same name.
     """
     spec = copy.deepcopy(base)
     keywords = {

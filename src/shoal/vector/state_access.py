@@ -1,4 +1,4 @@
-"""`state` and its kin: what environments export, for whoever holds them."""
+"""Access to the exported state of environments: `state`, `state_arrays`, `state_schema`, `states`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from shoal.state.session import Hosted
 from shoal.state.snapshot import Field
 from shoal.vector import arguments
 
-__all__ = ["Looking"]
+__all__ = ["StateAccess"]
 
 
-class Looking:
-    """Part of the vector environment; pure reads, between steps."""
+class StateAccess:
+    """A mixin of the vector environment. It reads between steps and changes nothing."""
 
     _hosted: Hosted | None = None
     _guard: _core.Guard
@@ -28,27 +28,27 @@ class Looking:
 
     @property
     def session(self) -> str | None:
-        """The name by which `shoal.attach` and `shoal watch` find this run; None: they do not."""
+        """The name by which `shoal.attach` and `shoal watch` find this run; None if there is no session."""
         return None if self._hosted is None else self._hosted.name
 
     def state(self, env_id: int = 0) -> dict[str, dict[str, Any]]:
-        """What an environment exports: `{name: {"data", "dtype", "shape"}}`; `{}` if it exports nothing.
+        """Returns the exported state: `{name: {"data", "dtype", "shape"}}`; `{}` if nothing is exported.
 
-        `data` is bytes; of a field that a C environment flags stable, a read-only memoryview of the
-        environment's own memory, which changes with it and stays valid after `close()`.
+        `data` is bytes. For a field that a C environment declares stable, it is a read-only memoryview of
+        the environment's memory, which changes with the environment and stays valid after `close()`.
         """
         return describe_fields(self._world(env_id))
 
     def state_arrays(self, env_id: int = 0) -> dict[str, NDArray[Any]]:
-        """The same as read-only arrays."""
+        """Returns the exported state as read-only arrays."""
         return {name: field.data for name, field in self._world(env_id).items()}
 
     def state_schema(self, env_id: int = 0) -> dict[str, dict[str, Any]]:
-        """Of each exported field dtype, shape, role, columns, categories, and whether it is stable."""
+        """Returns dtype, shape, role, columns, categories and stability of each exported field."""
         return {name: field.schema for name, field in self._world(env_id).items()}
 
     def states(self) -> dict[str, Any]:
-        """Every environment's fields: stacked, `[environments, ...]`, where shapes agree, else in a list."""
+        """Returns the fields of all environments: arrays `[environments, ...]`, or lists if shapes differ."""
         worlds = self._worlds()
         names = dict.fromkeys(name for world in worlds for name in world)
         found: dict[str, Any] = {}
@@ -58,25 +58,25 @@ class Looking:
             found[name] = np.stack(parts) if alike else parts  # type: ignore[arg-type]
         return found
 
-    def _look(self, name: str) -> _core.Operation:
-        """The operation of looking. Not for another thread than the one that steps: that one would be refused
-        if it stepped meanwhile."""
+    def _begin_read(self, name: str) -> _core.Operation:
+        """Returns the operation of reading state. Raises in another thread than the one that steps, because
+        a step at the same time would raise there."""
         last = self._guard.last_thread
         if last not in (0, get_ident()) and last in {thread.ident for thread in threading.enumerate()}:
             raise ShoalError(
-                "another thread uses these environments, and only it may ask for their state; elsewhere, in "
-                f"this process too, use shoal.attach({self.session!r}).state_arrays(env_id)"
+                "another thread uses these environments, and only that thread can read their state; in this "
+                f"thread use shoal.attach({self.session!r}).state_arrays(env_id)"
             )
         return _core.Operation(self._guard, name)
 
     def _world(self, env_id: int) -> dict[str, Field]:
         env = arguments.env_id(env_id, self.num_worlds)
-        with self._look("state"):
-            return self._look_at(env)[0]
+        with self._begin_read("state"):
+            return self._read_states(env)[0]
 
     def _worlds(self) -> list[dict[str, Field]]:
-        with self._look("states"):
-            return self._look_at(None)
+        with self._begin_read("states"):
+            return self._read_states(None)
 
-    def _look_at(self, env: int | None) -> list[dict[str, Field]]:
+    def _read_states(self, env: int | None) -> list[dict[str, Field]]:
         raise NotImplementedError
