@@ -398,7 +398,7 @@ def test_the_data_is_read_through_read_only_blocks_attached_by_name(monkeypatch:
             return attached[-1]
 
     rounded: list[Any] = []
-    monkeypatch.setattr(reference, "_rounded_rows", lambda array: rounded.append(array) or array.tolist())
+    monkeypatch.setattr(reference, "_round_rows", lambda array: rounded.append(array) or array.tolist())
     monkeypatch.setattr(reference, "Segment", Watched)
     assert shared_memory_rl_pipeline(3, 2, WRITES) == EXPECTED
     assert rounded[0].flags.owndata  # copied out, not looked at through the block

@@ -167,7 +167,7 @@ def test_a_schema_that_needs_more_than_the_file_is_corrupt(whole, tmp_path):
     head = struct.pack("=Q", len(large.schema)) + large.digest
     path = _written(tmp_path, _patched(whole, (SCHEMA_BYTES, head), (HEADER_BYTES, large.schema)))
     with pytest.raises(
-        CorruptFileError, match=f"its fields need 64000 bytes after the header, it has {PAGE}"
+        CorruptFileError, match=f"its fields need 64000 bytes after the header, but it has {PAGE}"
     ):
         Segment.open(path)
 

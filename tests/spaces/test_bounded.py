@@ -113,7 +113,7 @@ def test_a_bad_graph_raises_and_writes_nothing(case):
 def test_a_space_without_edges_refuses_them():
     space = Graph(Discrete(3), None)
     memory = ours.create_shared_memory(space, 1, max_nodes=3)
-    with pytest.raises(SpaceError, match="the space has no edges"):
+    with pytest.raises(SpaceError, match="the space has no edge space, but the value has edges"):
         ours.write_to_shared_memory(space, 0, GraphInstance([1], [1], [[0, 0]]), memory)
 
 
