@@ -35,6 +35,7 @@ def test_every_invariant_holds_in_a_short_run():
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout)
     assert found["held"] and found["violations"] == []
+    assert found["rounds"]["begun"] == found["rounds"]["planned"] > 0
     kills = {part: one["kills"] for part, one in found["parts"].items()}
     assert kills["workers"] >= 20 and kills["ring"] >= 200 and kills["parents"] == 2
     assert {"death to exception", "step with a repair"} < found["milliseconds"].keys()

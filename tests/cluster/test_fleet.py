@@ -202,11 +202,11 @@ def test_runners_go_to_nodes_that_have_their_resources(cluster):
 
 
 def test_a_name_in_use_and_an_unknown_name_raise(cluster):
-    with Fleet("CartPole-v1", 2, nodes=1, name="take_rollouts"):
+    with Fleet("CartPole-v1", 2, nodes=1, name="taken"):
         with pytest.raises(NameInUse, match=r"Fleet.attach\('taken'\) takes it over"):
-            Fleet("CartPole-v1", 2, nodes=1, name="take_rollouts")
+            Fleet("CartPole-v1", 2, nodes=1, name="taken")
     with pytest.raises(SessionError, match="no fleet is called 'taken'"):
-        Fleet.attach("take_rollouts")
+        Fleet.attach("taken")
 
 
 def test_rollouts_raise_worker_timeout_if_none_arrives(cluster, tmp_path):

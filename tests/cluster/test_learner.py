@@ -75,7 +75,7 @@ def test_the_demo_learns_on_a_cluster(tmp_path):
 
 
 def test_the_demo_cannot_be_watched_on_a_cluster():
-    with pytest.raises(ShoalError, match="leave it or --cluster out"):
+    with pytest.raises(ShoalError, match="--cluster uses nodes; leave one of them out"):
         demo.run(cluster=2, watch=True)
 
 

@@ -93,7 +93,7 @@ def test_ps_skips_a_session_that_ends_in_the_meantime(live, capsys):
             self.end()
             return found
 
-    live(Short(name="format_count"), FakeSession(name="long"))
+    live(Short(name="short"), FakeSession(name="long"))
     assert main(["ps"]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["NAME", "long"]
 

@@ -102,7 +102,7 @@ def _summary(
     return {
         "held": not broken,
         "seed": seed,
-        "rounds": {"begun": begun, "plan_rounds": rounds},
+        "rounds": {"begun": begun, "planned": rounds},
         "parts": {
             part: {
                 "kills": one.kills,

@@ -40,7 +40,7 @@ def list_children(pid: int) -> list[int]:
     with contextlib.suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
             with contextlib.suppress(OSError):
-                found += map(int, (task / "list_children").read_text().split())
+                found += map(int, (task / "children").read_text().split())
     return found
 
 
