@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import re
 import types
 from pathlib import Path
 
@@ -123,9 +124,17 @@ def test_every_error_is_a_shoal_error_and_drawn_in_the_tree():
         assert name in errors.__doc__
 
 
+def is_protocol(node):
+    return isinstance(node, ast.ClassDef) and any(ast.unparse(base) == "Protocol" for base in node.bases)
+
+
 def test_the_stub_names_what_the_native_module_has():
     tree = ast.parse((PACKAGE / "_core.pyi").read_text())
-    stub = {node.name: node for node in tree.body if isinstance(node, (ast.ClassDef, ast.FunctionDef))}
+    stub = {
+        node.name: node
+        for node in tree.body
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and not is_protocol(node)
+    }
     constants = {node.target.id for node in tree.body if isinstance(node, ast.AnnAssign)}
     native = {name for name in vars(_core) if not name.startswith("__")}
     assert set(stub) | (constants - {"__version__"}) == native
@@ -134,6 +143,15 @@ def test_the_stub_names_what_the_native_module_has():
             methods = {item.name for item in node.body if isinstance(item, ast.FunctionDef)}
             members = {key for key in vars(getattr(_core, name)) if not key.startswith("__")}
             assert {method for method in methods if not method.startswith("__")} == members
+
+
+def test_stub_protocols_list_every_hook_that_the_binding_calls():
+    tree = ast.parse((PACKAGE / "_core.pyi").read_text())
+    protocols = [node for node in tree.body if is_protocol(node)]
+    listed = {item.name for node in protocols for item in node.body if isinstance(item, ast.FunctionDef)}
+    binding = (PACKAGE.parents[1] / "core/binding").glob("*.hpp")
+    called = {name for file in binding for name in re.findall(r'hooks_\.attr\("(\w+)"\)', file.read_text())}
+    assert called == listed
 
 
 def test_importing_shoal_loads_no_optional_package():

@@ -1,6 +1,6 @@
-"""A model of opening the file of a ring after a crash: it checks every interleaving of two openers.
+"""A model of opening a ring's file after a machine crash, which checks every interleaving of two openers.
 
-The ring has one slot and starts in every state that the disk may contain. An opener repairs it, unless the
+The ring has one slot and starts in every state that the disk may contain. An opener repairs it unless the
 mark shows that another did, then pushes a row. A check is modelled as the pair of its inputs: (record, lap).
 """
 

@@ -1,8 +1,8 @@
 """A model of the ring's protocol, which checks every interleaving and every crash.
 
-The model has writers and a reader over a ring of two slots. A record is two words, so torn records can be
-detected. A new writer may get the number of one that died. Memory is sequentially consistent here: the fences
-of core/ring.h handle weaker memory models.
+The model has writers and a reader over a ring of two slots. A record is two words, so that torn records can
+be detected. A new writer may get the number of one that died. Memory is sequentially consistent here: the
+fences of core/ring.h handle weaker memory models.
 """
 
 from __future__ import annotations

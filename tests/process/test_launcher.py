@@ -155,7 +155,7 @@ def test_spare_ends_with_its_launcher(own):
 
 def test_spare_works_even_if_its_warm_up_failed(monkeypatch):
     monkeypatch.setattr(worker, "warm_up", lambda: 1 / 0)
-    spare = module._Spare.made([], -1)
+    spare = module._Spare.fork([], -1)
     ours, theirs = socket.socketpair()
     with theirs:
         assert spare.take(theirs.fileno()) == spare.pid

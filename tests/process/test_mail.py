@@ -1,4 +1,4 @@
-"""Messages between parent and worker arrive whole or raise HungUp. Exceptions keep their type."""
+"""Messages between parent and worker arrive whole at any size or raise HungUp; exceptions keep their type."""
 
 from __future__ import annotations
 

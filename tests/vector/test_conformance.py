@@ -351,7 +351,12 @@ def test_dict_actions_are_converted_and_rejected_alike_on_both_backends(backend,
                 r"actions\['move'\]: expected shape \(5,\), found \(4,\)",
             ),
             ("keys", np.zeros((5, 3)), TypeError, r"actions\['keys'\]: expected dtype int8, found float64"),
-            ("pixels", np.full((5, 4, 5, 3), 256), ValueError, "a value does not fit dtype uint8"),
+            (
+                "pixels",
+                np.full((5, 4, 5, 3), 256),
+                ValueError,
+                "a value of the int64 array does not fit dtype uint8",
+            ),
             ("move", np.array([0, 0, 0, 4, 0]), ValueError, "action 'move' 4 of row 3 is not in Discrete"),
             ("push", np.full((5, 2), np.nan), ValueError, "of row 0 is not in Box"),
         ):

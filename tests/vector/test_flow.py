@@ -1,4 +1,4 @@
-"""`send` and `recv` return the first k ready of n; each environment behaves as if it were stepped alone."""
+"""send and recv return the first k ready of n; each environment behaves as if it were stepped alone."""
 
 import gc
 import os

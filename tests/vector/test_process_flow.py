@@ -219,7 +219,7 @@ def test_wrong_use_raises_and_never_hangs():
                 envs.recv(ids)
         with pytest.raises(ShoalError, match="not under way; send"):
             envs.recv([0, 2, 4])
-        with pytest.raises(ValueError, match=r"recv gives 3 environments \(batch_size\), asked for 2"):
+        with pytest.raises(ValueError, match=r"recv returns 3 environments \(batch_size\), got 2"):
             envs.recv([1, 3])
         with pytest.raises(
             ValueError, match=r"expected actions of shape \(3,\), found \(2,\); nothing was sent"

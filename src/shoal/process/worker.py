@@ -31,8 +31,8 @@ __all__ = [
     "STOP",
     "Surroundings",
     "prepare",
-    "warm_up",
     "run",
+    "warm_up",
 ]
 
 STEP, MESSAGE, STOP = _core.GATE_STEP, _core.GATE_MESSAGE, _core.GATE_STOP

@@ -16,7 +16,7 @@ from shoal.spaces import Bounds, Memory
 from shoal.spaces.memory import DictMemory, LeafMemory, TupleMemory
 from shoal.vector.exchange import Rows
 
-__all__ = ["Lender", "LeasedMemory", "copy_arrays"]
+__all__ = ["LeasedMemory", "Lender", "copy_arrays"]
 
 _FLAGS = ("reward", "terminated", "truncated")
 _NO_CAP = 2**62

@@ -13,8 +13,8 @@ from gymnasium.envs.registration import EnvSpec, VectorizeMode
 __all__ = [
     "arguments_of_spec",
     "backend_of_mode",
-    "require_wrappers",
     "record_spec",
+    "require_wrappers",
     "split_vector_kwargs",
     "wrap",
 ]
