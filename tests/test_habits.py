@@ -69,11 +69,17 @@ GONE = ["tests/test_some.py::test_gone", "tests/test_gone.py::test_slow"]
 
 
 @pytest.mark.parametrize("parallel", [(), ("-p", "xdist", "-n", "2")], ids=["one process", "two processes"])
-def test_slow_tests_that_are_not_listed_are_reported_and_entries_without_a_test_fail(suite, parallel):
+def test_slow_tests_that_are_not_listed_and_entries_without_a_test_are_reported(suite, parallel):
     status, said, _ = suite(TWO, *parallel, listed=GONE)
-    assert status == 1 and "3 passed" in said and "make slow-list" in said
+    assert status == 0 and "3 passed" in said and "make slow-list" in said
     assert f"of processor  {SLOW}\n" in said and "test_quick" not in said
     assert all(f"\n{one}\n" in said for one in GONE)
+
+
+@pytest.mark.parametrize("gone", GONE)
+def test_an_entry_without_a_test_fails_the_quick_run(suite, gone):
+    status, said, _ = suite(TWO, "--quick", listed=[SLOW, gone])
+    assert status == 1 and "1 passed" in said and f"\n{gone}\n" in said
 
 
 def test_a_list_that_is_right_is_not_mentioned(suite):
