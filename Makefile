@@ -10,6 +10,8 @@ INSTALL := $(PIP) install --no-build-isolation --config-settings=cmake.define.SH
 
 # What a target needs and cannot install is an error; with IF_POSSIBLE=1, as in CI, it is one line, and make goes on.
 IF_POSSIBLE ?=
+# Not $(MAKE) itself in a recipe: `make -n` would run the whole line.
+MAKE_HERE = $(MAKE) --no-print-directory
 cannot = { echo "not run: $(1)"; $(if $(IF_POSSIBLE),true,exit 2); }
 
 # Tests run in this many processes beside each other; JOBS=0 runs them in one, as a debugger needs it.
@@ -155,7 +157,7 @@ LIBRARY_jax := jax>=0.9
 test-adapters: $(ADAPTERS:%=test-adapter-%)
 
 test-adapter-%: $(VENV)/.wheel
-	@if $(MAKE) --no-print-directory .venv-adapters/$*/.made; then \
+	@if $(MAKE_HERE) .venv-adapters/$*/.made; then \
 	    .venv-adapters/$*/bin/pip --quiet --disable-pip-version-check install --force-reinstall --no-deps build/wheel/*.whl && \
 	    .venv-adapters/$*/bin/python -m pytest -p no:cacheprovider tests/adapters/test_$*.py \
 	        $(wildcard tests/adapters/test_$*_*.py) \
@@ -166,7 +168,7 @@ test-adapter-%: $(VENV)/.wheel
 LIBRARY_cluster := ray[default]==2.60.*
 
 test-cluster: $(VENV)/.wheel
-	@if $(MAKE) --no-print-directory .venv-adapters/cluster/.made; then \
+	@if $(MAKE_HERE) .venv-adapters/cluster/.made; then \
 	    .venv-adapters/cluster/bin/pip --quiet --disable-pip-version-check install --force-reinstall --no-deps build/wheel/*.whl && \
 	    .venv-adapters/cluster/bin/python -m pytest -p no:cacheprovider tests/cluster $(ARGS); \
 	else $(call cannot,make test-cluster needs $(LIBRARY_cluster) which pip cannot install for $$($(PYTHON) --version)); fi

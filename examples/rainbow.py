@@ -72,8 +72,8 @@ class Args:
     @classmethod
     def parse(cls) -> Args:
         parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-        for one in fields(cls):
-            flag, default = "--" + one.name.replace("_", "-"), one.default
+        for field in fields(cls):
+            flag, default = "--" + field.name.replace("_", "-"), field.default
             parser.add_argument(flag, type=type(default), default=default, help="default: %(default)s")
         return cls(**vars(parser.parse_args()))
 

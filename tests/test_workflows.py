@@ -61,8 +61,7 @@ def test_a_workflow_runs_make_targets_that_exist(path):
 
 def ci_targets() -> list[str]:
     script = (ROOT / ".ci" / "run").read_text()
-    (listed,) = re.findall(r'^targets="(.+)"$', script, re.MULTILINE)
-    assert script.splitlines()[-1] == "make $targets"
+    (listed,) = re.findall(r"^make (.+)$", script, re.MULTILINE)
     return listed.split()
 
 

@@ -4,6 +4,15 @@ PACKAGES = {
     "torch/__init__.py": "",
     "stable_baselines3/__init__.py": "import torch\n",
     "stable_baselines3/common/__init__.py": "",
+    "stable_baselines3/common/buffers.py": """
+class BaseBuffer: ...
+class ReplayBuffer: ...
+class DictReplayBuffer: ...
+class NStepReplayBuffer: ...
+""",
+    "stable_baselines3/common/type_aliases.py": """
+DictReplayBufferSamples = ReplayBufferSamples = None
+""",
     "stable_baselines3/common/vec_env.py": """
 class VecEnv:
     def __init__(self, num_envs, observation_space, action_space):

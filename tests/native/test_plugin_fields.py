@@ -132,7 +132,12 @@ def spoiled(envs, key, value):
         ("pixels", np.zeros((5, 5, 4, 3), np.uint8), ValueError, "expected shape (5, 4, 5, 3), found"),
         ("brake", np.zeros(5, np.int8), TypeError, "actions['brake']: expected dtype bool, found int8"),
         ("keys", np.zeros((5, 3)), TypeError, "actions['keys']: expected dtype int8, found float64"),
-        ("pixels", np.full((5, 4, 5, 3), 256), ValueError, "actions['pixels']: a value does not fit dtype"),
+        (
+            "pixels",
+            np.full((5, 4, 5, 3), 256),
+            ValueError,
+            "actions['pixels']: a value of the int64 array does not fit dtype uint8",
+        ),
         ("push", np.zeros((5, 2), complex), TypeError, "actions['push']: expected dtype float32, found"),
         ("move", (3, 4), ValueError, "action 'move' 4 of row 3 is not in Discrete(5, start=-1)"),
         ("move", (0, -2), ValueError, "action 'move' -2 of row 0"),

@@ -256,7 +256,9 @@ def test_a_call_that_is_not_for_batch_size_is_named(backend):
         if not envs.is_in_c:
             calls |= {"render": envs.render, "np_random_seed": lambda: envs.np_random_seed}
         for name, call in calls.items():
-            with pytest.raises(ShoalError, match=f"^{name} is not for environments made with batch_size="):
+            with pytest.raises(
+                ShoalError, match=f"^{name} is not available for environments made with batch_size="
+            ):
                 call()
 
 

@@ -164,7 +164,7 @@ def test_wrong_use_raises_and_never_hangs():
     with pytest.raises(ValueError, match="action 9 of row 1"):
         envs.send([0, 9, 0], ids)
     for name in ("step", "reset"):
-        with pytest.raises(ShoalError, match="not for environments made with batch_size"):
+        with pytest.raises(ShoalError, match="not available for environments made with batch_size"):
             getattr(envs, name)()
     envs.send([0, 0, 0], ids)
     envs.recv(), envs.recv()

@@ -193,7 +193,7 @@ def test_a_worker_that_ctrl_c_cut_off_is_reported_with_the_reason(monkeypatch, i
             envs.step(ACTIONS)
         envs.reset(seed=0)
         os.kill(envs.worker_pids[0], signal.SIGKILL)  # another reason is not taken for that one
-        with pytest.raises(WorkerDied, match="was killed by SIGKILL; reset"):
+        with pytest.raises(WorkerDied, match="was killed by SIGKILL; call reset"):
             envs.step(ACTIONS)
 
 

@@ -217,7 +217,7 @@ def test_rollout_checks_start_and_arguments():
 
 def test_same_step_autoreset_has_no_rollouts():
     envs = stepped("leased", 6, autoreset_mode="SameStep")
-    with pytest.raises(shoal.ShoalError, match="no place for the final observations"):
+    with pytest.raises(shoal.ShoalError, match="cannot store the final observations"):
         envs.rollout(4)
 
 

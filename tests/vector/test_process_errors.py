@@ -83,7 +83,7 @@ def test_last_of_several_exceptions_is_raised_and_the_others_are_logged():
             envs.step([RAISE, 0, RAISE, 0])
         assert caught.value.env_id == 2
         assert caught.value.results[3].tolist() == [True, False, True, False]
-        assert len(lines) == 1 and "environment 0 raised too:\nTraceback" in lines[0]
+        assert len(lines) == 1 and "environment 0 raised, too:\nTraceback" in lines[0]
         assert 'raise Broken(self.who, reason="it was told to")' in lines[0]
         assert envs.step([0] * 4)[1].tolist() == [0, 2, 0, 2]
 

@@ -208,7 +208,7 @@ def test_wrong_use_raises_and_never_hangs():
         bad_ids = {
             "from 0 to 5": ([0, 2, 6], IndexError),
             "got .-1": ([-1, 2, 4], IndexError),
-            "twice": ([0, 0, 2], ValueError),
+            "at most once": ([0, 0, 2], ValueError),
             "list of ints": ([0.0, 2.0, 4.0], TypeError),
             "of shape": ([[0, 2, 4]], TypeError),
         }

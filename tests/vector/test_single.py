@@ -80,7 +80,7 @@ def test_options_are_keyword_arguments_and_wrong_ones_are_named():
         gymnasium.make("shoal/Squared-v0", sise=3)
     option, value = next(iter(load(bundled()["Squared-v0"], {}).options.items()))
     env = gymnasium.make("shoal/Squared-v0", **{option: value})
-    with pytest.raises(ValueError, match="reset without options, got"):
+    with pytest.raises(ValueError, match="takes no options, got"):
         env.reset(options={"level": 3})
     env.close()
     env.close()
@@ -101,7 +101,7 @@ def test_render_returns_an_array(name):
 
 @pytest.mark.parametrize("name", MANY)
 def test_an_environment_of_several_agents_says_what_to_use(name):
-    with pytest.raises(gymnasium.error.Error, match=r"agents in one environment.*use shoal\.make_vec"):
+    with pytest.raises(gymnasium.error.Error, match=r"agents per environment.*use shoal\.make_vec"):
         gymnasium.make(f"shoal/{name}")
 
 

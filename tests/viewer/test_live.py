@@ -93,7 +93,7 @@ def test_the_commands_show_a_run(run, capsys):
 def test_without_a_run_the_commands_report_it(run, capsys):
     assert main(["top"]) == 1
     none = f"no live sessions in {os.environ['SHOAL_SESSION_DIR']}"
-    assert capsys.readouterr().err.startswith(f"shoal top: {none}; ")
-    assert main(["watch"]) == 1 and capsys.readouterr().err.startswith(f"shoal watch: {none}; ")
+    assert capsys.readouterr().err.startswith(f"shoal top: there are {none}; ")
+    assert main(["watch"]) == 1 and capsys.readouterr().err.startswith(f"shoal watch: there are {none}; ")
     assert main(["metrics"]) == 0 and main(["ps"]) == 0
     assert capsys.readouterr().out == f"{none}\n"

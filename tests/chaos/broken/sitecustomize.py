@@ -9,7 +9,7 @@ import os
 def rows_of_a_restarted_worker_report_no_fault():
     from shoal.vector.workers import Workers
 
-    Workers.mark = lambda self, w, error, into, row: []
+    Workers.mark_truncated = lambda self, w, error, into, row: []
 
 
 def a_reward_is_that_of_the_step_before():
