@@ -51,3 +51,11 @@ def test_a_thread_left_running_is_found():
     finally:
         end.set()
         thread.join()
+
+
+def test_a_child_that_ends_meanwhile_is_not_a_leak():
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    before = Resources()
+    child.kill()
+    child.wait()
+    before.require_same("nothing", timeout_s=0.0)

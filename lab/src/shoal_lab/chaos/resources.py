@@ -125,14 +125,13 @@ class Resources:
         return found
 
     def require_same(self, what: str, timeout_s: float = 5.0) -> None:
-        """Raises a Violation if the resources differ from those at construction."""
+        """Raises a Violation if there is more of a resource than at construction.
+
+        Less of one is not a leak: a child of earlier work may end meanwhile.
+        """
         deadline = time.monotonic() + timeout_s
-        while (now := self._read()) != self._before and time.monotonic() < deadline:
+        while (more := (now := self._read()) - self._before) and time.monotonic() < deadline:
             time.sleep(0.02)  # the launcher may still have to reap
-        if now != self._before:
-            changed = [
-                f"{key}: {self._before[key]} before, {now[key]} after"
-                for key in sorted(now.keys() | self._before.keys())
-                if now[key] != self._before[key]
-            ]
+        if more:
+            changed = [f"{key}: {self._before[key]} before, {now[key]} after" for key in sorted(more)]
             raise Violation(5, f"{what} leaked: {'; '.join(changed)}")
