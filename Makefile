@@ -16,7 +16,10 @@ cannot = { echo "not run: $(1)"; $(if $(IF_POSSIBLE),true,exit 2); }
 
 # Tests run in this many processes beside each other; JOBS=0 runs them in one, as a debugger needs it.
 JOBS ?= 2
-PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+# A test that fails runs this many times more. CI allows one; the summary lists every test that needed it (RERUN).
+RERUNS ?= 0
+AGAIN := --reruns $(RERUNS) --reruns-delay 3 -rR
+PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(AGAIN)
 
 .PHONY: all run test quick slow-list check fix asan asan-python fuzz stress tsan bench learn test-gymnasium test-viewer test-adapters torch clean chaos soak docs env-pages test-cluster test-puffer wheels hooks
 
@@ -141,7 +144,7 @@ test-puffer: $(VENV)/.ready
 # playwright. Gymnasium draws its environments with pygame.
 test-viewer: $(VENV)/.ready
 	@if tests/viewer/chromium.sh && $(PIP) install playwright pygame; then \
-	    $(BIN)/python -m pytest tests/viewer tests/docs/test_site_browser.py $(ARGS); \
+	    $(BIN)/python -m pytest $(AGAIN) tests/viewer tests/docs/test_site_browser.py $(ARGS); \
 	else $(call cannot,make test-viewer needs chromium and playwright and pygame); fi
 
 # Each adapter against the library it is for, in a virtual environment of its own: make test-adapters ADAPTERS=sb3
@@ -159,7 +162,7 @@ test-adapters: $(ADAPTERS:%=test-adapter-%)
 test-adapter-%: $(VENV)/.wheel
 	@if $(MAKE_HERE) .venv-adapters/$*/.made; then \
 	    .venv-adapters/$*/bin/pip --quiet --disable-pip-version-check install --force-reinstall --no-deps build/wheel/*.whl && \
-	    .venv-adapters/$*/bin/python -m pytest -p no:cacheprovider tests/adapters/test_$*.py \
+	    .venv-adapters/$*/bin/python -m pytest $(AGAIN) -p no:cacheprovider tests/adapters/test_$*.py \
 	        $(wildcard tests/adapters/test_$*_*.py) \
 	        tests/docs/test_pages.py::test_a_block_that_needs_another_library_runs_where_that_is $(ARGS); \
 	else $(call cannot,make test-adapter-$* needs $(LIBRARY_$*) which pip cannot install for $$($(PYTHON) --version)); fi
@@ -170,7 +173,7 @@ LIBRARY_cluster := ray[default]==2.60.*
 test-cluster: $(VENV)/.wheel
 	@if $(MAKE_HERE) .venv-adapters/cluster/.made; then \
 	    .venv-adapters/cluster/bin/pip --quiet --disable-pip-version-check install --force-reinstall --no-deps build/wheel/*.whl && \
-	    .venv-adapters/cluster/bin/python -m pytest -p no:cacheprovider tests/cluster $(ARGS); \
+	    .venv-adapters/cluster/bin/python -m pytest $(AGAIN) -p no:cacheprovider tests/cluster $(ARGS); \
 	else $(call cannot,make test-cluster needs $(LIBRARY_cluster) which pip cannot install for $$($(PYTHON) --version)); fi
 
 .PRECIOUS: .venv-adapters/%/.made
@@ -179,7 +182,7 @@ test-cluster: $(VENV)/.wheel
 	@$(PYTHON) -m venv $(@D)
 	@$(if $(filter sb3 tianshou torchrl rllib,$*),$(@D)/bin/pip --quiet --disable-pip-version-check install torch==2.13.0)
 	@$(@D)/bin/pip --quiet --disable-pip-version-check install "$(LIBRARY_$*)" "gymnasium>=1.1,<2" pytest \
-	    pytest-timeout hypothesis
+	    pytest-timeout pytest-rerunfailures hypothesis
 	@touch $@
 
 $(VENV)/.wheel: $(VENV)/.build-needs $(NATIVE) lab/pyproject.toml $(shell find src lab/src -name '*.py')
