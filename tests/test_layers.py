@@ -17,6 +17,7 @@ LAYERS = [
     {"spaces"},
     {"state"},
     {"native"},
+    {"compat"},
     {"process"},
     {"vector", "replay"},
     {"learner", "dashboard"},

@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 
 import shoal
-from shoal.native.puffer import find_source
-from shoal.native.puffer_options import read_config
-from shoal.native.puffer_python import run_constructor
+from shoal.compat.puffer import find_source
+from shoal.compat.puffer.constructor import run_constructor
+from shoal.compat.puffer.options import read_config
 from shoal_lab.bench.interleave import Timing, interleave_bursts, undisturbed
 
 clock = time.perf_counter

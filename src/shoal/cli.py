@@ -344,8 +344,8 @@ def _new(args: argparse.Namespace) -> int:
 
 
 def _build(args: argparse.Namespace) -> int:
+    from shoal.compat.puffer import build_puffer, find_source
     from shoal.native.build import build
-    from shoal.native.puffer import build_puffer, find_source
 
     output = None if args.output is None else Path(args.output)
     if args.puffer:

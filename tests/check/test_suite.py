@@ -7,9 +7,9 @@ import pytest
 
 from shoal import check
 from shoal.check.subject import CheckFailed, prepare_subject
+from shoal.compat.puffer import writable_globals
 from shoal.native.build import build
 from shoal.native.plugin import bundled
-from shoal.native.puffer import writable_globals
 from shoal.native.template import new
 from tests.check.conftest import needs_compiler
 

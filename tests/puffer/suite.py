@@ -38,7 +38,7 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
 
 
 def options(path: Path) -> dict[str, Any]:
-    from shoal.native.puffer import find_source
+    from shoal.compat.puffer import find_source
 
     return OPTIONS[find_source(path).contract].get(path.name, {})
 
@@ -75,7 +75,7 @@ def digest(path: Path, steps: int, num_envs: int, seed: int) -> tuple[str, Any]:
 
 
 def child(path: Path, steps: int, report: Path) -> None:
-    from shoal.native.puffer import find_source, prepare
+    from shoal.compat.puffer import find_source, prepare
 
     facts: dict[str, Any] = {"contract": find_source(path).contract}
 

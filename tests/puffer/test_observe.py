@@ -8,7 +8,7 @@ import pytest
 from tests.envs.byte_host import ByteHost, play_and_observe
 from tests.envs.plugin_harness import _generator
 
-from shoal.native.puffer import prepare
+from shoal.compat.puffer import prepare
 
 OCEAN = Path(__file__).parent / "ocean"
 CASES = [

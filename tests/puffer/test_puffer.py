@@ -12,9 +12,8 @@ import pytest
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 
 import shoal
+from shoal.compat.puffer import INCLUDE, build_puffer, find_source, prepare, writable_globals
 from shoal.errors import BuildError, PluginError
-from shoal.native.build import include_directory
-from shoal.native.puffer import build_puffer, find_source, prepare, writable_globals
 
 OCEAN = Path(__file__).parent / "ocean"
 
@@ -488,7 +487,7 @@ def test_shoal_build_makes_a_library_with_its_defaults(tmp_path):
 
 
 def test_the_headers_are_installed():
-    compat = include_directory() / "shoal" / "compat" / "puffer"
+    compat = INCLUDE / "puffer"
     for name in ("env_binding.h", "vecenv.h", "pufferenv.h", "pufferenv.c", "tensor.h", "bf16.h"):
         assert (compat / name).is_file()
     assert (compat / "raylib" / "raylib.h").is_file()
@@ -496,7 +495,7 @@ def test_the_headers_are_installed():
 
 def test_raylib_of_the_user_s_own_is_compiled_against_and_linked(tmp_path, monkeypatch):
     """A shared library as a system has it; what is missing of it is said."""
-    ours = include_directory() / "shoal" / "compat" / "puffer" / "raylib" / "raylib.h"
+    ours = INCLUDE / "puffer" / "raylib" / "raylib.h"
     monkeypatch.setenv("RAYLIB", str(tmp_path))
     with pytest.raises(BuildError, match="no .*include/raylib.h"):
         build_puffer(find_source(OCEAN / "walk"))

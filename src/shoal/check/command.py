@@ -9,8 +9,8 @@ from shoal.check.child import Crashed, run_checks
 from shoal.check.sanitize import sanitized_environment
 from shoal.check.subject import find_mistake, prepare_subject
 from shoal.check.suite import CHECKS
+from shoal.compat.puffer import writable_globals
 from shoal.errors import BuildError, ShoalError
-from shoal.native.puffer import writable_globals
 
 __all__ = ["run"]
 

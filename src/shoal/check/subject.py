@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from shoal import _core
+from shoal.compat.puffer import prepare
 from shoal.errors import ShoalError
 from shoal.native.build import build
 from shoal.native.plugin import PluginInfo, bundled, load
-from shoal.native.puffer import prepare
 from shoal.vector import make_vec
 
 __all__ = [

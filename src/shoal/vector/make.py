@@ -264,7 +264,7 @@ def _prepare_puffer(
     env: str, options: dict[str, Any], episode_stats: bool, num_threads: int | None, backend: str | None
 ) -> tuple[Path, dict[str, Any], int | None]:
     """Compiles a PufferLib environment; returns its library, its options, and the number of threads."""
-    from shoal.native.puffer import prepare
+    from shoal.compat.puffer import prepare
 
     ready = prepare(env.removeprefix("puffer:"), options, log=episode_stats)
     if ready.writable_globals and backend != "process":

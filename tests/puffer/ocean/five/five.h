@@ -73,7 +73,7 @@ void puf_render(Env *env) { (void)env; }
 void puf_close(Env *env) { (void)env; }
 void puf_log(Log *log, Dict *out) { dict_set(out, "score", log->score); }
 
-#include <shoal/compat/puffer/state.h>
+#include <puffer/state.h>
 int my_state(void *env, StateField *fields, int max_fields) {
     fields[0] = (StateField){"tick", &((Env *)env)->tick, "int32", 1, {1}, 0};
     return max_fields > 0;

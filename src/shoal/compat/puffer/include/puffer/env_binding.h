@@ -5,9 +5,9 @@
 #ifndef SHOAL_PUFFER_ENV_BINDING_H
 #define SHOAL_PUFFER_ENV_BINDING_H
 
-#include <shoal/compat/puffer/python.h>
-#include <shoal/compat/puffer/settings.h>
-#include <shoal/compat/puffer/state.h>
+#include <puffer/python.h>
+#include <puffer/settings.h>
+#include <puffer/state.h>
 
 /* ---- What the environment sees ---- */
 
@@ -83,7 +83,7 @@ static puffer_options *puffer_log(Log *log) {
     return out;
 }
 
-#include <shoal/compat/puffer/world.h>
+#include <puffer/world.h>
 
 static puffer_options *puffer_arguments(const puffer_settings *s, int shared) {
     puffer_options *out = PyDict_New();

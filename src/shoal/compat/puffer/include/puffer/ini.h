@@ -3,7 +3,7 @@
 #ifndef SHOAL_PUFFER_INI_H
 #define SHOAL_PUFFER_INI_H
 
-#include <shoal/compat/puffer/prelude.h>
+#include <puffer/prelude.h>
 
 #include <ctype.h> /* as these have always come with it */
 #include <errno.h>

@@ -1,12 +1,12 @@
 /* A plug-in of contract 5.0: the environment's own file, named by SHOAL_PUFFER_SOURCE, and behind it the
  * table. */
 // SPDX-License-Identifier: MIT
-#include <shoal/compat/puffer/prelude.h>
+#include <puffer/prelude.h>
 
 #include SHOAL_PUFFER_SOURCE
 
-#include <shoal/compat/puffer/pufferenv.h>
-#include <shoal/compat/puffer/state.h>
+#include <puffer/pufferenv.h>
+#include <puffer/state.h>
 
 #define PUFFER_OBSERVATION_T obs_t
 #define PUFFER_ACTION(env) ((float)0)
@@ -48,12 +48,12 @@ static puffer_options *puffer_log(Log *log) {
     return out;
 }
 
-#include <shoal/compat/puffer/world.h>
+#include <puffer/world.h>
 
 #define PUFFER_NEW_OPTIONS() puffer_new_options()
 #define PUFFER_FIND dict_find
 #define PUFFER_INIT puf_init
-#include <shoal/compat/puffer/macros.h>
+#include <puffer/macros.h>
 
 static const char *puffer_make(puffer_world *world, const puffer_settings *s, int seed) {
     world->options = puffer_new_options();

@@ -7,7 +7,7 @@
 #define RAYLIB_H
 #define SHOAL_PUFFER_NO_RAYLIB
 
-#include <shoal/compat/puffer/prelude.h>
+#include <puffer/prelude.h>
 
 #ifndef PI
 #define PI 3.14159265358979323846f

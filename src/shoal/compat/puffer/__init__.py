@@ -2,7 +2,7 @@
 
     ocean/NAME  ->  which of the three contracts  ->  library (build.py)  +  settings, one line of text
 
-The headers in include/shoal/compat/puffer replace PufferLib's own.
+The headers in include/puffer, beside this file, replace PufferLib's own.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shoal.compat.puffer.options import format_settings, read_config
 from shoal.errors import BuildError
-from shoal.native.build import build, cache_directory, include_directory
-from shoal.native.puffer_options import format_settings, read_config
+from shoal.native.build import build, cache_directory
 
-__all__ = ["Prepared", "Source", "build_puffer", "find_source", "prepare", "writable_globals"]
+__all__ = ["INCLUDE", "Prepared", "Source", "build_puffer", "find_source", "prepare", "writable_globals"]
+
+INCLUDE = Path(__file__).resolve().parent / "include"
+"""The directory of puffer/state.h and of the headers that replace PufferLib's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +124,7 @@ def build_puffer(
     flags: Sequence[str] = (),
 ) -> Path:
     """Compiles an environment; the library contains its default options."""
-    compat = include_directory() / "shoal" / "compat" / "puffer"
+    compat = INCLUDE / "puffer"
     try:
         defaults = format_settings(source, {}, False)
     except BuildError:
@@ -136,6 +139,7 @@ def build_puffer(
         "-include",
         str(compat / "prelude.h"),
         f"-I{compat}",
+        f"-I{INCLUDE}",
         f"-I{compat / 'python'}",
         f"-I{raylib}",
         f'-DSHOAL_PUFFER_NAME="{source.name}"',

@@ -1,5 +1,5 @@
-/* The settings of a world, as shoal/native/puffer.py writes them: words separated by spaces, each NAME=VALUE
- * with other bytes as %XX.
+/* The settings of a world, as shoal.compat.puffer.options writes them: words separated by spaces, each
+ * NAME=VALUE with other bytes as %XX.
  *
  *   agents=4  obs=f4:7x7:0:1  act=discrete:5 | multi:5,3 | box:2:-1:1  root=/where/assets/lie  log=1
  *   i.NAME=3  f.NAME=0.5  s.NAME=text     options of the environment: an int, a float, a string
@@ -10,7 +10,7 @@
 #ifndef SHOAL_PUFFER_SETTINGS_H
 #define SHOAL_PUFFER_SETTINGS_H
 
-#include <shoal/compat/puffer/prelude.h>
+#include <puffer/prelude.h>
 #include <shoal/env.h>
 
 enum { PUFFER_WORDS = 512, PUFFER_ACTIONS = 256 };

@@ -5,9 +5,9 @@
 #ifndef SHOAL_PUFFER_VECENV_H
 #define SHOAL_PUFFER_VECENV_H
 
-#include <shoal/compat/puffer/settings.h>
-#include <shoal/compat/puffer/state.h>
-#include <shoal/compat/puffer/tensor.h>
+#include <puffer/settings.h>
+#include <puffer/state.h>
+#include <puffer/tensor.h>
 
 #include <pthread.h> /* as these have always come with it */
 #include <stdatomic.h>
@@ -159,12 +159,12 @@ static puffer_options *puffer_log(Log *log) {
     return out;
 }
 
-#include <shoal/compat/puffer/world.h>
+#include <puffer/world.h>
 
 #define PUFFER_NEW_OPTIONS() create_dict(PUFFER_ITEMS)
 #define PUFFER_FIND dict_get_unsafe
 #define PUFFER_INIT my_init
-#include <shoal/compat/puffer/macros.h>
+#include <puffer/macros.h>
 
 static const char *puffer_make(puffer_world *world, const puffer_settings *s, int seed) {
     world->options = create_dict(PUFFER_ITEMS);

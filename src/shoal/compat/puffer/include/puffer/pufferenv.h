@@ -4,9 +4,9 @@
 #ifndef SHOAL_PUFFER_PUFFERENV_H
 #define SHOAL_PUFFER_PUFFERENV_H
 
-#include <shoal/compat/puffer/bf16.h>
-#include <shoal/compat/puffer/ini.h>
-#include <shoal/compat/puffer/settings.h>
+#include <puffer/bf16.h>
+#include <puffer/ini.h>
+#include <puffer/settings.h>
 
 #include "raylib.h"
 

@@ -13,11 +13,11 @@ from urllib.parse import quote
 import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
 
+from shoal.compat.puffer.constructor import read_options, run_constructor
 from shoal.errors import BuildError
-from shoal.native.puffer_python import read_options, run_constructor
 
 if TYPE_CHECKING:
-    from shoal.native.puffer import Source
+    from shoal.compat.puffer import Source
 
 __all__ = ["format_settings", "read_config"]
 

@@ -50,11 +50,11 @@ static const char *puffer_spaces(puffer_settings *s);
 #define PUFFER_END_T __typeof__(PUFFER_END((Env *)0))
 #define PUFFER_ACTION_T __typeof__(PUFFER_ACTION((Env *)0))
 
-#include <shoal/compat/puffer/made.h>
+#include <puffer/made.h>
 
 /* ---- Stepped ---- */
 
-#include <shoal/compat/puffer/seen.h>
+#include <puffer/seen.h>
 
 /* memcpy for rows, which are short: no call, and no look at what the processor likes best. */
 static inline void puffer_copy(char *to, const char *from, uint64_t bytes) {

@@ -5,7 +5,7 @@
 #ifndef SHOAL_PUFFER_PYTHON_H
 #define SHOAL_PUFFER_PYTHON_H
 
-#include <shoal/compat/puffer/prelude.h>
+#include <puffer/prelude.h>
 
 typedef ptrdiff_t Py_ssize_t;
 
