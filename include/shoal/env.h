@@ -11,9 +11,9 @@
  *
  * The host owns all memory. The result arrays can be at different addresses in every call, so write the whole
  * row each time and never read from it. Use no global variables: the whole state of an environment is in its
- * instance, so any number of environments can run side by side. The structs below never grow; further
- * abilities come through get_extension. Thread tags: [main] one thread, while no other call runs; [worker]
- * any thread, while other ranges run at the same time. */
+ * instance, so any number of environments can run side by side. The structs below never grow; optional
+ * features are extensions (get_extension). Thread tags: [main] is called by one thread, while no other call
+ * on these environments runs; [worker] is called by any thread, while other threads may run other ranges. */
 // SPDX-License-Identifier: MIT
 #ifndef SHOAL_ENV_H
 #define SHOAL_ENV_H
@@ -61,8 +61,8 @@ typedef struct shoal_field {
     uint32_t ndim;
     uint32_t reserved;             /* 0 */
     int64_t shape[SHOAL_MAX_NDIM]; /* of one agent's row; at most 2**26 elements */
-    double low, high;              /* bounds of every element, unless: */
-    const double *lows, *highs;    /* one bound per element; may be NULL */
+    double low, high;              /* bounds of every element, where lows or highs is NULL */
+    const double *lows, *highs;    /* one bound for each element, or NULL */
 } shoal_field;
 
 /* ---- Options that a user can choose ---- */
@@ -90,7 +90,7 @@ typedef struct shoal_spec {
     uint32_t lanes;  /* a power of two: that many environments share one block of instance_bytes * lanes;
                         1 (the default): one struct per environment */
     uint32_t agents; /* rows per environment; default 1 */
-    int64_t max_episode_steps; /* the host truncates episodes there; 0: never */
+    int64_t max_episode_steps; /* the host truncates an episode after so many; 0: never */
     void *host;
     void (*add_observation)(void *host, const shoal_field *field); /* copies the field */
     void (*add_action)(void *host, const shoal_field *field);
@@ -106,17 +106,16 @@ typedef struct shoal_rng { /* NumPy's PCG64 */
 typedef struct shoal_envs {
     uint64_t num_envs;
     const shoal_value *options; /* in the order of shoal_entry.options */
-    void *instances; /* 64-byte aligned and zeroed before init; environment i at i * instance_bytes, unrounded
-                      */
+    void *instances; /* 64-byte aligned, zeroed before init; environment i begins at i * instance_bytes */
     uint64_t instance_bytes;
     shoal_rng *rng;                    /* one per environment, seeded by the host */
     void *const *observations;         /* [field] -> packed rows */
     const uint64_t *observation_bytes; /* [field] -> bytes of a row: the field's size */
-    const void *const *actions;        /* [field] -> rows; dtype, shape and discrete ranges are checked */
+    const void *const *actions;        /* [field] -> rows; the host checked dtype, shape, discrete ranges */
     const uint64_t *action_bytes;
     double *rewards;      /* per row; ignored in a row that is reset */
     uint8_t *terminated;  /* per row, 0 or 1; ignored in a row that is reset */
-    uint8_t *truncated;   /* per row; the host sets 0 before the call and adds its time limit */
+    uint8_t *truncated;   /* per row, 0 before the call; step may set 1, the host does at its time limit */
     const uint8_t *reset; /* per environment, read by step: 1 means reset it instead of stepping it */
 } shoal_envs;
 
@@ -127,16 +126,17 @@ typedef struct shoal_entry_v1 {
     const char *name;
     const shoal_option *options;
     uint64_t num_options;
-    /* Fills in the spec, or returns an error message (static, or owned by the plug-in). [main] */
+    /* Fills in the spec; returns NULL or an error message, which the plug-in owns. [main] */
     const char *(*describe)(const shoal_value *options, shoal_spec *spec);
     /* Prepares environment `env`; returns NULL or an error message. May be NULL. [main] */
     const char *(*init)(shoal_envs *envs, uint64_t env);
-    /* Starts a new episode in each environment of any range and writes its observations. [worker] */
+    /* Starts a new episode in each environment of the range and writes its observations. The range may begin
+     * and end inside a block of lanes. [worker] */
     void (*reset)(shoal_envs *envs, uint64_t begin, uint64_t end);
     /* Steps each environment of the range, or resets it if envs->reset is 1 (then only its observations are
      * used; an environment whose episode ended is always reset before it is stepped). `begin` is a multiple
-     * of spec.lanes. The rows of observations, rewards, flags and actions up to the next multiple after `end`
-     * exist and may be read and written. [worker] */
+     * of spec.lanes; `end` may not be one. The rows of observations, rewards, flags and actions up to the
+     * next multiple of spec.lanes exist and may be read and written. [worker] */
     void (*step)(shoal_envs *envs, uint64_t begin, uint64_t end);
     /* Releases what init allocated. May be NULL. [main] */
     void (*close)(shoal_envs *envs, uint64_t env);

@@ -23,10 +23,10 @@ typedef struct shoal_info_field {
 typedef struct shoal_info_v1 {
     const char *summary; /* the task in one line of at most 100 characters, without a full stop */
     const char *reward;  /* how it is computed */
-    const char *ending;  /* when an episode ends; the host adds the time limit */
+    const char *ending;  /* when an episode ends, without the time limit, which the host knows */
     const shoal_info_field *observations; /* one for each field, in the order of add_observation */
     uint64_t num_observations;
-    const shoal_info_field *actions; /* likewise */
+    const shoal_info_field *actions; /* one for each field, in the order of add_action */
     uint64_t num_actions;
 } shoal_info_v1;
 

@@ -1,8 +1,8 @@
 /* shoal.observe/1: write an environment's observation again.
  *
- * The arrays that step and reset write into are lent to users, who may change them. A host that needs the
- * observations of environments that it does not reset asks for them again. Without this extension it copies
- * the observations in every step. */
+ * The arrays that step and reset write into are returned to users, who may change them. The host calls
+ * observe when it needs the observations of environments that it does not reset. Without this extension it
+ * copies the observations in every step. */
 // SPDX-License-Identifier: MIT
 #ifndef SHOAL_EXT_OBSERVE_H
 #define SHOAL_EXT_OBSERVE_H
@@ -12,8 +12,9 @@
 #define SHOAL_EXT_OBSERVE "shoal.observe/1"
 
 typedef struct shoal_observe_v1 {
-    /* Writes the same bytes as the last step or reset of each environment of any range: all fields of all
-     * agents. Writes no rewards or flags, changes no environment and uses no random numbers. [worker] */
+    /* For each environment of the range, writes the bytes that its last step or reset wrote: all fields of
+     * all agents. The range may begin and end inside a block of lanes. Writes no rewards or flags, changes no
+     * environment and uses no random numbers. [worker] */
     void (*observe)(shoal_envs *envs, uint64_t begin, uint64_t end);
 } shoal_observe_v1;
 

@@ -1,4 +1,4 @@
-/* shoal.state/1: export an environment's state to watchers, as named and typed fields of its world.
+/* shoal.state/1: export an environment's state to watchers, as named and typed fields.
  *
  *   host, between two steps                            plug-in
  *   fields(envs, env, host, add)  -------------------> add(host, &field) for each field
@@ -51,7 +51,8 @@ typedef struct shoal_state_field {
 } shoal_state_field;
 
 typedef struct shoal_state_v1 {
-    /* Adds the fields of one environment and changes nothing. Not called while it is stepped. [worker] */
+    /* Calls add for each field of one environment, and changes nothing. Not called during a step of it.
+     * [worker] */
     void (*fields)(shoal_envs *envs, uint64_t env, void *host,
                    void (*add)(void *host, const shoal_state_field *field));
 } shoal_state_v1;
