@@ -40,11 +40,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     _add_environments(commands)
 
-    doctor = _add_command(commands, "doctor", "report what this machine supports and what you can change")
+    doctor = _add_command(commands, "doctor", "report what this machine supports and what to change")
     doctor.add_argument("--strict", action="store_true", help="exit with status 1 if there are warnings")
     doctor.set_defaults(run=_doctor)
 
-    clean = _add_command(commands, "clean", "list named shared memory and remove what dead processes left")
+    clean = _add_command(commands, "clean", "list named shared memory; remove that of dead processes")
     clean.add_argument("--dry-run", action="store_true", help="only list, remove nothing")
     clean.set_defaults(run=_clean)
 
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     build.add_argument("--compiler", metavar="CC", help="use this compiler (default: $CC, or cc)")
     build.set_defaults(run=_build)
 
-    check = _add_command(commands, "check", "test a C environment against the contract")
+    check = _add_command(commands, "check", "test whether a C environment follows the rules for plug-ins")
     check.add_argument("env", help="a C file, a compiled library, or the id of a bundled environment")
     check.add_argument(
         "--option",
@@ -174,14 +174,14 @@ def _add_environments(commands: argparse._SubParsersAction[argparse.ArgumentPars
     envs = commands.add_parser(
         "envs",
         help="list the bundled environments",
-        description="Lists the environments that come with Shoal, one line each.",
+        description="List the environments that come with Shoal, one line each.",
     )
     envs.set_defaults(run=_envs)
 
     info = commands.add_parser(
         "info",
         help="describe an environment",
-        description="Prints an environment's observation, action, reward, options, agents and time limit.",
+        description="Print an environment's observation, action, reward, options, agents and time limit.",
     )
     info.add_argument("env", help="the id of a bundled environment, a C file, or a compiled library")
     info.add_argument(

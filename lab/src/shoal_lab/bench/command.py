@@ -29,7 +29,7 @@ from shoal_lab.bench.suites import memory, native, process, replay, startup
 __all__ = ["DESCRIPTION", "SUITES", "add_arguments", "command_line", "machine", "run"]
 
 DESCRIPTION = (
-    "Measures Shoal, other installed libraries and the limits of this machine. All candidates of a case are "
+    "Measure Shoal, other installed libraries and the limits of this machine. All candidates of a case are "
     "measured in turn, so that a busy machine affects them equally."
 )
 

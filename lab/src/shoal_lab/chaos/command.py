@@ -15,8 +15,8 @@ from shoal.argument_types import positive, whole
 __all__ = ["DESCRIPTION", "add_arguments", "main", "run"]
 
 DESCRIPTION = (
-    "Kills, stops, hangs and starves the processes of a small workload, at random and at named points, and "
-    "checks after each fault that nothing was lost, torn, leaked or hung. The exit status is 0 if every "
+    "Kill, stop, hang and starve the processes of a small workload, at random and at named points, and "
+    "check after each fault that nothing was lost, torn, leaked or hung. The exit status is 0 if every "
     "check passed."
 )
 
@@ -59,7 +59,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="try the same faults on this library instead; may be repeated",
     )
     parser.add_argument(
-        "--soak", type=_time, metavar="MINUTES", help="instead make, step, kill, attach and close for MINUTES"
+        "--soak",
+        type=_time,
+        metavar="MINUTES",
+        help="instead make, step, kill and close environments for MINUTES, and check that no resource leaks",
     )
     parser.add_argument(
         "--chart", type=_record, metavar="FILE", help="with --soak: write a chart to FILE (SVG)"
