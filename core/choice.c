@@ -4,10 +4,10 @@
 
 #include "platform.h"
 
-enum { TRIAL_STEPS = 8, TRIAL_WARM_UP = 2, TRIAL_PAUSE_NS = 10000000, HAND_OFF_NS = 3000 };
+enum { TRIAL_STEPS = 8, TRIAL_WARM_UP = 2, TRIAL_PAUSE_NS = 10000000, POOL_START_NS = 3000 };
 
 static int choose(shoal_choice *choice, uint64_t now) {
-    int worth_it = choice->preferred == 1 || choice->cost_ns[0] > HAND_OFF_NS;
+    int worth_it = choice->preferred == 1 || choice->cost_ns[0] > POOL_START_NS;
     if (choice->trial == 0 && now >= choice->next_trial_ns && worth_it) {
         choice->trial = TRIAL_STEPS;
         choice->trial_ns = 0;
@@ -56,6 +56,6 @@ void shoal_choice_run(shoal_choice *choice, shoal_pool *pool, uint32_t parts, sh
         run_alone(parts, part, context);
     const uint64_t end = shoal_now_ns();
     learn(choice, (double)(end - begin) * scale, end);
-    if (choice->preferred == 0 && choice->trial == 0 && choice->cost_ns[0] < HAND_OFF_NS)
+    if (choice->preferred == 0 && choice->trial == 0 && choice->cost_ns[0] < POOL_START_NS)
         choice->unmeasured = 64;
 }

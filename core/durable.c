@@ -92,7 +92,7 @@ static void look_at_slot(shoal_ring *ring, uint64_t slot) {
     const int is_full = shoal_ring_state(word) == SHOAL_RING_FULL;
     if (is_full && found == check_of(ring, slot, shoal_ring_id(ring, slot, word)))
         return;
-    if (shoal_ring_is_held(ring, word) || !shoal_ring_unchanged(ring, slot, word))
+    if (shoal_ring_is_held(ring, word) || !shoal_ring_is_unchanged(ring, slot, word))
         return;     /* a writer of now, whose check will be right; or dropped by another who looked */
     if (found != 0) /* a writer that came meanwhile has stored another */
         (void)atomic_compare_exchange_strong(check, &found, 0);

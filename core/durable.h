@@ -1,6 +1,6 @@
 /* Rings in files: what a crash of the machine leaves of them, and how it is found out.
  *
- *    line of the tail | tail | mark | numbered |       record | word | fields | zeros | check |
+ *    line of the tail | tail | mark | numbers_used |       record | word | fields | zeros | check |
  *
  * Such a crash leaves every sector of the file as it was at some time since the last sync, each at a time of
  * its own; words of 8 bytes are not torn.

@@ -1,4 +1,4 @@
-/* Rows into the ring and out of it: see gather.h. */
+/* Copies rows into the ring and out of it: see gather.h. */
 // SPDX-License-Identifier: MIT
 #include "gather.h"
 #include "listed.h"
@@ -11,15 +11,16 @@
 #include <emmintrin.h>
 #endif
 
-enum { TOGETHER = 64 }; /* rows pushed at once */
+enum { ROWS_PER_TAKE = 64 }; /* most tickets that a push takes at once */
 
-/* Long fields go past the cache, where nobody wants them soon: a store that does not first read the line. */
-enum { STREAMED = 4096 };
+/* Fields of at least this size are written by non-temporal stores, which bypass the cache: the rows are not
+ * read soon, and such a store does not read the line first. */
+enum { STREAM_MIN_BYTES = 4096 };
 
 #if defined(__SSE2__) && !defined(__SANITIZE_THREAD__)
 static void stream(char *to, const char *from, uint64_t bytes) {
     const uint64_t head = -(uintptr_t)to & 15;
-    _mm_sfence(); /* such stores wait for nobody: they must not overtake the word that says OPEN */
+    _mm_sfence(); /* non-temporal stores are weakly ordered: keep them after the store of OPEN */
     memcpy(to, from, head);
     to += head, from += head, bytes -= head;
     for (; bytes >= 64; to += 64, from += 64, bytes -= 64) {
@@ -33,20 +34,20 @@ static void stream(char *to, const char *from, uint64_t bytes) {
         _mm_stream_si128((__m128i *)to + 3, d);
     }
     memcpy(to, from, bytes);
-    _mm_sfence(); /* nor the word that says FULL them */
+    _mm_sfence(); /* and before the store of FULL */
 }
 #else
 static void stream(char *to, const char *from, uint64_t bytes) { shoal_racy_copy(to, from, bytes); }
 #endif
 
-/* Rows from the caller's arrays, from the `first` one on, into records that follow each other. */
+/* Copies `count` rows, from row `first` of the caller's arrays on, into consecutive records. */
 static void scatter(shoal_columns columns, char *records, uint64_t stride, uint64_t count,
                     const void *const *in, uint64_t first) {
     for (uint64_t c = 0; c < columns.count; c++) {
         const uint64_t bytes = columns.items[c].bytes;
         const char *from = (const char *)in[c] + first * bytes;
         char *to = records + columns.items[c].offset;
-        if (bytes >= STREAMED) {
+        if (bytes >= STREAM_MIN_BYTES) {
             for (uint64_t i = 0; i < count; i++)
                 stream(to + i * stride, from + i * bytes, bytes);
             continue;
@@ -58,30 +59,30 @@ static void scatter(shoal_columns columns, char *records, uint64_t stride, uint6
     }
 }
 
-/* Slots that are all a living writer's: it has lost its core in between, or is stopped for good. */
-enum { NAP_NS = 50000 };
-#define PATIENCE_NS UINT64_C(2000000000)
+/* How a push waits while other living writers hold every slot: they are descheduled, or stopped for good. */
+enum { ROOM_SLEEP_NS = 50000 };
+#define ROOM_TIMEOUT_NS UINT64_C(2000000000)
 
 int shoal_ring_wait_for_room(uint64_t *since) {
     const uint64_t now = shoal_now_ns();
     if (*since == 0)
         *since = now;
-    if (now - *since > PATIENCE_NS)
+    if (now - *since > ROOM_TIMEOUT_NS)
         return 0;
-    nanosleep(&(struct timespec){0, NAP_NS}, NULL);
+    nanosleep(&(struct timespec){0, ROOM_SLEEP_NS}, NULL);
     return 1;
 }
 
 uint64_t shoal_ring_push(shoal_ring *ring, shoal_columns columns, const void *const *in, uint64_t count,
                          uint64_t *ids) {
-    /* No slot twice, and never all of them: a writer that is stopped must leave some to the others. */
-    const uint64_t block = shoal_rows_block(ring) == 1 ? 1 : TOGETHER;
-    const uint64_t most = shoal_least(ring->capacity < 4 ? 1 : ring->capacity / 2, block);
+    /* Never hold all slots: if this writer is stopped, the others need some. */
+    const uint64_t block = shoal_rows_block(ring) == 1 ? 1 : ROWS_PER_TAKE;
+    const uint64_t most = shoal_min(ring->capacity < 4 ? 1 : ring->capacity / 2, block);
     uint64_t done = 0, lost = 0;
-    while (done < count && lost < ring->capacity) { /* until not one of a whole lap was to be had */
-        const uint64_t before = done, taken = shoal_least(count - done, most);
+    while (done < count && lost < ring->capacity) { /* give up after a whole lap without a free slot */
+        const uint64_t before = done, taken = shoal_min(count - done, most);
         const uint64_t ticket = shoal_ring_take(ring, taken), end = ticket + taken;
-        for (uint64_t at = ticket, now; at < end; at += now != 0 ? now : ring->others) {
+        for (uint64_t at = ticket, now; at < end; at += now != 0 ? now : ring->blocked) {
             const shoal_turn turn = shoal_ring_turn(ring, at);
             now = shoal_ring_claim(ring, at, turn, end - at);
             scatter(columns, ring->rows + turn.slot * ring->stride, ring->stride, now, in, done);
@@ -92,7 +93,7 @@ uint64_t shoal_ring_push(shoal_ring *ring, shoal_columns columns, const void *co
         }
         lost = done == before ? lost + taken : 0;
     }
-    shoal_ring_release(ring); /* or others who wait pass by what nobody writes */
+    shoal_ring_release(ring); /* or others would skip slots that nobody writes */
     shoal_ring_count(ring, done);
     return done;
 }
@@ -105,18 +106,18 @@ void shoal_ring_restore(shoal_ring *ring, shoal_columns columns, const void *con
         shoal_ring_commit(ring, turn, 1);
     }
     atomic_store(ring->tail, tail);
-    ring->clear = 0;
+    ring->clear_end = 0;
     shoal_ring_count(ring, total);
 }
 
-/* Copies the rows in `slots` to the columns' arrays, from place `first` on; `words[i]` is the word a row was
- * found with, or 0 if what was copied is not to be used. At most SHOAL_ROWS_AHEAD. */
+/* Copies the rows in `slots`, at most SHOAL_ROWS_AHEAD, to the columns' arrays from index `first` on. Sets
+ * words[i] to the row's word, or to 0 if the copy is not valid. */
 static void copy_rows(const shoal_ring *ring, shoal_columns columns, const uint64_t *slots, uint64_t first,
                       uint64_t count, void *const *out, uint64_t *words) {
     shoal_word64 *records[SHOAL_ROWS_AHEAD];
     for (uint64_t i = 0; i < count; i++) {
         records[i] = shoal_ring_at(ring, slots[i]);
-        words[i] = shoal_ring_look_at(records[i]);
+        words[i] = shoal_ring_load_full_at(records[i]);
     }
     for (uint64_t c = 0; c < columns.count; c++) {
         const uint64_t bytes = columns.items[c].bytes, offset = columns.items[c].offset;
@@ -126,9 +127,9 @@ static void copy_rows(const shoal_ring *ring, shoal_columns columns, const uint6
         shoal_racy_copy(to + i * (size), (const char *)records[i] + offset, (size))
         SHOAL_BY_SIZE(bytes, GATHER)
     }
-    shoal_ring_copied();
+    shoal_ring_fence_copies();
     for (uint64_t i = 0; i < count; i++)
-        words[i] = shoal_ring_is_still(records[i], words[i]) ? words[i] : 0;
+        words[i] = shoal_ring_has_word(records[i], words[i]) ? words[i] : 0;
 }
 
 static void prefetch(const shoal_ring *ring, const uint64_t *slots, uint64_t count) {
@@ -142,7 +143,7 @@ uint64_t shoal_ring_fetch(const shoal_ring *ring, shoal_columns columns, const u
     uint64_t number = 0;
     for (uint64_t done = 0; done < count; done += block) {
         uint64_t slots[SHOAL_ROWS_AHEAD], words[SHOAL_ROWS_AHEAD];
-        const uint64_t now = shoal_least(count - done, block);
+        const uint64_t now = shoal_min(count - done, block);
         for (uint64_t i = 0; i < now; i++)
             slots[i] = ids[done + i] % ring->capacity;
         prefetch(ring, slots, now);
@@ -155,15 +156,15 @@ uint64_t shoal_ring_fetch(const shoal_ring *ring, shoal_columns columns, const u
     return number;
 }
 
-/* Slots below `range`, each with the same chance, the first of their rows on their way: the high part of a
- * product, drawn again where its low part says that this one would come too often. Short ranges have two from
- * one number. */
+/* Draws slots below `range` uniformly and prefetches the first rows. A slot is the high half of a random
+ * number times range; it is rejected if the low half is below a threshold, which removes the bias. If the
+ * range fits in 32 bits, one random number gives two slots. */
 static void draw(const shoal_ring *ring, shoal_rng *rng, uint64_t range, uint64_t *out, uint64_t count) {
     const char *rows = ring->rows;
     const uint64_t stride = ring->stride, reach = shoal_rows_reach(ring);
-    shoal_rng own = *rng; /* of which nothing can be stored here by another name */
+    shoal_rng own = *rng; /* a local copy cannot alias the output, so it stays in registers */
     uint64_t i = 0;
-#define DRAWN(slot, part, threshold)                                                                         \
+#define ACCEPT(slot, part, threshold)                                                                        \
     out[i] = (slot);                                                                                         \
     if (i < reach)                                                                                           \
         shoal_rows_prefetch(rows + out[i] * stride, stride);                                                 \
@@ -173,35 +174,35 @@ static void draw(const shoal_ring *ring, shoal_rng *rng, uint64_t range, uint64_
         while (i < count) {
             const uint64_t drawn = shoal_random64(&own);
             const uint64_t high = (drawn >> 32) * range, low = (drawn & UINT32_MAX) * range;
-            DRAWN(high >> 32, (uint32_t)high, threshold);
+            ACCEPT(high >> 32, (uint32_t)high, threshold);
             if (i < count) {
-                DRAWN(low >> 32, (uint32_t)low, threshold);
+                ACCEPT(low >> 32, (uint32_t)low, threshold);
             }
         }
     } else {
         const uint64_t threshold = -range % range;
         while (i < count) {
             const shoal_u128 product = (shoal_u128)shoal_random64(&own) * range;
-            DRAWN((uint64_t)(product >> 64), (uint64_t)product, threshold);
+            ACCEPT((uint64_t)(product >> 64), (uint64_t)product, threshold);
         }
     }
     *rng = own;
 }
 
-/* Copies the rows in slots[begin .. end - 1] and notes their ids; SHOAL_ROWS_MISSING in place of a slot whose
- * row is being written, or was left by a writer that died. Returns how many those are. */
+/* Copies the rows in slots[begin .. end - 1] and stores their ids. Replaces a slot by SHOAL_ROWS_MISSING if
+ * its row is being written, or its writer died. Returns how many are missing. */
 static uint64_t gather(const shoal_ring *ring, shoal_columns columns, uint64_t begin, uint64_t end,
                        uint64_t *slots, void *const *out, uint64_t *ids) {
     const uint64_t block = shoal_rows_block(ring);
     const uint64_t reach = shoal_rows_reach(ring);
     uint64_t missing = 0;
-    if (begin != 0) /* the first were sent for when they were drawn */
-        prefetch(ring, slots + begin, shoal_least(reach, end - begin));
+    if (begin != 0) /* the draw prefetched the first rows */
+        prefetch(ring, slots + begin, shoal_min(reach, end - begin));
     for (uint64_t at = begin, now; at < end; at += now) {
         uint64_t words[SHOAL_ROWS_AHEAD];
-        now = shoal_least(block, end - at);
-        if (end - at > reach) /* these are on their way while those are copied */
-            prefetch(ring, slots + at + reach, shoal_least(now, end - at - reach));
+        now = shoal_min(block, end - at);
+        if (end - at > reach) /* these arrive while the rows below are copied */
+            prefetch(ring, slots + at + reach, shoal_min(now, end - at - reach));
         copy_rows(ring, columns, slots + at, at, now, out, words);
         for (uint64_t i = at; i < at + now; i++) {
             const uint64_t word = words[i - at];
@@ -230,14 +231,14 @@ static void gather_part(void *context, uint32_t part) {
 }
 
 uint64_t shoal_ring_gather(const shoal_ring *ring, shoal_columns columns, uint64_t count, uint64_t *slots,
-                           void *const *out, uint64_t *ids, shoal_hands hands) {
-    if (hands.pool == NULL)
+                           void *const *out, uint64_t *ids, shoal_copy_threads threads) {
+    if (threads.pool == NULL)
         return gather(ring, columns, 0, count, slots, out, ids);
-    job j = {ring, columns, count, out, slots, ids, hands.count, 0};
+    job j = {ring, columns, count, out, slots, ids, threads.count, 0};
     uint64_t bytes = 1;
     for (uint64_t c = 0; c < columns.count; c++)
         bytes += count * columns.items[c].bytes;
-    shoal_choice_run(hands.choice, hands.pool, hands.count, gather_part, &j, 1e6 / (double)bytes);
+    shoal_choice_run(threads.choice, threads.pool, threads.count, gather_part, &j, 1e6 / (double)bytes);
     return atomic_load(&j.missing);
 }
 
@@ -251,10 +252,10 @@ uint64_t shoal_ring_draw(const shoal_ring *ring, const shoal_tree *tree, shoal_r
     } else {
         const uint64_t reach = shoal_rows_reach(ring);
         for (uint64_t at = 0, end; at < count; at = end) {
-            end = shoal_least(count, at + SHOAL_TREE_AHEAD);
+            end = shoal_min(count, at + SHOAL_TREE_AHEAD);
             shoal_tree_draw(tree, rng, count, at, end, slots + at, weights + at);
-            if (at < reach) /* on their way while the next are drawn */
-                prefetch(ring, slots + at, shoal_least(reach, end) - at);
+            if (at < reach) /* these arrive while the next are drawn */
+                prefetch(ring, slots + at, shoal_min(reach, end) - at);
         }
     }
     return count;
@@ -285,7 +286,7 @@ int shoal_ring_redraw(const shoal_ring *ring, const shoal_tree *tree, shoal_rng 
     return found;
 }
 
-uint64_t shoal_ring_weigh_new(const shoal_ring *ring, shoal_tree *tree, uint64_t seen, float weight) {
+uint64_t shoal_ring_set_new_weights(const shoal_ring *ring, shoal_tree *tree, uint64_t seen, float weight) {
     const uint64_t tail = atomic_load_explicit(ring->tail, memory_order_acquire);
     if (tail - seen >= ring->capacity) {
         shoal_tree_fill(tree, 0, tail < ring->capacity ? tail : ring->capacity, weight);
@@ -298,13 +299,13 @@ uint64_t shoal_ring_weigh_new(const shoal_ring *ring, shoal_tree *tree, uint64_t
     return tail;
 }
 
-uint64_t shoal_ring_weigh(const shoal_ring *ring, shoal_tree *tree, uint64_t seen, const uint64_t *ids,
-                          const float *weights, uint64_t count, uint64_t *slots, float *kept) {
+uint64_t shoal_ring_set_weights(const shoal_ring *ring, shoal_tree *tree, uint64_t seen, const uint64_t *ids,
+                                const float *weights, uint64_t count, uint64_t *slots, float *kept) {
     uint64_t number = 0;
     for (uint64_t i = 0; i < count; i++) {
-        const uint64_t slot = ids[i] % ring->capacity, word = shoal_ring_look(ring, slot);
+        const uint64_t slot = ids[i] % ring->capacity, word = shoal_ring_load_full(ring, slot);
         if (word == 0 || shoal_ring_id(ring, slot, word) != ids[i] || ids[i] + ring->capacity < seen)
-            continue; /* another row lies there now, or is about to, whose weight this is */
+            continue; /* a newer row is in the slot or being written; the weight belongs to that row */
         slots[number] = slot;
         kept[number++] = weights[i];
     }
@@ -314,28 +315,28 @@ uint64_t shoal_ring_weigh(const shoal_ring *ring, shoal_tree *tree, uint64_t see
 
 void shoal_ring_ids(const shoal_ring *ring, const uint64_t *slots, uint64_t count, uint64_t *ids) {
     for (uint64_t i = 0; i < count; i++) {
-        const uint64_t word = shoal_ring_look(ring, slots[i] % ring->capacity);
+        const uint64_t word = shoal_ring_load_full(ring, slots[i] % ring->capacity);
         ids[i] = word == 0 ? SHOAL_ROWS_MISSING : shoal_ring_id(ring, slots[i] % ring->capacity, word);
     }
 }
 
-static int by_age(const void *a, const void *b) {
+static int compare_ids(const void *a, const void *b) {
     const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
     return (x > y) - (x < y);
 }
 
-/* The same by a look at every slot: rows can be more than a lap behind the tail, where tickets were lost. 0
- * and nothing written if there is no memory for it. */
-static uint64_t latest_of_all(const shoal_ring *ring, uint64_t count, uint64_t *ids) {
+/* Does the same by loading every word: rows can be more than a lap behind the tail if tickets were skipped.
+ * Returns 0 and writes nothing if it cannot allocate memory. */
+static uint64_t scan_for_latest(const shoal_ring *ring, uint64_t count, uint64_t *ids) {
     uint64_t *all = malloc(ring->capacity * sizeof *all), found = 0;
     for (uint64_t slot = 0; all != NULL && slot < ring->capacity; slot++) {
-        const uint64_t word = shoal_ring_look(ring, slot);
+        const uint64_t word = shoal_ring_load_full(ring, slot);
         if (word != 0)
             all[found++] = shoal_ring_id(ring, slot, word);
     }
-    const uint64_t done = shoal_least(found, count);
+    const uint64_t done = shoal_min(found, count);
     if (done != 0) {
-        qsort(all, found, sizeof *all, by_age);
+        qsort(all, found, sizeof *all, compare_ids);
         memcpy(ids, all + found - done, done * sizeof *ids);
     }
     free(all);
@@ -347,12 +348,12 @@ uint64_t shoal_ring_latest(const shoal_ring *ring, uint64_t count, uint64_t *ids
     uint64_t done = 0;
     for (uint64_t back = 1; back <= tail && back <= ring->capacity && done < count; back++) {
         const uint64_t ticket = tail - back, slot = ticket % ring->capacity;
-        const uint64_t word = shoal_ring_look(ring, slot);
+        const uint64_t word = shoal_ring_load_full(ring, slot);
         if (word != 0 && shoal_ring_id(ring, slot, word) == ticket)
             ids[done++] = ticket;
     }
-    if (done < count && done < shoal_least(tail, ring->capacity)) {
-        const uint64_t more = latest_of_all(ring, count, ids);
+    if (done < count && done < shoal_min(tail, ring->capacity)) {
+        const uint64_t more = scan_for_latest(ring, count, ids);
         if (more != 0)
             return more;
     }

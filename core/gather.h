@@ -1,4 +1,4 @@
-/* Rows into the ring from a caller's arrays, and out of it into them, column by column. */
+/* Copies rows between the ring and a caller's arrays, column by column. */
 // SPDX-License-Identifier: MIT
 #ifndef SHOAL_GATHER_H
 #define SHOAL_GATHER_H
@@ -23,56 +23,60 @@ typedef struct shoal_columns {
     uint64_t count;
 } shoal_columns;
 
-/* Pushes `count` rows, row i of column c from in[c] + i * bytes; their ids, which grow, into `ids`. Returns
- * how many: fewer only if living writers hold every slot. Then the writer holds nothing, and can wait for
- * room and push the rest. */
+/* Pushes `count` rows, row i of column c from in[c] + i * bytes, and stores their ids in increasing order.
+ * Returns how many rows were pushed: fewer than `count` only if other living writers hold every slot. The
+ * writer then holds no slot; it can wait for room and push the rest. */
 uint64_t shoal_ring_push(shoal_ring *ring, shoal_columns columns, const void *const *in, uint64_t count,
                          uint64_t *ids);
-/* Puts `count` rows where they were, by their ids, into a ring that nobody else has and that is empty; then
- * the next ticket is `tail`, and `total` rows are counted as pushed. The ids grow, and are below `tail`. */
+/* Writes `count` saved rows under their old ids into an empty ring that no other process uses. Then the next
+ * ticket is `tail`, and `total` rows count as pushed. The ids must increase and be less than `tail`. */
 void shoal_ring_restore(shoal_ring *ring, shoal_columns columns, const void *const *in, const uint64_t *ids,
                         uint64_t count, uint64_t tail, uint64_t total);
-/* Sleeps a moment, after which a slot may be free. `since`: when this writer first waited, or 0. Returns 0
- * when that was two seconds ago. */
+/* Sleeps briefly while no slot is free. `since` is the time of this writer's first wait, or 0. Returns 0 if
+ * that was more than two seconds ago, else 1. */
 int shoal_ring_wait_for_room(uint64_t *since);
 
-/* Copies the rows `ids` to out[c] + i * bytes; `found[i]` is 1, or 0 if the row is gone. Returns how many. */
+/* Copies the rows `ids` to out[c] + i * bytes. Sets `found[i]` to 1, or to 0 if the row was overwritten.
+ * Returns how many were found. */
 uint64_t shoal_ring_fetch(const shoal_ring *ring, shoal_columns columns, const uint64_t *ids, uint64_t count,
                           void *const *out, uint8_t *found);
 
-/* Threads that copy long rows together, where that is quicker; pool NULL: the caller alone. */
-typedef struct shoal_hands {
+/* Threads that share the copying of long rows where that is faster. If `pool` is NULL, the caller copies
+ * alone. */
+typedef struct shoal_copy_threads {
     shoal_pool *pool;
     uint32_t count;
     shoal_choice *choice;
-} shoal_hands;
+} shoal_copy_threads;
 
-/* A sample is drawn, gathered, and where rows were missing drawn again: each row that can be read comes with
- * the same chance, or, with a tree over the slots, in proportion to its weight.
+/* Sampling draws slots, copies their rows, and draws again for slots whose row could not be read. Each
+ * readable row has the same probability or, with a tree over the slots, a probability in proportion to its
+ * weight.
  *
- *    draw -> slots     gather -> rows, ids, and how many are missing     redraw, if any is
+ *    draw -> slots     gather -> rows, ids, number missing     redraw -> the missing rows
  *
- * `slots` is the caller's own, of nobody else's reach. */
-/* `count`, or 0 if there is nothing to be drawn. The weights too, with a tree. */
+ * `slots` must be private memory of the caller. */
+/* Returns `count`, or 0 if there is nothing to draw. With a tree it also stores the weights. */
 uint64_t shoal_ring_draw(const shoal_ring *ring, const shoal_tree *tree, shoal_rng *rng, uint64_t count,
                          uint64_t *slots, float *weights);
 uint64_t shoal_ring_gather(const shoal_ring *ring, shoal_columns columns, uint64_t count, uint64_t *slots,
-                           void *const *out, uint64_t *ids, shoal_hands hands);
-/* 0 if there is nothing to be read. */
+                           void *const *out, uint64_t *ids, shoal_copy_threads threads);
+/* Returns 0 if no row can be read. */
 int shoal_ring_redraw(const shoal_ring *ring, const shoal_tree *tree, shoal_rng *rng, shoal_columns columns,
                       uint64_t count, uint64_t *slots, void *const *out, uint64_t *ids, float *weights);
 
-/* Gives the rows pushed since ticket `seen` a weight; returns the ticket up to which they have one. */
-uint64_t shoal_ring_weigh_new(const shoal_ring *ring, shoal_tree *tree, uint64_t seen, float weight);
-/* Gives the rows `ids` new weights; those that are gone are left out, and those whose successors up to ticket
- * `seen` have theirs. Returns how many were given. `slots` and `kept` have room for all. */
-uint64_t shoal_ring_weigh(const shoal_ring *ring, shoal_tree *tree, uint64_t seen, const uint64_t *ids,
-                          const float *weights, uint64_t count, uint64_t *slots, float *kept);
+/* Sets the weight of all rows pushed since ticket `seen`. Returns the next value of `seen`. */
+uint64_t shoal_ring_set_new_weights(const shoal_ring *ring, shoal_tree *tree, uint64_t seen, float weight);
+/* Sets the weights of the rows `ids`. Skips rows that were overwritten, and rows whose slot already has the
+ * weight of a newer row below ticket `seen`. Returns how many were set. `slots` and `kept` must have room for
+ * `count` entries. */
+uint64_t shoal_ring_set_weights(const shoal_ring *ring, shoal_tree *tree, uint64_t seen, const uint64_t *ids,
+                                const float *weights, uint64_t count, uint64_t *slots, float *kept);
 
-/* The ids of the rows in `slots`; UINT64_MAX where there is none. */
+/* Stores the ids of the rows in `slots`; UINT64_MAX for a slot without a readable row. */
 void shoal_ring_ids(const shoal_ring *ring, const uint64_t *slots, uint64_t count, uint64_t *ids);
 
-/* The ids of the last `count` rows that can be read, oldest first; returns how many there are. */
+/* Stores the ids of the newest `count` readable rows, oldest first. Returns how many there are. */
 uint64_t shoal_ring_latest(const shoal_ring *ring, uint64_t count, uint64_t *ids);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-/* Rows that lead to each other: see links.h. */
+/* Linked rows: see links.h. */
 // SPDX-License-Identifier: MIT
 #include "links.h"
 
@@ -7,7 +7,7 @@
 #include <string.h>
 
 enum { AHEAD = SHOAL_ROWS_AHEAD, TERMINATED = 1, TRUNCATED = 2 };
-enum { ROUNDS = 64, MOST_ROUNDS = 10000 }; /* draws before a list is made, and before giving up */
+enum { ROUNDS = 64, MAX_ROUNDS = 10000 }; /* draws before building a list, and before giving up */
 #define MISSING SHOAL_ROWS_MISSING
 
 void shoal_links_set(const shoal_links *links, uint64_t *last, const uint64_t *ids, uint64_t count) {
@@ -29,18 +29,18 @@ void shoal_links_set(const shoal_links *links, uint64_t *last, const uint64_t *i
         last[i] = ids[i] + 1;
 }
 
-/* Rows that are read together, and what was read of them. */
+/* Rows that are read together, and the result of reading them. */
 typedef struct row_set {
     uint64_t count;
     uint64_t slot[AHEAD], id[AHEAD];
-    uint64_t place[AHEAD];  /* where it goes in the arrays */
-    uint64_t origin[AHEAD]; /* which of the walk's slots it began with */
-    uint64_t word[AHEAD];   /* 0: what was read is not to be used */
+    uint64_t place[AHEAD];  /* its index in the output arrays */
+    uint64_t origin[AHEAD]; /* the index in walk->slots where it started */
+    uint64_t word[AHEAD];   /* 0 if the copy is not valid */
     uint64_t previous[AHEAD];
     uint8_t first[AHEAD];
 } row_set;
 
-/* Where columns of a row go: out[c] + (place * frames + frame) * bytes. */
+/* Where the columns of a row are copied: out[c] + (place * frames + frame) * bytes. */
 typedef struct target {
     shoal_columns columns;
     void *const *out;
@@ -54,7 +54,7 @@ static void read_rows(const shoal_links *links, row_set *rows, const target *tar
     uint64_t to[AHEAD];
     for (uint64_t i = 0; i < count; i++) {
         records[i] = shoal_ring_at(ring, rows->slot[i]);
-        rows->word[i] = shoal_ring_look_at(records[i]);
+        rows->word[i] = shoal_ring_load_full_at(records[i]);
         shoal_racy_copy((char *)&rows->previous[i], (const char *)records[i] + previous, 8);
         shoal_racy_copy((char *)&rows->first[i], (const char *)records[i] + first, 1);
     }
@@ -70,17 +70,17 @@ static void read_rows(const shoal_links *links, row_set *rows, const target *tar
             SHOAL_BY_SIZE(bytes, READ)
         }
     }
-    shoal_ring_copied();
+    shoal_ring_fence_copies();
     for (uint64_t i = 0; i < count; i++)
-        rows->word[i] = shoal_ring_is_still(records[i], rows->word[i]) ? rows->word[i] : 0;
+        rows->word[i] = shoal_ring_has_word(records[i], rows->word[i]) ? rows->word[i] : 0;
 }
 
-/* Whether row i was read whole, and is the row that was asked for. */
+/* Whether row i was read whole and has the wanted id. */
 static inline int is_there(const shoal_ring *ring, const row_set *rows, uint64_t i) {
     return rows->word[i] != 0 && shoal_ring_id(ring, rows->slot[i], rows->word[i]) == rows->id[i];
 }
 
-/* The slot of a row by that of another, which is usually near: a division costs more. */
+/* The slot of row `wanted`, computed from a row that is usually near it, because a division costs more. */
 static inline uint64_t slot_from(const shoal_ring *ring, uint64_t slot, uint64_t id, uint64_t wanted) {
     const uint64_t back = id - wanted, ahead = wanted - id, capacity = ring->capacity;
     if (back < capacity)
@@ -90,8 +90,9 @@ static inline uint64_t slot_from(const shoal_ring *ring, uint64_t slot, uint64_t
     return wanted % capacity;
 }
 
-/* Puts row i of one set at the end of another, or of the same one, as the row `id`. */
-static inline void keep(const shoal_ring *ring, row_set *kept, const row_set *rows, uint64_t i, uint64_t id) {
+/* Appends row i of `rows` to `kept`, which can be the same set, with `id` as the row to read. */
+static inline void append_row(const shoal_ring *ring, row_set *kept, const row_set *rows, uint64_t i,
+                              uint64_t id) {
     const uint64_t slot = slot_from(ring, rows->slot[i], rows->id[i], id), at = kept->count++;
     kept->place[at] = rows->place[i];
     kept->origin[at] = rows->origin[i];
@@ -99,7 +100,8 @@ static inline void keep(const shoal_ring *ring, row_set *kept, const row_set *ro
     kept->id[at] = id;
 }
 
-/* Reads each row and those before it, as stacks; whose rows are not there is MISSING. */
+/* Reads the stack of each row: the row and the ones before it. Marks entries as MISSING if a row cannot be
+ * read. */
 static void read_stacks(const shoal_walk *walk, row_set *rows, void *const *out) {
     const shoal_ring *ring = walk->links->ring;
     const uint64_t stack = walk->stack;
@@ -111,7 +113,7 @@ static void read_stacks(const shoal_walk *walk, row_set *rows, void *const *out)
         for (uint64_t i = 0; i < count; i++) {
             if (!is_there(ring, rows, i)) {
                 walk->slots[rows->origin[i]] = MISSING;
-            } else if (frame != 0 && rows->first[i]) { /* an episode's first is repeated */
+            } else if (frame != 0 && rows->first[i]) { /* repeat the first frame of the episode */
                 for (uint64_t c = 0; out != NULL && c < walk->obs.count; c++) {
                     const uint64_t bytes = walk->obs.items[c].bytes;
                     char *begin = (char *)out[c] + rows->place[i] * stack * bytes;
@@ -121,7 +123,7 @@ static void read_stacks(const shoal_walk *walk, row_set *rows, void *const *out)
             } else if (frame != 0 && rows->previous[i] == 0) {
                 walk->slots[rows->origin[i]] = MISSING;
             } else if (frame != 0) {
-                keep(ring, rows, rows, i, rows->previous[i] - 1);
+                append_row(ring, rows, rows, i, rows->previous[i] - 1);
             }
         }
         if (rows->count == 0)
@@ -129,48 +131,50 @@ static void read_stacks(const shoal_walk *walk, row_set *rows, void *const *out)
     }
 }
 
-/* What a row says of the step that led to it. */
+/* The fields of a row about the step that led to it. */
 typedef struct step {
     uint64_t id, slot, previous;
     float reward;
     uint8_t first, terminated, truncated;
 } step;
 
-/* Reads the row `id` in its slot; whether it is there, whole, and comes after the row `before`. */
+/* Reads the row `id` in its slot. Returns whether it is whole and follows the row `before`. */
 static inline int read_step(const shoal_links *links, uint64_t slot, uint64_t id, uint64_t before,
                             step *found) {
     const shoal_ring *ring = links->ring;
     shoal_word64 *record = shoal_ring_at(ring, slot);
     const char *row = (const char *)record;
-    const uint64_t word = shoal_ring_look_at(record);
+    const uint64_t word = shoal_ring_load_full_at(record);
     shoal_racy_copy((char *)&found->previous, row + links->previous.offset, 8);
     shoal_racy_copy((char *)&found->reward, row + links->step[0].offset, 4);
     shoal_racy_copy((char *)&found->first, row + links->first.offset, 1);
     shoal_racy_copy((char *)&found->terminated, row + links->step[1].offset, 1);
     shoal_racy_copy((char *)&found->truncated, row + links->step[2].offset, 1);
-    shoal_ring_copied();
+    shoal_ring_fence_copies();
     found->id = id;
     found->slot = slot;
     return word != 0 && found->previous == before + 1 && shoal_ring_id(ring, slot, word) == id &&
-           shoal_ring_is_still(record, word);
+           shoal_ring_has_word(record, word);
 }
 
-/* How often the row after one was found where it was looked for first, and how often not. */
-typedef struct luck {
-    uint64_t found, missed;
-} luck;
+/* Counts how often the next row was at the guessed slot, and how often not. */
+typedef struct guesses {
+    uint64_t right, wrong;
+} guesses;
 
-/* Reads the row after another; whether there is one. It is usually `apart` further, and is believed if it
- * links back; only where it does not is the link forward looked at, which is another miss of the cache. */
-static inline int read_next(const shoal_links *links, uint64_t slot, uint64_t id, step *found, luck *luck) {
+/* Reads the row after another. Returns whether there is one. It is usually `apart` ids later: that guess is
+ * right if the row links back. Only if it is wrong is the forward link loaded, which is another cache miss.
+ */
+static inline int read_next(const shoal_links *links, uint64_t slot, uint64_t id, step *found,
+                            guesses *guesses) {
     const shoal_ring *ring = links->ring;
     const uint64_t apart = links->apart, likely = id + apart;
-    const int is_lucky = apart < ring->capacity && luck->missed <= luck->found + AHEAD;
-    if (is_lucky) {
+    const int should_guess = apart < ring->capacity && guesses->wrong <= guesses->right + AHEAD;
+    if (should_guess) {
         const uint64_t at = slot + apart < ring->capacity ? slot + apart : slot + apart - ring->capacity;
         const int is_next = read_step(links, at, likely, id, found);
-        luck->found += is_next != 0;
-        luck->missed += is_next == 0;
+        guesses->right += is_next != 0;
+        guesses->wrong += is_next == 0;
         if (is_next)
             return 1;
     }
@@ -178,8 +182,8 @@ static inline int read_next(const shoal_links *links, uint64_t slot, uint64_t id
     return link != 0 && read_step(links, slot_from(ring, slot, id, link - 1), link - 1, id, found);
 }
 
-/* Sums up the rewards of further steps; `last` becomes the rows where they end. */
-static void advance(const shoal_walk *walk, row_set *last, luck *luck) {
+/* Adds the discounted rewards of the later steps. `last` becomes the last row of each transition. */
+static void sum_rewards(const shoal_walk *walk, row_set *last, guesses *guesses) {
     float *rewards = walk->step_out[0];
     uint8_t *terminated = walk->step_out[TERMINATED], *truncated = walk->step_out[TRUNCATED];
     const double gamma = walk->gamma;
@@ -187,10 +191,11 @@ static void advance(const shoal_walk *walk, row_set *last, luck *luck) {
         const uint64_t place = last->place[i];
         double total = rewards[place], discount = gamma;
         uint64_t id = last->id[i], slot = last->slot[i];
-        unsigned ended = terminated[place], cut = truncated[place]; /* (bytes of a struct are slower) */
+        unsigned ended = terminated[place],
+                 cut = truncated[place]; /* locals are faster than bytes of a struct */
         for (uint64_t taken = 1; taken < walk->steps && (ended | cut) == 0; taken++) {
             step next;
-            if (!read_next(walk->links, slot, id, &next, luck) || next.first)
+            if (!read_next(walk->links, slot, id, &next, guesses) || next.first)
                 break;
             id = next.id;
             slot = next.slot;
@@ -208,7 +213,7 @@ static void advance(const shoal_walk *walk, row_set *last, luck *luck) {
     }
 }
 
-/* Reads the rows that were drawn; those that can be read are left, with their ids. */
+/* Reads the drawn rows. Keeps the ones that can be read and sets their ids. */
 static void read_drawn(const shoal_walk *walk, row_set *rows, const target *targets, int number) {
     const shoal_ring *ring = walk->links->ring;
     const uint64_t count = rows->count;
@@ -224,13 +229,14 @@ static void read_drawn(const shoal_walk *walk, row_set *rows, const target *targ
         rows->id[i] = shoal_ring_id(ring, rows->slot[i], rows->word[i]);
         if (walk->ids != NULL)
             walk->ids[rows->place[i]] = rows->id[i];
-        keep(ring, rows, rows, i, rows->id[i]);
+        append_row(ring, rows, rows, i, rows->id[i]);
         rows->previous[at] = previous;
     }
 }
 
-/* Of one step the later stack is the earlier one, moved on, and the row itself, which is there already. */
-static void move_on(const shoal_walk *walk, const row_set *rows) {
+/* For one step, the next stack is the previous stack shifted by one frame plus the drawn row, which is
+ * already copied. */
+static void shift_stacks(const shoal_walk *walk, const row_set *rows) {
     const uint64_t stack = walk->stack;
     for (uint64_t i = 0; i < rows->count; i++)
         for (uint64_t c = 0; walk->slots[rows->origin[i]] != MISSING && c < walk->obs.count; c++) {
@@ -240,7 +246,7 @@ static void move_on(const shoal_walk *walk, const row_set *rows) {
         }
 }
 
-static void gather_steps(const shoal_walk *walk, row_set *rows, luck *luck) {
+static void gather_steps(const shoal_walk *walk, row_set *rows, guesses *guesses) {
     const shoal_ring *ring = walk->links->ring;
     const target targets[] = {{walk->rest, walk->rest_out, 1, 0},
                               {walk->obs, walk->next_out, walk->stack, walk->stack - 1}};
@@ -248,11 +254,11 @@ static void gather_steps(const shoal_walk *walk, row_set *rows, luck *luck) {
     row_set before;
     before.count = 0;
     for (uint64_t i = 0; i < rows->count; i++)
-        keep(ring, &before, rows, i, rows->previous[i] - 1);
+        append_row(ring, &before, rows, i, rows->previous[i] - 1);
     read_stacks(walk, &before, walk->obs_out);
     if (walk->steps == 1) {
         if (walk->stack > 1)
-            move_on(walk, rows);
+            shift_stacks(walk, rows);
         for (uint64_t i = 0; walk->discount != NULL && i < rows->count; i++)
             walk->discount[rows->place[i]] = (float)walk->gamma;
         return;
@@ -261,12 +267,12 @@ static void gather_steps(const shoal_walk *walk, row_set *rows, luck *luck) {
     rows->count = 0;
     for (uint64_t i = 0; i < count; i++)
         if (walk->slots[rows->origin[i]] != MISSING)
-            keep(ring, rows, rows, i, rows->id[i]);
-    advance(walk, rows, luck);
+            append_row(ring, rows, rows, i, rows->id[i]);
+    sum_rewards(walk, rows, guesses);
     read_stacks(walk, rows, walk->next_out);
 }
 
-/* From row t on there is nothing: zeros. */
+/* Fills a sequence with zeros from row t on. */
 static void clear_from(const shoal_walk *walk, uint64_t place, uint64_t t) {
     const uint64_t at = place * walk->length + t, left = walk->length - t;
     for (uint64_t c = 0; c < walk->rest.count; c++) {
@@ -276,7 +282,7 @@ static void clear_from(const shoal_walk *walk, uint64_t place, uint64_t t) {
     memset(walk->mask + at, 0, left);
 }
 
-static void gather_sequences(const shoal_walk *walk, row_set *rows, luck *luck) {
+static void gather_sequences(const shoal_walk *walk, row_set *rows, guesses *guesses) {
     const shoal_links *links = walk->links;
     target all = {walk->rest, walk->rest_out, walk->length, 0};
     uint64_t length[AHEAD], places[AHEAD];
@@ -292,17 +298,17 @@ static void gather_sequences(const shoal_walk *walk, row_set *rows, luck *luck) 
         rows->count = 0;
         for (uint64_t i = 0; i < count; i++) {
             step next;
-            if (read_next(links, rows->slot[i], rows->id[i], &next, luck) &&
+            if (read_next(links, rows->slot[i], rows->id[i], &next, guesses) &&
                 (walk->across_episodes || !next.first))
-                keep(links->ring, rows, rows, i, next.id);
+                append_row(links->ring, rows, rows, i, next.id);
         }
         count = rows->count;
         read_rows(links, rows, &all, 1);
         rows->count = 0;
         for (uint64_t i = 0; i < count; i++)
-            if (is_there(links->ring, rows, i)) { /* still the row that was found */
+            if (is_there(links->ring, rows, i)) { /* it was not overwritten since */
                 length[rows->origin[i]]++;
-                keep(links->ring, rows, rows, i, rows->id[i]);
+                append_row(links->ring, rows, rows, i, rows->id[i]);
             }
     }
     for (uint64_t i = 0; i < drawn; i++) {
@@ -311,13 +317,13 @@ static void gather_sequences(const shoal_walk *walk, row_set *rows, luck *luck) 
     }
 }
 
-/* Sends for the rows that were drawn, and for those that they most likely lead to. */
+/* Prefetches the drawn rows and the rows they most likely link to. */
 static void prefetch(const shoal_walk *walk, const uint64_t *slots, uint64_t count) {
     const shoal_links *links = walk->links;
     const shoal_ring *ring = links->ring;
     const uint64_t capacity = ring->capacity, stride = ring->stride, apart = links->apart % capacity;
-    const uint64_t ahead = shoal_least(walk->length != 0 ? walk->length - 1 : walk->steps - 1, 8);
-    const uint64_t back = walk->length != 0 ? 0 : shoal_least(walk->stack, 8);
+    const uint64_t ahead = shoal_min(walk->length != 0 ? walk->length - 1 : walk->steps - 1, 8);
+    const uint64_t back = walk->length != 0 ? 0 : shoal_min(walk->stack, 8);
     for (uint64_t i = 0; i < count; i++) {
         uint64_t slot = slots[i];
         shoal_rows_prefetch(ring->rows + slot * stride, stride);
@@ -335,22 +341,22 @@ static void prefetch(const shoal_walk *walk, const uint64_t *slots, uint64_t cou
 
 static void gather_range(const shoal_walk *walk, uint64_t begin, uint64_t end) {
     const uint64_t block = shoal_rows_block(walk->links->ring);
-    luck luck = {0, 0};
-    prefetch(walk, walk->slots + begin, shoal_least(block, end - begin));
+    guesses guesses = {0, 0};
+    prefetch(walk, walk->slots + begin, shoal_min(block, end - begin));
     for (uint64_t at = begin, now; at < end; at += now) {
         row_set rows;
-        rows.count = now = shoal_least(block, end - at);
-        if (end - at > now) /* these are on their way while those are copied */
-            prefetch(walk, walk->slots + at + now, shoal_least(block, end - at - now));
+        rows.count = now = shoal_min(block, end - at);
+        if (end - at > now) /* these arrive while the rows below are copied */
+            prefetch(walk, walk->slots + at + now, shoal_min(block, end - at - now));
         for (uint64_t i = 0; i < now; i++) {
             rows.slot[i] = walk->slots[at + i];
             rows.place[i] = walk->places[at + i];
             rows.origin[i] = at + i;
         }
         if (walk->length != 0)
-            gather_sequences(walk, &rows, &luck);
+            gather_sequences(walk, &rows, &guesses);
         else
-            gather_steps(walk, &rows, &luck);
+            gather_steps(walk, &rows, &guesses);
     }
 }
 
@@ -365,16 +371,16 @@ static void gather_part(void *context, uint32_t part) {
     gather_range(j->walk, count * part / j->parts, count * (part + 1) / j->parts);
 }
 
-uint64_t shoal_walk_gather(shoal_walk *walk, shoal_hands hands) {
+uint64_t shoal_walk_gather(shoal_walk *walk, shoal_copy_threads threads) {
     const uint64_t count = walk->missing;
-    if (hands.pool != NULL && count >= 2 * (uint64_t)hands.count) {
-        job j = {walk, hands.count};
+    if (threads.pool != NULL && count >= 2 * (uint64_t)threads.count) {
+        job j = {walk, threads.count};
         uint64_t bytes = 1;
         for (uint64_t c = 0; c < walk->rest.count; c++)
             bytes += count * walk->rest.items[c].bytes * (walk->length != 0 ? walk->length : 1);
         for (uint64_t c = 0; c < walk->obs.count; c++)
             bytes += 2 * count * walk->obs.items[c].bytes * walk->stack;
-        shoal_choice_run(hands.choice, hands.pool, hands.count, gather_part, &j, 1e6 / (double)bytes);
+        shoal_choice_run(threads.choice, threads.pool, threads.count, gather_part, &j, 1e6 / (double)bytes);
     } else {
         gather_range(walk, 0, count);
     }
@@ -386,7 +392,7 @@ uint64_t shoal_walk_gather(shoal_walk *walk, shoal_hands hands) {
     return walk->missing;
 }
 
-/* Whether a transition ends with the row in a slot: all that is needed of it is there. */
+/* Whether the row in a slot ends a complete transition, or starts a sequence. */
 static int is_whole(const void *context, uint64_t slot) {
     shoal_walk probe = *(const shoal_walk *)context;
     uint64_t found = slot;
@@ -417,7 +423,7 @@ int shoal_walk_draw(shoal_walk *walk, const shoal_tree *tree, shoal_rng *rng) {
     float *weights = tree == NULL ? NULL : walk->drawn;
     if (++walk->rounds % ROUNDS == 0 || (walk->list.count == 0 && walk->misses >= SHOAL_LISTED_MISSES)) {
         walk->misses = 0;
-        if (walk->rounds > MOST_ROUNDS || !shoal_listed_renew(&walk->list, ring, tree, is_whole, walk))
+        if (walk->rounds > MAX_ROUNDS || !shoal_listed_renew(&walk->list, ring, tree, is_whole, walk))
             return 0;
     }
     for (uint64_t i = 0; walk->list.count != 0 && i < walk->missing; i++) {

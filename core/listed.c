@@ -1,4 +1,4 @@
-/* A list of slots: see listed.h. */
+/* A list of readable slots: see listed.h. */
 // SPDX-License-Identifier: MIT
 #include "listed.h"
 
@@ -23,7 +23,7 @@ int shoal_listed_renew(shoal_listed *list, const shoal_ring *ring, const shoal_t
         return 1;
     for (uint64_t slot = 0; slot < used; slot++) {
         const float weight = tree == NULL ? 1 : shoal_tree_get(tree, slot);
-        if (!(weight > 0) || shoal_ring_look(ring, slot) == 0 || (test != NULL && !test(context, slot)))
+        if (!(weight > 0) || shoal_ring_load_full(ring, slot) == 0 || (test != NULL && !test(context, slot)))
             continue;
         list->slots[list->count] = slot;
         list->sums[list->count++] = sum += weight;
@@ -33,7 +33,7 @@ int shoal_listed_renew(shoal_listed *list, const shoal_ring *ring, const shoal_t
 
 uint64_t shoal_listed_draw(const shoal_listed *list, shoal_rng *rng) {
     const double at = shoal_random(rng) * list->sums[list->count - 1];
-    uint64_t low = 0, high = list->count - 1; /* the first whose sum is beyond `at` */
+    uint64_t low = 0, high = list->count - 1; /* find the first whose sum is greater than `at` */
     while (low < high) {
         const uint64_t middle = low + (high - low) / 2;
         if (list->sums[middle] > at)

@@ -1,4 +1,4 @@
-/* The ring: see ring.h for the drawing, the protocol and its argument. */
+/* The ring: ring.h has the drawing, the protocol and the argument for it. */
 // SPDX-License-Identifier: MIT
 #define _GNU_SOURCE
 #include "durable.h"
@@ -11,11 +11,11 @@
 _Static_assert(sizeof(shoal_ring_writer) == 64, "a cache line");
 _Static_assert(SHOAL_RING_STATE_BITS + SHOAL_RING_OWNER_BITS == SHOAL_RING_LAP_SHIFT, "a word's three parts");
 
-#define LOCK_BASE ((off_t)1 << 40) /* locks lie behind any data */
+#define LOCK_BASE ((off_t)1 << 40) /* locks are at offsets after any data */
 
 #ifdef F_OFD_SETLK
 enum { SET_LOCK = F_OFD_SETLK, GET_LOCK = F_OFD_GETLK };
-#else /* macOS: locks of the process, so all handles of one process share a fate */
+#else /* macOS: a lock belongs to the process, so closing one handle releases the locks of all of them */
 enum { SET_LOCK = F_SETLK, GET_LOCK = F_GETLK };
 #endif
 
@@ -28,7 +28,8 @@ static int lock_number(int fd, uint32_t writer, int command, struct flock *lock)
 int shoal_ring_is_alive(const shoal_ring *ring, uint32_t writer) {
     struct flock lock;
     if (writer == ring->writer)
-        return 0; /* it claims no slot twice: what is open under its number, a predecessor left */
+        return 0; /* this writer never claims a slot twice: an open slot of its number is from a dead writer
+                   */
     return lock_number(ring->lock_fd, writer, GET_LOCK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 
@@ -39,15 +40,15 @@ int shoal_ring_has_writers(const shoal_ring *ring) {
 }
 
 static void raise_to(shoal_word64 *word, uint64_t least) {
-    uint64_t found = atomic_load(word);
-    while (found < least && !atomic_compare_exchange_weak(word, &found, least))
+    uint64_t value = atomic_load(word);
+    while (value < least && !atomic_compare_exchange_weak(word, &value, least))
         ;
 }
 
-/* Under a number that this process has just got, and that a dead writer had. */
+/* Drops the unfinished rows of the dead writer that had this number before. */
 static void drop_held(shoal_ring *ring) {
     const shoal_ring_writer *last = &ring->writers[ring->writer];
-    const uint64_t from = atomic_load(&last->held_from), count = atomic_load(&last->held);
+    const uint64_t from = atomic_load(&last->held_first), count = atomic_load(&last->held_count);
     for (uint64_t i = 0; i < count && i < ring->capacity; i++) {
         const shoal_turn turn = shoal_ring_turn(ring, from + i);
         shoal_ring_drop(ring, turn.slot, shoal_ring_word(turn.lap, ring->writer, SHOAL_RING_OPEN));
@@ -60,8 +61,8 @@ int shoal_ring_register(shoal_ring *ring) {
         struct flock lock;
         if (lock_number(ring->lock_fd, writer, SET_LOCK, &lock) == 0) {
             ring->writer = writer;
-            ring->clear = 0;
-            raise_to(ring->numbered, writer + 1); /* before any line of its says something */
+            ring->clear_end = 0;
+            raise_to(ring->numbers_used, writer + 1); /* before it announces tickets */
             drop_held(ring);
             return 0;
         }
@@ -71,25 +72,25 @@ int shoal_ring_register(shoal_ring *ring) {
     return -EAGAIN;
 }
 
-void shoal_ring_look_around(shoal_ring *ring, uint64_t ticket) {
-    const uint64_t numbered = atomic_load_explicit(ring->numbered, memory_order_relaxed);
-    uint64_t clear = ring->capacity, others = 1; /* from `ticket` on; tickets behind are not all taken yet */
-    for (uint32_t w = 0; w < numbered && w < SHOAL_RING_WRITERS; w++) {
+void shoal_ring_scan_writers(shoal_ring *ring, uint64_t ticket) {
+    const uint64_t numbers_used = atomic_load_explicit(ring->numbers_used, memory_order_relaxed);
+    uint64_t clear = ring->capacity, blocked = 1; /* relative to `ticket` */
+    for (uint32_t w = 0; w < numbers_used && w < SHOAL_RING_WRITERS; w++) {
         const shoal_ring_writer *other = &ring->writers[w];
-        const uint64_t held = atomic_load_explicit(&other->held, memory_order_acquire);
-        const uint64_t from = atomic_load_explicit(&other->held_from, memory_order_acquire);
+        const uint64_t held = atomic_load_explicit(&other->held_count, memory_order_acquire);
+        const uint64_t from = atomic_load_explicit(&other->held_first, memory_order_acquire);
         if (w == ring->writer || held == 0 || from >= ticket)
-            continue; /* whose tickets are later looks out for us */
+            continue; /* a writer with later tickets checks for ours */
         const uint64_t behind = (ticket - from) % ring->capacity;
-        const uint64_t until = behind < held ? 0 : ring->capacity - behind; /* we come to its slots, or are */
+        const uint64_t until = behind < held ? 0 : ring->capacity - behind; /* tickets until its slots */
         if (until >= clear || (until == 0 && !shoal_ring_is_alive(ring, w)))
             continue;
         clear = until;
-        if (until == 0) /* a damaged line may say more than there are */
-            others = held - behind < ring->capacity ? held - behind : ring->capacity;
+        if (until == 0) /* a damaged line can hold any number */
+            blocked = held - behind < ring->capacity ? held - behind : ring->capacity;
     }
-    ring->others = others;
-    ring->clear = ticket + clear;
+    ring->blocked = blocked;
+    ring->clear_end = ticket + clear;
 }
 
 void shoal_ring_count(shoal_ring *ring, uint64_t rows) {
@@ -105,7 +106,7 @@ uint64_t shoal_ring_length(const shoal_ring *ring) {
 uint64_t shoal_ring_readable(const shoal_ring *ring) {
     uint64_t rows = 0;
     for (uint64_t s = 0; s < ring->capacity; s++)
-        rows += shoal_ring_look(ring, s) != 0;
+        rows += shoal_ring_load_full(ring, s) != 0;
     return rows;
 }
 
@@ -116,7 +117,8 @@ uint64_t shoal_ring_total(const shoal_ring *ring) {
     return rows;
 }
 
-static uint64_t newest(const shoal_ring *ring) {
+/* The ticket after the newest row. */
+static uint64_t find_tail(const shoal_ring *ring) {
     uint64_t tail = 0;
     for (uint64_t s = 0; s < ring->capacity; s++) {
         const uint64_t word = atomic_load_explicit(shoal_ring_at(ring, s), memory_order_relaxed);
@@ -127,9 +129,8 @@ static uint64_t newest(const shoal_ring *ring) {
 }
 
 void shoal_ring_recover(shoal_ring *ring) {
-    const uint64_t rows = newest(ring), counted = shoal_ring_total(ring);
-    const uint64_t found = rows > counted ? rows : counted; /* each had a ticket of its own */
-    raise_to(ring->tail, found);
+    const uint64_t after_newest = find_tail(ring), counted = shoal_ring_total(ring);
+    raise_to(ring->tail, after_newest > counted ? after_newest : counted); /* each row had its own ticket */
 }
 
 int shoal_ring_is_held(const shoal_ring *ring, uint64_t word) {
@@ -139,7 +140,7 @@ int shoal_ring_is_held(const shoal_ring *ring, uint64_t word) {
 void shoal_ring_drop(shoal_ring *ring, uint64_t slot, uint64_t word) {
     const uint64_t empty = shoal_ring_word(shoal_ring_lap(word), 0, SHOAL_RING_EMPTY);
     shoal_word64 *at = shoal_ring_at(ring, slot);
-    if (atomic_load_explicit(at, memory_order_relaxed) == word) /* a swap, even in vain, dirties the page */
+    if (atomic_load_explicit(at, memory_order_relaxed) == word) /* even a failed swap dirties the page */
         (void)atomic_compare_exchange_strong(at, &word, empty);
 }
 
@@ -155,14 +156,13 @@ uint64_t shoal_ring_copy(const shoal_ring *ring, shoal_ring *to) {
         atomic_store(&to->mark->uncounted, shoal_ring_total(ring));
     for (uint64_t s = 0; s < ring->capacity; s++) {
         uint64_t word = 0;
-        for (int tries = 0; tries < 8;
-             tries++) { /* one that is overwritten each time has a successor elsewhere */
-            word = shoal_ring_look(ring, s);
+        for (int tries = 0; tries < 8; tries++) { /* then give up: writers overwrite the slot too fast */
+            word = shoal_ring_load_full(ring, s);
             if (word == 0)
                 break;
             shoal_racy_copy(to->rows + s * to->stride + head, ring->rows + s * ring->stride + head,
                             end - head);
-            if (shoal_ring_unchanged(ring, s, word))
+            if (shoal_ring_is_unchanged(ring, s, word))
                 break;
             word = 0;
         }
@@ -171,6 +171,6 @@ uint64_t shoal_ring_copy(const shoal_ring *ring, shoal_ring *to) {
         atomic_store_explicit(shoal_ring_at(to, s), word, memory_order_relaxed);
         rows += word != 0;
     }
-    atomic_store(to->tail, newest(to));
+    atomic_store(to->tail, find_tail(to));
     return rows;
 }

@@ -7,12 +7,12 @@
 
 enum { FANOUT = SHOAL_TREE_FANOUT, LANES = 4, AHEAD = SHOAL_TREE_AHEAD };
 
-static uint64_t rounded(uint64_t nodes) { return (nodes + FANOUT - 1) / FANOUT * FANOUT; }
+static uint64_t round_up(uint64_t nodes) { return (nodes + FANOUT - 1) / FANOUT * FANOUT; }
 
 uint64_t shoal_tree_floats(uint64_t leaves) {
     uint64_t total = 0;
-    for (uint64_t nodes = leaves;; nodes = rounded(nodes) / FANOUT) {
-        total += rounded(nodes);
+    for (uint64_t nodes = leaves;; nodes = round_up(nodes) / FANOUT) {
+        total += round_up(nodes);
         if (nodes <= FANOUT)
             return total;
     }
@@ -21,16 +21,16 @@ uint64_t shoal_tree_floats(uint64_t leaves) {
 void shoal_tree_init(shoal_tree *tree, uint64_t leaves, float *memory) {
     tree->leaves = leaves;
     tree->levels = 0;
-    for (uint64_t nodes = leaves;; nodes = rounded(nodes) / FANOUT) {
+    for (uint64_t nodes = leaves;; nodes = round_up(nodes) / FANOUT) {
         tree->level[tree->levels] = memory;
-        tree->size[tree->levels++] = rounded(nodes);
-        memory += rounded(nodes);
+        tree->size[tree->levels++] = round_up(nodes);
+        memory += round_up(nodes);
         if (nodes <= FANOUT)
             return;
     }
 }
 
-/* A line as four rows of four: sums down its columns. */
+/* A cache line as a 4 x 4 matrix, with running sums down its columns. */
 typedef float columns[LANES][LANES];
 
 static inline void add_down(const float *line, columns sums) {
@@ -41,7 +41,7 @@ static inline void add_down(const float *line, columns sums) {
             sums[i][j] = sums[i - 1][j] + line[i * LANES + j];
 }
 
-/* In an order that does not depend on how a compiler vectorises it. */
+/* Adds in a fixed order, so that the result does not depend on vectorization. */
 static float sum_line(const float *line) {
     columns sums;
     add_down(line, sums);
@@ -93,8 +93,8 @@ void shoal_tree_load(shoal_tree *tree, const float *weights) {
             tree->level[h][node] = sum_line(tree->level[h - 1] + node * FANOUT);
 }
 
-/* Rounding has left it behind all: the last child that weighs something. */
-static uint64_t last_of(const float *line, double *at) {
+/* Picks the last child with a positive weight, for a position that rounding moved past the end. */
+static uint64_t pick_last_child(const float *line, double *at) {
     uint64_t child = FANOUT - 1;
     while (child > 0 && !(line[child] > 0))
         child--;
@@ -102,8 +102,8 @@ static uint64_t last_of(const float *line, double *at) {
     return child;
 }
 
-/* The child in which `*at` falls, and `*at` within it; children lie column by column. Without a branch that
- * depends on the weights: a draw's way is not to be guessed. */
+/* Returns the child that contains position `*at` and makes `*at` relative to it. Positions count children
+ * column by column. It has no branch that depends on the weights, because such branches are unpredictable. */
 static inline uint64_t descend(const float *line, double *at) {
     columns sums;
     add_down(line, sums);
@@ -118,7 +118,7 @@ static inline uint64_t descend(const float *line, double *at) {
     const uint64_t child = row * LANES + lane;
     left -= before[row];
     if (__builtin_expect(!(left < line[child]), 0))
-        return last_of(line, at);
+        return pick_last_child(line, at);
     *at = left;
     return child;
 }
@@ -130,7 +130,7 @@ void shoal_tree_draw(const shoal_tree *tree, shoal_rng *rng, uint64_t parts, uin
     double at[AHEAD]; /* a float would be too coarse for a leaf among a million */
     for (uint64_t i = 0; i < count; i++) {
         at[i] = ((double)(begin + i) + shoal_random(rng)) * part;
-        leaves[i] = 0; /* a line of the level */
+        leaves[i] = 0; /* the index of a line in the level */
     }
     for (uint32_t h = tree->levels; h-- > 0;)
         for (uint64_t i = 0; i < count; i++) {

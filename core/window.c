@@ -43,7 +43,7 @@ uint64_t shoal_window_read(const shoal_window *window, void *out, uint64_t capac
         if (sequence % 2 == 0) {
             shoal_racy_copy((char *)bytes, (const char *)&window->bytes, sizeof *bytes);
             shoal_racy_copy((char *)stamps, (const char *)window->stamps, sizeof window->stamps);
-            if (*bytes <= capacity) /* perhaps torn, but within bounds */
+            if (*bytes <= capacity) /* the copy may be torn, but it is within bounds */
                 shoal_racy_copy(out, content(window), *bytes);
             atomic_thread_fence(memory_order_acquire);
             if (atomic_load_explicit(&window->sequence, memory_order_relaxed) == sequence)

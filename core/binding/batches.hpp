@@ -1,11 +1,10 @@
-/* Part of the binding: the arrays that batches are lent from.
+/* Part of the binding: reuses the arrays of batches.
  *
- *   take: a set of arrays that nobody holds -> rows are gathered into it -> the user gets a batch of its
- * arrays
+ *   find a set of arrays that the user does not hold -> copy rows into it -> return a batch of its arrays
  *
- * A buffer keeps a bounded number of sets. When all are held, the one lent the longest ago is forgotten, so
- * its arrays belong to whoever holds them, and a new set takes its place: a batch that is held for ever costs
- * nothing but its own memory. */
+ * A buffer keeps a limited number of sets. If the user holds all of them, the buffer drops the set that was
+ * leased longest ago, so its arrays then belong to the user alone, and allocates a new set. A batch that is
+ * held forever therefore costs only its own memory. */
 // SPDX-License-Identifier: MIT
 #ifndef SHOAL_BATCHES_HPP
 #define SHOAL_BATCHES_HPP
@@ -23,10 +22,10 @@
 
 namespace nb = nanobind;
 
-/* The arrays of one batch of `rows` rows: one per field, its ids, and perhaps its weights. */
+/* The arrays of one batch of `rows` rows: one per field, the ids and, with priorities, the weights. */
 struct BatchSet : Lease {
     uint64_t plan, rows, lent_at = 0;
-    nb::dict items; /* the fields' names to their arrays */
+    nb::dict items; /* from field name to array */
     std::vector<void *> addresses;
 
     BatchSet(uint64_t of_plan, uint64_t count) : plan(of_plan), rows(count) {}
@@ -36,8 +35,8 @@ struct BatchSet : Lease {
         arrays.push_back(array);
         fields_.push_back(&field);
     }
-    /* Whether the arrays are as they were made: whoever had them can have given them another shape, another
-     * type, or other memory. */
+    /* Whether the arrays are still as they were created: the user can have changed the shape, the type or the
+     * memory of an array. */
     bool is_unchanged() const {
         for (size_t i = 0; i < arrays.size(); i++) {
             const auto *head = reinterpret_cast<const ArrayHead *>(arrays[i].ptr());
@@ -54,13 +53,13 @@ struct BatchSet : Lease {
     std::vector<const Field *> fields_; /* of the plan */
 };
 
-/* The sets of one buffer. Under the GIL. */
+/* The sets of one buffer. The GIL guards them. */
 class Leases {
   public:
     explicit Leases(size_t most) : most_(most) {}
 
-    /* A set for so many rows of a plan that nobody holds; the one that was lent last, whose memory is
-     * nearest. NULL: there is none. */
+    /* Returns a free set for that many rows of a plan, or NULL. It prefers the set that was leased last,
+     * whose memory is most likely in the cache. */
     std::shared_ptr<BatchSet> find(uint64_t plan, uint64_t rows) {
         std::shared_ptr<BatchSet> *found = nullptr;
         for (auto &set : sets_)
@@ -83,7 +82,8 @@ class Leases {
             auto oldest = std::min_element(sets_.begin(), sets_.end(), [](const auto &a, const auto &b) {
                 return a->lent_at < b->lent_at;
             });
-            const std::shared_ptr<BatchSet> forgotten = std::move(*oldest); /* freed when all is in order */
+            const std::shared_ptr<BatchSet> forgotten =
+                std::move(*oldest); /* freed after the list is consistent */
             *oldest = std::move(set);
         } else {
             sets_.push_back(std::move(set));

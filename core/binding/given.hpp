@@ -1,4 +1,4 @@
-/* Part of the binding: a caller's arrays, by field, as addresses. */
+/* Part of the binding: finds the addresses of the arrays that a caller gave for each field. */
 // SPDX-License-Identifier: MIT
 #ifndef SHOAL_GIVEN_HPP
 #define SHOAL_GIVEN_HPP
@@ -13,13 +13,13 @@
 
 namespace nb = nanobind;
 
-/* A field of a record, as NumPy knows it. */
+/* A field of a record, with its NumPy type. */
 struct Field {
     nb::object name, dtype;
     std::string format;
     std::vector<Py_ssize_t> shape;
 
-    /* `ahead`: dimensions before those of one row. */
+    /* `ahead` is the number of dimensions before those of one row. */
     bool fits(int ndim, const Py_ssize_t *given, size_t ahead) const {
         if (static_cast<size_t>(ndim) != shape.size() + ahead)
             return false;
@@ -30,7 +30,7 @@ struct Field {
     }
 };
 
-/* The values of a dict that has exactly the fields' names, as addresses. */
+/* The addresses of the values of a dict whose keys must be exactly the names of the fields. */
 class Given {
   public:
     nb::object item;
@@ -54,7 +54,8 @@ class Given {
             PyErr_Clear();
         return item.is_valid();
     }
-    /* The memory of an array that fits: of one value, or of `rows` of them. Else NULL. */
+    /* Returns the memory of `item` if it fits the field, else NULL. With `rows`, it is an array of rows, and
+     * `*rows` becomes their number. */
     void *array(const Field &field, uint64_t *rows, bool writable = false) {
         const size_t ahead = rows != nullptr;
         const ArrayHead *head = ArrayHead::of(item, array_type_);

@@ -1,8 +1,8 @@
-/* Part of the binding: arrays that are lent and filled again, of results and of batches.
+/* Part of the binding: leased arrays of results and batches, which are filled again when they are free.
  *
- * Lent arrays are free when each has as many references as it had when it was made: views, memoryviews and
- * tensors keep their array alive, and an array's base is no other array, so nothing else can. What was lent
- * is the user's to change. */
+ * A lease is free when each array has as many references as when it was created. Views, memoryviews and
+ * tensors keep a reference to their array, and the arrays have no base of their own, so no other reference is
+ * possible. The user may change leased arrays. */
 // SPDX-License-Identifier: MIT
 #ifndef SHOAL_LEASE_HPP
 #define SHOAL_LEASE_HPP
@@ -18,8 +18,8 @@ namespace nb = nanobind;
 
 struct Lease {
     std::vector<nb::object> arrays;
-    std::vector<std::pair<PyObject *, Py_ssize_t>> counts; /* references to each while nobody holds them */
-    bool is_out = false;                                   /* they are being filled */
+    std::vector<std::pair<PyObject *, Py_ssize_t>> counts; /* references to each array when it is free */
+    bool is_out = false;                                   /* the arrays are being filled */
 
     void count_references() {
         for (const nb::object &array : arrays)

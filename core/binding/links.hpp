@@ -15,18 +15,18 @@ class Links {
   public:
     enum Column { FIRST, PREVIOUS, REWARD, TERMINATED, TRUNCATED, COLUMNS };
 
-    /* `next`: links forward, of the ring. `columns`: which of the ring's fields are those above. `apart`: how
-     * many rows are usually between one and the next of the same environment. */
+    /* `next`: the array of forward links. `columns`: the indices of the fields above in the ring. `apart`:
+     * the usual distance in ids between two consecutive rows of an environment. */
     Links(nb::object ring, nb::object next, nb::list columns, uint64_t apart)
         : kept_{ring, next}, ring_(nb::cast<Ring &>(ring)) {
         const uint64_t bytes[COLUMNS] = {1, 8, 4, 1, 1};
         shoal_column found[COLUMNS];
         if (nb::len(columns) != COLUMNS)
-            throw nb::value_error("one column for each part of a link");
+            throw nb::value_error("expected 5 columns: first, previous, reward, terminated, truncated");
         for (size_t i = 0; i < COLUMNS; i++) {
             found[i] = ring_.columns().at(nb::cast<size_t>(columns[i]));
             if (found[i].bytes != bytes[i])
-                throw nb::value_error("a column of a link has another size");
+                throw nb::value_error("a column of a link has the wrong size");
         }
         const shoal_ring *own = ring_.ring();
         links_ = {own,          static_cast<uint64_t *>(memory_of(next, own->capacity * 8)),
@@ -38,8 +38,8 @@ class Links {
     Links(const Links &) = delete;
     Links &operator=(const Links &) = delete;
 
-    /* Links the rows before new ones to them: `last` is uint64[n], of each the id + 1 of the row before, and
-     * becomes that of the new ones, `ids`. */
+    /* Links earlier rows forward to the new rows `ids`. `last`, uint64[n], is the id + 1 of each earlier row,
+     * and becomes the id + 1 of each new one. */
     void set(nb::object last, nb::object ids) {
         Buffer before;
         before.take(last);

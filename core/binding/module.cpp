@@ -347,7 +347,7 @@ NB_MODULE(_core, m) {
              "truncated"_a.none());
     nb::class_<Weights>(m, "Weights")
         .def(nb::init<nb::object>(), "ring"_a)
-        .def("weigh_new", &Weights::weigh_new)
+        .def("add_new_rows", &Weights::add_new_rows)
         .def("update", &Weights::update, "ids"_a, "priorities"_a, "alpha"_a)
         .def("state", &Weights::state)
         .def("restore", &Weights::restore, "weights"_a, "seen"_a, "highest"_a)

@@ -1,4 +1,5 @@
-/* Part of the binding: one way to sample a ring: what its batches hold, and how they are drawn and filled. */
+/* Part of the binding: a plan describes one way to sample a ring: the arrays of its batches and how they are
+ * filled. */
 // SPDX-License-Identifier: MIT
 #ifndef SHOAL_PLAN_HPP
 #define SHOAL_PLAN_HPP
@@ -20,7 +21,7 @@ namespace nb = nanobind;
 
 class Plan {
   public:
-    /* What may differ from call to call. */
+    /* Options that can differ between calls. */
     struct Options {
         uint64_t steps;
         double gamma;
@@ -29,9 +30,10 @@ class Plan {
     };
 
     /* `fields`: (name, dtype, format, shape, role, column) of each array of a batch, where the role is "row"
-     * (of the row that is drawn, or of every row of a sequence), "obs" or "next_obs" (of both ends of a
-     * transition), "discount" or "mask", and the column one of the ring's. `links` and `weights` can be None:
-     * rows as they are, and drawn evenly. `kind`: the type of the batches. */
+     * (of the drawn row, or of every row of a sequence), "obs" or "next_obs" (of the two ends of a
+     * transition), "discount" or "mask", and the column is an index into the ring's columns. Without `links`,
+     * batches are single rows; without `weights`, rows are drawn uniformly. `kind` is the type of the
+     * batches. */
     Plan(nb::object ring, nb::object links, nb::object weights, nb::object leases, nb::object kind,
          nb::list fields, uint64_t stack, uint64_t length)
         : kept_{ring, links, weights, leases}, kind_(kind), ring_(nb::cast<Ring &>(ring)),
@@ -46,30 +48,30 @@ class Plan {
         weight_.dtype = numpy.attr("dtype")("float32");
         if (links_ != nullptr && length_ == 0 &&
             (obs_.empty() || obs_.size() != next_.size() || step_[0] < 0))
-            throw nb::value_error("a transition has observations, a reward and flags");
+            throw nb::value_error("transitions need observations, a reward and flags");
         if (links_ != nullptr && length_ != 0 && mask_ < 0)
-            throw nb::value_error("a sequence has a mask");
+            throw nb::value_error("sequences need a mask");
     }
     ~Plan() { leases_.forget_plan(number_); }
     Plan(const Plan &) = delete;
     Plan &operator=(const Plan &) = delete;
 
-    /* A batch of `count` rows in arrays that nobody holds; None if there is nothing to be drawn, or if
-     * `count` is not an int that is in range: Python explains. */
+    /* Returns a batch of `count` rows in leased arrays. Returns None if there is nothing to draw, or if
+     * `count` is not an int in range; the Python code then raises the error. */
     nb::object lease(nb::handle rng, nb::handle count, uint64_t steps, double gamma, bool across_episodes,
                      double beta) {
-        const uint64_t rows = count_of(count);
+        const uint64_t rows = parse_count(count);
         if (rows == 0)
             return nb::none();
         (void)ring_.ring();
         std::shared_ptr<BatchSet> set = leases_.find(number_, rows);
         const bool is_new = set == nullptr;
         if (is_new)
-            set = make(rows);
-        const Out out(*set); /* from here on no other thread gets it, and nothing that is called here */
+            set = make_set(rows);
+        const FillMark mark(*set); /* from here on no other caller gets this set */
         if (is_new)
             leases_.add(set);
-        nb::object batch = batch_of(*set);
+        nb::object batch = make_batch(*set);
         const size_t number = fields_.size();
         float *weights = weights_ == nullptr ? nullptr : static_cast<float *>(set->addresses[number + 1]);
         const uint64_t drawn =
@@ -78,11 +80,11 @@ class Plan {
         return drawn == rows ? batch : nb::none();
     }
 
-    /* Fills the arrays of the dict `out`, `ids` and `weights`, which must fit exactly and be writable; how
-     * many rows were drawn, or None if they do not fit. */
+    /* Fills the arrays of the dict `out`, `ids` and `weights`, which must fit exactly and be writable.
+     * Returns how many rows were drawn, or None if an array does not fit. */
     nb::object fill(nb::handle rng, nb::handle count, nb::handle out, nb::handle ids, nb::handle weights,
                     uint64_t steps, double gamma, bool across_episodes, double beta) {
-        const uint64_t rows = count_of(count);
+        const uint64_t rows = parse_count(count);
         if (rows == 0)
             return nb::none();
         Given taken(fields_, ring_.array_type(), out);
@@ -93,12 +95,13 @@ class Plan {
                 return nb::none();
             taken.add(data);
         }
-        auto *drawn_ids = static_cast<uint64_t *>(exact(ids, ids_, rows));
+        auto *drawn_ids = static_cast<uint64_t *>(find_exact(ids, ids_, rows));
         auto *drawn_weights =
-            weights_ == nullptr ? nullptr : static_cast<float *>(exact(weights, weight_, rows));
+            weights_ == nullptr ? nullptr : static_cast<float *>(find_exact(weights, weight_, rows));
         if (drawn_ids == nullptr || (weights_ != nullptr && drawn_weights == nullptr))
             return nb::none();
-        const nb::object held[] = {nb::borrow(ids), nb::borrow(weights)}; /* while others run */
+        const nb::object held[] = {nb::borrow(ids),
+                                   nb::borrow(weights)}; /* keeps them alive without the GIL */
         return nb::cast(draw(rng, rows, taken.pointers(), drawn_ids, drawn_weights,
                              {steps, gamma, across_episodes, beta}));
     }
@@ -106,13 +109,13 @@ class Plan {
   private:
     static constexpr uint64_t FEW = 512, MANY = UINT64_C(1) << 40;
 
-    /* Marks a set for as long as it is filled. */
-    struct Out {
+    /* Marks a set while it is being filled. */
+    struct FillMark {
         BatchSet &set;
-        explicit Out(BatchSet &of) : set(of) { set.is_out = true; }
-        ~Out() { set.is_out = false; }
-        Out(const Out &) = delete;
-        Out &operator=(const Out &) = delete;
+        explicit FillMark(BatchSet &of) : set(of) { set.is_out = true; }
+        ~FillMark() { set.is_out = false; }
+        FillMark(const FillMark &) = delete;
+        FillMark &operator=(const FillMark &) = delete;
     };
 
     void add_field(nb::handle item) {
@@ -144,13 +147,13 @@ class Plan {
                     if (column.offset == links_->links()->step[i].offset)
                         step_[i] = at;
             } else {
-                throw nb::value_error("a field of no known role");
+                throw nb::value_error(("unknown role of a field: " + role).c_str());
             }
         }
     }
 
-    /* A number of rows that can be asked for, or 0. */
-    static uint64_t count_of(nb::handle count) {
+    /* Returns the number of rows, or 0 if `count` is not an int in range. */
+    static uint64_t parse_count(nb::handle count) {
         if (!PyLong_CheckExact(count.ptr()))
             return 0;
         int overflow = 0;
@@ -159,8 +162,8 @@ class Plan {
                                                                                : static_cast<uint64_t>(rows);
     }
 
-    /* The memory of an array [rows] of exactly a field's type; NULL if it is none. */
-    void *exact(nb::handle array, const Field &field, uint64_t rows) const {
+    /* Returns the memory of a writable array [rows] of exactly the field's type, else NULL. */
+    void *find_exact(nb::handle array, const Field &field, uint64_t rows) const {
         const ArrayHead *head = ArrayHead::of(array, ring_.array_type());
         const bool fits = head != nullptr && head->dtype == field.dtype.ptr() && head->plain() &&
                           (head->flags & ArrayHead::WRITEABLE) != 0 && head->ndim == 1 &&
@@ -168,7 +171,7 @@ class Plan {
         return fits ? head->data : nullptr;
     }
 
-    std::shared_ptr<BatchSet> make(uint64_t rows) {
+    std::shared_ptr<BatchSet> make_set(uint64_t rows) {
         auto set = std::make_shared<BatchSet>(number_, rows);
         for (const Field &field : fields_) {
             nb::list shape;
@@ -186,7 +189,7 @@ class Plan {
         return set;
     }
 
-    nb::object batch_of(const BatchSet &set) const {
+    nb::object make_batch(const BatchSet &set) const {
         nb::object batch = nb::steal(PyObject_CallNoArgs(kind_.ptr()));
         const size_t number = fields_.size();
         if (!batch.is_valid() || PyDict_Update(batch.ptr(), set.items.ptr()) != 0 ||
@@ -199,12 +202,12 @@ class Plan {
 
     uint64_t draw(nb::handle rng, uint64_t rows, void *const *out, uint64_t *ids, float *weights,
                   Options options) {
-        const shoal_ring *ring = ring_.ring(); /* raises if it is closed */
+        const shoal_ring *ring = ring_.ring(); /* raises if the buffer is closed */
         auto *generator = static_cast<shoal_rng *>(memory_of(rng, sizeof(shoal_rng)));
         const nb::object held = nb::borrow(rng);
         const shoal_tree *tree = nullptr;
         if (weights_ != nullptr) {
-            weights_->weigh_new();
+            weights_->add_new_rows();
             tree = weights_->tree();
         }
         uint64_t drawn;
@@ -250,7 +253,7 @@ class Plan {
         w.mask = mask_ < 0 ? nullptr : static_cast<uint8_t *>(out[mask_]);
         w.ids = ids;
         w.weights = weights;
-        w.slots = many ? many.get() : few; /* not `ids`, which others can reach */
+        w.slots = many ? many.get() : few; /* not `ids`, which other threads can change */
         w.places = w.slots + rows;
         w.drawn = many_weights ? many_weights.get() : few_weights;
         return ring_.walk(&w, tree, rng);
@@ -268,7 +271,7 @@ class Plan {
     std::vector<Field> fields_;
     Field ids_, weight_;
     std::vector<shoal_column> obs_columns_, rest_columns_;
-    std::vector<int> obs_, next_, rest_; /* which arrays of a batch */
+    std::vector<int> obs_, next_, rest_; /* indices of the arrays of a batch */
     int step_[3] = {-1, -1, -1}, discount_ = -1, mask_ = -1;
 };
 

@@ -1,4 +1,4 @@
-/* Part of the binding: the ring as Python sees it, over arrays of a segment. */
+/* Part of the binding: the Python class of a ring, over arrays of a segment. */
 // SPDX-License-Identifier: MIT
 #ifndef SHOAL_RING_HPP
 #define SHOAL_RING_HPP
@@ -32,26 +32,30 @@ namespace nb = nanobind;
 
 class Ring {
   public:
-    enum { TAIL_BYTES = 64, CHECK_BYTES = 8 }; /* of the array of the tail; of a check at a record's end */
+    enum {
+        TAIL_BYTES = 64,
+        CHECK_BYTES = 8
+    }; /* size of the tail's array; of the checksum that ends a record */
 
-    /* `arrays`: tail, writers, rows. `columns`: (name, dtype, format, shape, offset, bytes) of every
-     * field. `lock_fd`: an open file description of its own, which it closes. `checks`: a file's: records end
-     * with a check. */
+    /* `arrays`: tail, writers, rows. `columns`: (name, dtype, format, shape, offset, bytes) of every field.
+     * `lock_fd`: an open file description that only this object uses and closes. `checks`: whether records
+     * end with a checksum, as in a file. */
     Ring(nb::tuple arrays, uint64_t capacity, uint64_t stride, nb::list columns, int lock_fd, bool checks) {
         for (nb::handle array : arrays)
             kept_.push_back(nb::borrow(array));
-        ring_.tail =
-            static_cast<shoal_word64 *>(memory_of(kept_.at(0), TAIL_BYTES)); /* | tail | mark | numbered | */
-        ring_.numbered = ring_.tail + 3;
+        ring_.tail = static_cast<shoal_word64 *>(
+            memory_of(kept_.at(0), TAIL_BYTES)); /* | tail | mark | numbers_used | */
+        ring_.numbers_used = ring_.tail + 3;
         ring_.writers = static_cast<shoal_ring_writer *>(
             memory_of(kept_.at(1), SHOAL_RING_WRITERS * sizeof(shoal_ring_writer)));
         ring_.rows = static_cast<char *>(memory_of(kept_.at(2), capacity * stride));
         if (stride < sizeof(shoal_word64) || stride % sizeof(shoal_word64) != 0)
-            throw nb::value_error("a record begins with a word");
+            throw nb::value_error(
+                ("the record size must be a multiple of 8 bytes, found " + std::to_string(stride)).c_str());
         ring_.capacity = capacity;
         ring_.stride = stride;
         if (checks && stride % 64 != 0)
-            throw nb::value_error("a record with a check is whole lines");
+            throw nb::value_error("the record size of a buffer in a file must be a multiple of 64 bytes");
         if (checks)
             ring_.mark = reinterpret_cast<shoal_ring_mark *>(ring_.tail + 1);
         ring_.writer = SHOAL_RING_WRITERS;
@@ -66,7 +70,7 @@ class Ring {
             columns_.push_back({nb::cast<uint64_t>(column[4]), nb::cast<uint64_t>(column[5])});
             if (columns_.back().offset < sizeof(shoal_word64) ||
                 columns_.back().offset + columns_.back().bytes > stride - (checks ? CHECK_BYTES : 0))
-                throw nb::value_error("a column lies outside the record");
+                throw nb::value_error("a column is outside of the record");
         }
         ring_.lock_fd = lock_fd;
     }
@@ -78,23 +82,24 @@ class Ring {
         if (ring_.lock_fd >= 0)
             ::close(ring_.lock_fd);
         ring_.lock_fd = -1;
-        if (pool_taken_.exchange(true)) /* another thread is copying with it, or was when this child forked */
+        if (pool_taken_.exchange(true)) /* another thread is using it, or was when this child forked */
             return;
         shoal_pool_destroy(pool_);
         pool_ = nullptr;
         pool_taken_.store(false);
     }
 
-    /* In a forked child, whose number and lock are its parent's: begins again with a lock of its own. */
+    /* For a forked child, whose number and lock belong to its parent: takes a lock file descriptor of its own
+     * and registers again at the next push. */
     void renew(int lock_fd) {
         close();
         ring_.lock_fd = lock_fd;
         ring_.writer = SHOAL_RING_WRITERS;
     }
 
-    /* One row from a dict whose values fit exactly: the fields' types and shapes, contiguous, or numbers of
-     * Python's. Its id, or None if anything else is found: then nothing was stored, and Python converts or
-     * explains. */
+    /* Stores one row from a dict and returns its id. The values must be contiguous arrays of exactly the
+     * fields' types and shapes, or Python numbers. Otherwise it stores nothing and returns None; the Python
+     * code then converts the values or raises an error. */
     nb::object push(nb::handle given) {
         require_open();
         Given taken(fields_, array_type_, given);
@@ -117,8 +122,8 @@ class Ring {
         return nb::cast(id);
     }
 
-    /* Rows [n, ...], likewise: the range of their ids, the ids' bytes if they are not consecutive, or None.
-     */
+    /* Stores rows [n, ...] in the same way. Returns the range of their ids, or the ids as bytes if they are
+     * not consecutive, or None. */
     nb::object extend(nb::handle given) {
         require_open();
         Given taken(fields_, array_type_, given);
@@ -137,7 +142,7 @@ class Ring {
         return nb::borrow(reinterpret_cast<PyObject *>(&PyRange_Type))(ids_[0], ids_[count - 1] + 1);
     }
 
-    /* Rows [n, ...] by field, which fit, put back under their ids into a ring that is new. */
+    /* Writes saved rows [n, ...] under their old ids into a new ring. */
     void restore(nb::handle rows, nb::object ids, uint64_t tail, uint64_t total) {
         require_writer();
         Given taken(fields_, array_type_, rows);
@@ -148,7 +153,7 @@ class Ring {
             uint64_t found = 0;
             void *data = taken.next(field) ? taken.array(field, &found) : nullptr;
             if (data == nullptr || found != count)
-                throw nb::value_error("rows that do not fit the fields");
+                throw nb::value_error("the saved rows do not fit the fields of the buffer");
             taken.add(data);
         }
         shoal_ring_restore(&ring_, {columns_.data(), columns_.size()}, taken.pointers(),
@@ -170,7 +175,7 @@ class Ring {
         return shoal_ring_latest(&ring_, count, static_cast<uint64_t *>(memory_of(ids, count * 8)));
     }
 
-    /* `slots` becomes the ids of the rows there, or 2**64 - 1. */
+    /* Replaces each slot in `slots` by the id of its row, or by 2**64 - 1 if it has none. */
     void ids_in(nb::object slots) const {
         require_open();
         Buffer asked;
@@ -203,29 +208,29 @@ class Ring {
         };
         if (other.ring_.capacity != ring_.capacity ||
             !std::equal(columns_.begin(), columns_.end(), other.columns_.begin(), other.columns_.end(), same))
-            throw nb::value_error("rings of different shapes");
+            throw nb::value_error("the two buffers differ in capacity or fields");
         Unlocked unlocked;
         return shoal_ring_copy(&ring_, &other.ring_);
     }
-    /* `mapping`: the whole file's. */
+    /* `mapping` is the whole file. */
     void begin(nb::object mapping) { on_disk(shoal_ring_begin, mapping); }
     void mend(nb::object mapping) { on_disk(shoal_ring_mend, mapping); }
     void sync(nb::object mapping) { on_disk(shoal_ring_sync, mapping); }
 
-    /* Rows drawn and copied, evenly or, with a tree, by its weights: `count`, or 0 if there are none. The GIL
-     * guards generator and tree; it is given up while long rows are copied. */
+    /* Draws and copies rows, uniformly or, with a tree, by weight. Returns `count`, or 0 if there are no
+     * rows. The GIL guards the generator and the tree; it is released while large batches are copied. */
     uint64_t draw(const shoal_tree *tree, shoal_rng *rng, uint64_t count, shoal_columns columns,
                   void *const *to, uint64_t *ids, float *weights) {
         constexpr uint64_t FEW = 512;
         uint64_t few[FEW], missing;
         const std::unique_ptr<uint64_t[]> many(count > FEW ? new uint64_t[count] : nullptr);
-        uint64_t *slots = many ? many.get() : few; /* not `ids`, which others can reach */
+        uint64_t *slots = many ? many.get() : few; /* not `ids`, which other threads can change */
         if (shoal_ring_draw(&ring_, tree, rng, count, slots, weights) == 0)
             return 0;
-        if (is_long(columns, count)) {
+        if (is_large_batch(columns, count)) {
             Unlocked unlocked;
-            const Hands hands(*this);
-            missing = shoal_ring_gather(&ring_, columns, count, slots, to, ids, hands.given);
+            const CopyThreads threads(*this);
+            missing = shoal_ring_gather(&ring_, columns, count, slots, to, ids, threads.given);
         } else {
             missing = shoal_ring_gather(&ring_, columns, count, slots, to, ids, {});
         }
@@ -234,20 +239,19 @@ class Ring {
         return count;
     }
 
-    /* The same of rows that lead to each other. */
+    /* Does the same for linked rows. */
     uint64_t walk(shoal_walk *walk, const shoal_tree *tree, shoal_rng *rng) {
-        const bool is_together =
-            bytes_of(walk->obs) * walk->count * 2 * walk->stack +
-                bytes_of(walk->rest) * walk->count * std::max<uint64_t>(walk->length, 1) >=
-            LONG_BYTES;
+        const bool is_large = bytes_of(walk->obs) * walk->count * 2 * walk->stack +
+                                  bytes_of(walk->rest) * walk->count * std::max<uint64_t>(walk->length, 1) >=
+                              MIN_SHARED_BYTES;
         bool is_drawn;
         shoal_walk_begin(walk);
         while ((is_drawn = shoal_walk_draw(walk, tree, rng) != 0)) {
             uint64_t missing;
-            if (is_together) {
+            if (is_large) {
                 Unlocked unlocked;
-                const Hands hands(*this);
-                missing = shoal_walk_gather(walk, hands.given);
+                const CopyThreads threads(*this);
+                missing = shoal_walk_gather(walk, threads.given);
             } else {
                 missing = shoal_walk_gather(walk, {});
             }
@@ -264,32 +268,32 @@ class Ring {
             bytes += columns.items[c].bytes;
         return bytes;
     }
-    /* Worth the GIL's release and threads. */
-    static bool is_long(shoal_columns columns, uint64_t count) {
-        return bytes_of(columns) * count >= LONG_BYTES;
+    /* Whether releasing the GIL and using threads pays off. */
+    static bool is_large_batch(shoal_columns columns, uint64_t count) {
+        return bytes_of(columns) * count >= MIN_SHARED_BYTES;
     }
-    /* The ring's threads, for as long as nobody else has them. */
-    class Hands {
+    /* Reserves the ring's threads, if no other Python thread uses them. */
+    class CopyThreads {
       public:
-        shoal_hands given = {};
+        shoal_copy_threads given = {};
 
-        explicit Hands(Ring &ring) : ring_(ring), mine_(!ring.pool_taken_.exchange(true)) {
+        explicit CopyThreads(Ring &ring) : ring_(ring), mine_(!ring.pool_taken_.exchange(true)) {
             if (!mine_)
                 return;
             if (ring.pool_ == nullptr) {
                 const uint32_t cores = shoal_cpu_count();
-                ring.hands_ = cores < MOST_HANDS ? cores : MOST_HANDS;
-                if (ring.hands_ < 2 || shoal_pool_create(ring.hands_, &ring.pool_) != 0)
-                    return; /* no threads to be had: alone, then */
+                ring.pool_threads_ = cores < MAX_COPY_THREADS ? cores : MAX_COPY_THREADS;
+                if (ring.pool_threads_ < 2 || shoal_pool_create(ring.pool_threads_, &ring.pool_) != 0)
+                    return; /* no threads: copy alone */
             }
-            given = {ring.pool_, ring.hands_, &ring.choice_};
+            given = {ring.pool_, ring.pool_threads_, &ring.choice_};
         }
-        ~Hands() {
+        ~CopyThreads() {
             if (mine_)
                 ring_.pool_taken_.store(false);
         }
-        Hands(const Hands &) = delete;
-        Hands &operator=(const Hands &) = delete;
+        CopyThreads(const CopyThreads &) = delete;
+        CopyThreads &operator=(const CopyThreads &) = delete;
 
       private:
         Ring &ring_;
@@ -303,7 +307,7 @@ class Ring {
     const std::vector<Field> &fields() const { return fields_; }
     const std::vector<shoal_column> &columns() const { return columns_; }
     nb::handle array_type() const { return array_type_; }
-    /* Rows from addresses, one per field. */
+    /* Pushes rows from addresses, one per field. */
     void push_rows(const void *const *in, uint64_t count, std::vector<uint64_t> &ids) {
         require_writer();
         ids.resize(count);
@@ -312,14 +316,14 @@ class Ring {
         if (done != count)
             ids = push_rest(in, count, ids.data(), done);
     }
-    /* The columns that somebody has arrays for. */
+    /* The columns for which the caller gave arrays. */
     struct Wanted {
         std::vector<shoal_column> items;
         std::vector<void *> to;
 
         Wanted(const Ring &ring, nb::tuple out, uint64_t count) {
             if (nb::len(out) != ring.columns_.size())
-                throw nb::value_error("one array or None per column");
+                throw nb::value_error("expected one array or None per column");
             for (size_t c = 0; c < ring.columns_.size(); c++) {
                 nb::object array = out[c];
                 if (array.is_none())
@@ -359,8 +363,8 @@ class Ring {
     }
 
     /* Waits for room and pushes the rows after the first `done`; returns the ids of all. The GIL guards the
-     * handle, and is given up between two tries, when the writer holds nothing: other threads can push
-     * through this handle, or close it. Rows and ids are copied, since they can change meanwhile. */
+     * handle. It is released between two tries, when the writer holds no slot: other threads can then push
+     * through this handle or close it. Rows and ids are copied, since they can change meanwhile. */
     [[gnu::noinline]] std::vector<uint64_t> push_rest(const void *const *in, uint64_t count,
                                                       const uint64_t *ids, uint64_t done) {
         std::vector<uint64_t> all(ids, ids + done);
@@ -373,14 +377,14 @@ class Ring {
         std::vector<const void *> at(columns_.size());
         const uint64_t first = done;
         for (uint64_t since = 0; done != count;) {
-            bool is_patient;
+            bool may_wait;
             {
                 Unlocked unlocked;
-                is_patient = shoal_ring_wait_for_room(&since) != 0;
+                may_wait = shoal_ring_wait_for_room(&since) != 0;
             }
             check_signals();
             require_open();
-            if (!is_patient)
+            if (!may_wait)
                 raise_no_room(done, count);
             for (size_t c = 0; c < columns_.size(); c++)
                 at[c] = rows[c].data() + (done - first) * columns_[c].bytes;
@@ -393,10 +397,10 @@ class Ring {
     }
 
     static void raise_no_room(uint64_t pushed, uint64_t count) {
-        const std::string text =
-            std::to_string(pushed) + " of " + std::to_string(count) +
-            " rows stored: living writers hold every slot and do not go on; is one stopped? "
-            "A larger capacity leaves room";
+        const std::string text = std::to_string(pushed) + " of " + std::to_string(count) +
+                                 " rows stored: living writers hold every slot and make no progress; "
+                                 "continue or end a stopped writer, "
+                                 "or give the buffer a larger capacity";
         raise_shoal("ShoalError", text.c_str());
     }
 
@@ -425,9 +429,10 @@ class Ring {
             return;
         int result = shoal_ring_register(&ring_);
         if (result == -EAGAIN)
-            raise_shoal("ShoalError", "the buffer has as many writers as it can have");
+            raise_shoal("ShoalError",
+                        "the buffer already has 1024 writers, the most it can have; close one of them");
         if (result < 0) {
-            const std::string text = "cannot lock a writer's place in the buffer: ";
+            const std::string text = "cannot lock a writer number of the buffer: ";
             PyErr_SetObject(PyExc_OSError, nb::make_tuple(-result, text + strerror(-result)).ptr());
             throw nb::python_error();
         }
@@ -437,10 +442,10 @@ class Ring {
     std::vector<Field> fields_;
     std::vector<shoal_column> columns_;
     std::vector<uint64_t> ids_;
-    static constexpr uint64_t LONG_BYTES = 1 << 18;
-    static constexpr uint32_t MOST_HANDS = 4;
-    shoal_pool *pool_ = nullptr; /* made when first needed */
-    uint32_t hands_ = 0;         /* its threads */
+    static constexpr uint64_t MIN_SHARED_BYTES = 1 << 18;
+    static constexpr uint32_t MAX_COPY_THREADS = 4;
+    shoal_pool *pool_ = nullptr; /* created when first needed */
+    uint32_t pool_threads_ = 0;  /* number of threads in the pool */
     shoal_choice choice_ = {};
     std::atomic<bool> pool_taken_ = false;
     shoal_ring ring_ = {};

@@ -1,4 +1,4 @@
-/* Part of the binding: writes one value of a space into its memory in one call. */
+/* Part of the binding: writes one value of a space into its arrays in one call. */
 // SPDX-License-Identifier: MIT
 #ifndef SHOAL_ROW_WRITER_HPP
 #define SHOAL_ROW_WRITER_HPP
@@ -13,10 +13,10 @@
 
 namespace nb = nanobind;
 
-/* Writes one row of a space's memory in one call: a tree of leaves under dicts and tuples.
- * It accepts only what needs no conversion and no message: C-contiguous buffers of the exact type and shape
- * in plain dicts and tuples. Everything else is the Python path's, so what is right is written down once,
- * there. */
+/* Writes one row of a space in one call. A space is a tree of dicts and tuples with arrays as leaves.
+ * This class accepts only values that need no conversion: C-contiguous buffers of the exact type and shape in
+ * plain dicts and tuples. Python code converts everything else or raises the error, so the rules are in one
+ * place. */
 class RowWriter {
   public:
     explicit RowWriter(nb::handle tree) : root_(parse(tree)) {}
@@ -38,7 +38,7 @@ class RowWriter {
         enum Kind { LEAF, DICT, TUPLE } kind;
         std::vector<nb::object> keys;
         std::vector<Node> children;
-        nb::object array; /* keeps the memory of `base` */
+        nb::object array; /* owns the memory of `base` */
         char *base = nullptr;
         int64_t row_bytes = 0;
         std::string format;
@@ -47,7 +47,7 @@ class RowWriter {
 
     struct Copy {
         const Node *leaf;
-        Py_buffer view; /* obj is NULL for a number of Python's, which is in `scalar` */
+        Py_buffer view; /* obj is NULL for a Python number, which is in `scalar` */
         char scalar[8];
     };
 
@@ -59,7 +59,7 @@ class RowWriter {
         }
     };
 
-    /* A leaf is an array, a branch is (keys, children) for a dict and (None, children) for a tuple. */
+    /* A leaf is an array; a branch is (keys, children) for a dict and (None, children) for a tuple. */
     Node parse(nb::handle tree) {
         Node node;
         if (!nb::isinstance<nb::tuple>(tree)) {
@@ -74,7 +74,7 @@ class RowWriter {
             node.shape.assign(view.shape + 1, view.shape + view.ndim);
             rows_ = view.shape[0];
             node.row_bytes = rows_ == 0 ? 0 : view.len / rows_;
-            PyBuffer_Release(&view); /* the array keeps the memory */
+            PyBuffer_Release(&view); /* the array owns the memory */
             return node;
         }
         nb::object keys = tree[0];
@@ -96,7 +96,8 @@ class RowWriter {
             if (!PyDict_CheckExact(value))
                 return false;
             for (size_t i = 0; i < count; i++) {
-                /* Held: getting a buffer may run Python code, which may drop the item from its dict. */
+                /* Keep a reference: getting a buffer may run Python code that removes the item from its dict.
+                 */
                 nb::object item = nb::borrow(PyDict_GetItemWithError(value, node.keys[i].ptr()));
                 if (!item.is_valid())
                     PyErr_Clear();
@@ -132,7 +133,7 @@ class RowWriter {
         return fits;
     }
 
-    /* A number of Python's own types into a field of one: what Discrete observations often are. */
+    /* Stages a Python int or float for a scalar field, such as a Discrete observation. */
     static bool stage_number(const Node &node, PyObject *value, Staged &staged) {
         Copy copy = {&node, {}, {}};
         const std::string &format = node.format;

@@ -19,7 +19,7 @@
 
 namespace nb = nanobind;
 
-/* Weights over a ring's rows, of one process's own: what prioritized draws are made from. */
+/* The weights of a ring's rows for prioritized sampling. They belong to one process. */
 class Weights {
   public:
     explicit Weights(nb::object ring) : kept_(ring), ring_(nb::cast<Ring &>(ring)) {
@@ -32,11 +32,11 @@ class Weights {
         shoal_tree_init(&tree_, capacity, memory_.get());
     }
 
-    /* Rows that came since have the highest weight there was. */
-    void weigh_new() { seen_ = shoal_ring_weigh_new(ring_.ring(), &tree_, seen_, highest_); }
+    /* Gives rows pushed since the last call the highest weight so far. */
+    void add_new_rows() { seen_ = shoal_ring_set_new_weights(ring_.ring(), &tree_, seen_, highest_); }
 
-    /* Rows that are still there weigh priority ** alpha from now on; how many were. Nothing is changed if one
-     * is out of range: weights are floats, and so are sums of millions of them. */
+    /* Sets the weights of rows that are still stored to priority ** alpha; returns how many were. If a weight
+     * is out of range, nothing changes: weights are floats, and so are sums of millions of them. */
     uint64_t update(nb::object ids, nb::object priorities, double alpha) {
         Buffer wanted;
         wanted.take(ids);
@@ -46,21 +46,21 @@ class Weights {
         slots_.resize(count);
         for (uint64_t i = 0; i < count; i++) {
             const double weight = std::pow(given[i], alpha);
-            if (!(given[i] > 0 && std::isfinite(given[i]) && weight >= LEAST && weight <= MOST))
-                refuse(given[i], weight);
+            if (!(given[i] > 0 && std::isfinite(given[i]) && weight >= MIN_WEIGHT && weight <= MAX_WEIGHT))
+                raise_out_of_range(given[i], weight);
             weights_[i] = static_cast<float>(weight);
         }
-        weigh_new();
+        add_new_rows();
         const uint64_t applied =
-            shoal_ring_weigh(ring_.ring(), &tree_, seen_, static_cast<const uint64_t *>(wanted->buf),
-                             weights_.data(), count, slots_.data(), weights_.data());
-        for (uint64_t i = 0; i < applied; i++) /* of rows that are gone, nothing is left there */
+            shoal_ring_set_weights(ring_.ring(), &tree_, seen_, static_cast<const uint64_t *>(wanted->buf),
+                                   weights_.data(), count, slots_.data(), weights_.data());
+        for (uint64_t i = 0; i < applied; i++) /* shoal_ring_set_weights dropped overwritten rows */
             highest_ = std::max(highest_, weights_[i]);
         return applied;
     }
 
-    /* Weights of rows that were drawn become those that undo the bias: (1 / weight) ** beta, the highest 1.
-     */
+    /* Turns the weights of drawn rows into importance-sampling weights: (1 / weight) ** beta, scaled to a
+     * maximum of 1. */
     static void unbias(float *weights, uint64_t count, double beta) {
         const auto power = static_cast<float>(-beta);
         float highest = 0;
@@ -71,21 +71,22 @@ class Weights {
     }
     const shoal_tree *tree() const { return &tree_; }
 
-    /* (the weight of every slot, as bytes; up to which ticket rows have one; the highest there was) */
+    /* Returns (the weight of every slot as bytes, the ticket up to which rows have a weight, the highest
+     * weight). */
     nb::tuple state() const {
         const nb::bytes weights(reinterpret_cast<const char *>(tree_.level[0]), tree_.leaves * sizeof(float));
         return nb::make_tuple(weights, seen_, highest_);
     }
-    /* Goes on from such a state. */
+    /* Restores such a state. */
     void restore(nb::object weights, uint64_t seen, float highest) {
         const auto *given = static_cast<const float *>(memory_of(weights, tree_.leaves * sizeof(float)));
-        bool fits =
-            highest >= static_cast<float>(LEAST) * 0.9999F && highest <= static_cast<float>(MOST) * 1.0001F;
+        bool fits = highest >= static_cast<float>(MIN_WEIGHT) * 0.9999F &&
+                    highest <= static_cast<float>(MAX_WEIGHT) * 1.0001F;
         for (uint64_t i = 0; i < tree_.leaves; i++)
-            fits = fits && (given[i] == 0 || (given[i] >= static_cast<float>(LEAST) * 0.9999F &&
-                                              given[i] <= static_cast<float>(MOST) * 1.0001F));
+            fits = fits && (given[i] == 0 || (given[i] >= static_cast<float>(MIN_WEIGHT) * 0.9999F &&
+                                              given[i] <= static_cast<float>(MAX_WEIGHT) * 1.0001F));
         if (!fits)
-            throw nb::value_error("weights out of range");
+            throw nb::value_error("the saved weights are out of range; the file is damaged");
         shoal_tree_load(&tree_, given);
         seen_ = std::min(seen, ring_.ring()->tail->load()); /* the last rows may not have been committed */
         highest_ = highest;
@@ -93,16 +94,16 @@ class Weights {
     float total() const { return shoal_tree_total(&tree_); }
 
   private:
-    static constexpr double LEAST = 1e-25, MOST = 1e25;
-    [[noreturn]] static void refuse(double priority, double weight) {
+    static constexpr double MIN_WEIGHT = 1e-25, MAX_WEIGHT = 1e25;
+    [[noreturn]] static void raise_out_of_range(double priority, double weight) {
         char text[160];
         if (priority > 0 && std::isfinite(priority))
             snprintf(text, sizeof text,
-                     "priority ** alpha must be from %g to %g, found %g for %g; scale the priorities", LEAST,
-                     MOST, weight, priority);
+                     "priority ** alpha must be from %g to %g, found %g for %g; scale the priorities",
+                     MIN_WEIGHT, MAX_WEIGHT, weight, priority);
         else
             snprintf(text, sizeof text,
-                     "priorities must be finite and more than 0, found %g; add a small number to errors",
+                     "priorities must be finite and more than 0, found %g; add a small number to the errors",
                      priority);
         throw nb::value_error(text);
     }
@@ -115,7 +116,7 @@ class Weights {
     shoal_tree tree_ = {};
     uint64_t seen_ = 0;
     float highest_ = 1;
-    std::vector<float> weights_; /* of one update */
+    std::vector<float> weights_; /* scratch memory of update() */
     std::vector<uint64_t> slots_;
 };
 

@@ -19,7 +19,7 @@ enum { WORDS = 22, STRIDE = 8 * (WORDS + 2), CAPACITY = 4, WRITERS = 2 };
 typedef struct memory {
     shoal_word64 tail;
     shoal_ring_mark mark;
-    shoal_word64 numbered;
+    shoal_word64 numbers_used;
     shoal_ring_writer writers[SHOAL_RING_WRITERS];
     _Alignas(64) char rows[CAPACITY * STRIDE];
 } memory;
@@ -32,7 +32,7 @@ static shoal_word stop;
 
 static shoal_ring handle(memory *of) {
     return (shoal_ring){.tail = &of->tail,
-                        .numbered = &of->numbered,
+                        .numbers_used = &of->numbers_used,
                         .writers = of->writers,
                         .rows = of->rows,
                         .capacity = CAPACITY,
@@ -97,7 +97,7 @@ static void test_a_bit_that_changed_drops_its_row_and_no_other(void) {
         memcpy(shared, saved, sizeof *shared);
         shared->rows[2 * STRIDE + bit / 8] ^= (char)(1 << bit % 8); /* of row 6 */
         mend_after_boot(shared);
-        CHECK(shoal_ring_readable(&ring) == 3 && shoal_ring_look(&ring, 2) == 0 && check_at(2) == 0);
+        CHECK(shoal_ring_readable(&ring) == 3 && shoal_ring_load_full(&ring, 2) == 0 && check_at(2) == 0);
         CHECK(shoal_ring_total(&ring) == 7 && push(&ring, 0) == 7);
     }
     free(saved);
@@ -113,10 +113,10 @@ static void test_a_row_of_another_lap_is_dropped_and_the_tail_is_behind_its_word
     const uint64_t later = atomic_load(word_at(1));
     atomic_store(word_at(1), earlier);
     mend_after_boot(shared);
-    CHECK(shoal_ring_readable(&ring) == 3 && shoal_ring_look(&ring, 1) == 0);
+    CHECK(shoal_ring_readable(&ring) == 3 && shoal_ring_load_full(&ring, 1) == 0);
     atomic_store(word_at(1), later + (later - earlier)); /* row 13: the word, and nothing else of it */
     mend_after_boot(shared);
-    CHECK(shoal_ring_look(&ring, 1) == 0 && atomic_load(&shared->tail) == 14);
+    CHECK(shoal_ring_load_full(&ring, 1) == 0 && atomic_load(&shared->tail) == 14);
     mend_after_boot(shared); /* a dropped row's word is still one that was used */
     atomic_store(&shared->tail, 3);
     mend_after_boot(shared);

@@ -88,7 +88,7 @@ enum { CAPACITY = 7, STRIDE = 64 };
 typedef struct memory {
     shoal_word64 tail;
     shoal_ring_mark mark;
-    shoal_word64 numbered;
+    shoal_word64 numbers_used;
     shoal_ring_writer writers[SHOAL_RING_WRITERS];
     _Alignas(64) char rows[CAPACITY * STRIDE];
 } memory;
@@ -101,7 +101,7 @@ static void rings(void) {
     memset(of, 0, sizeof *of);
     const int fd = shoal_memory_create();
     shoal_ring ring = {.tail = &of->tail,
-                       .numbered = &of->numbered,
+                       .numbers_used = &of->numbers_used,
                        .writers = of->writers,
                        .rows = of->rows,
                        .capacity = CAPACITY,
@@ -143,7 +143,7 @@ static void rings(void) {
             CHECK(memcmp(out[r], row, sizeof row) == 0); /* damaged ones are not among them */
         shoal_rng rng = {draw(), draw(), draw(), draw() | 1, 0, 0};
         if (shoal_ring_draw(&opener, NULL, &rng, 4, slots, NULL) != 0 && there != 0)
-            (void)shoal_ring_gather(&opener, columns, 4, slots, outs, ids, (shoal_hands){0});
+            (void)shoal_ring_gather(&opener, columns, 4, slots, outs, ids, (shoal_copy_threads){0});
         opener.writer = ring.writer;
         const uint64_t total = shoal_ring_total(&opener);
         CHECK(shoal_ring_push(&opener, columns, in, 1, ids) == 1);

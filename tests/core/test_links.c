@@ -20,7 +20,7 @@ enum { TERMINATED_AT = 8, TRUNCATED_AT, FIRST_AT, REWARD_AT = 12, PREVIOUS_AT = 
 enum { STRIDE = OBS_AT + 8 * OBS_WORDS + 8, MOST = 4096 };
 
 typedef struct memory {
-    shoal_word64 tail, numbered;
+    shoal_word64 tail, numbers_used;
     shoal_ring_writer writers[SHOAL_RING_WRITERS];
     uint64_t next[MOST];
     _Alignas(64) char rows[MOST * STRIDE];
@@ -48,7 +48,7 @@ static void begin(void) {
 
 static shoal_ring handle(uint64_t capacity) {
     return (shoal_ring){.tail = &shared->tail,
-                        .numbered = &shared->numbered,
+                        .numbers_used = &shared->numbers_used,
                         .writers = shared->writers,
                         .rows = shared->rows,
                         .capacity = capacity,
@@ -126,7 +126,7 @@ typedef struct batch {
 } batch;
 
 static uint64_t draw(batch *b, const shoal_links *links, uint64_t stack, uint64_t steps, uint64_t length,
-                     int across, const shoal_tree *tree, shoal_rng *rng, shoal_hands hands) {
+                     int across, const shoal_tree *tree, shoal_rng *rng, shoal_copy_threads threads) {
     static const shoal_column obs = {OBS_AT, sizeof(seen)};
     void *obs_out[] = {b->obs}, *next_out[] = {b->next};
     void *steps_out[] = {b->reward, b->terminated, b->truncated};
@@ -150,7 +150,7 @@ static uint64_t draw(batch *b, const shoal_links *links, uint64_t stack, uint64_
     uint64_t missing = ROWS;
     shoal_walk_begin(&walk);
     while (missing != 0 && shoal_walk_draw(&walk, tree, rng))
-        missing = shoal_walk_gather(&walk, hands);
+        missing = shoal_walk_gather(&walk, threads);
     shoal_walk_end(&walk);
     b->rounds = walk.rounds;
     return ROWS - missing;
@@ -214,13 +214,13 @@ static void check_sequences(const batch *b, int across) {
     }
 }
 
-static void check_every_way(batch *b, const shoal_links *links, shoal_rng *rng, shoal_hands hands) {
+static void check_every_way(batch *b, const shoal_links *links, shoal_rng *rng, shoal_copy_threads threads) {
     for (uint64_t stack = 1; stack <= STACK; stack += STACK - 1)
         for (uint64_t steps = 1; steps <= 3; steps++)
-            if (draw(b, links, stack, steps, 0, 0, NULL, rng, hands) == ROWS)
+            if (draw(b, links, stack, steps, 0, 0, NULL, rng, threads) == ROWS)
                 check_steps(b, stack, steps);
     for (int across = 0; across < 2; across++)
-        if (draw(b, links, 1, 1, LENGTH, across, NULL, rng, hands) == ROWS)
+        if (draw(b, links, 1, 1, LENGTH, across, NULL, rng, threads) == ROWS)
             check_sequences(b, across);
 }
 
@@ -236,15 +236,15 @@ static void test_what_is_drawn_is_what_happened(void) {
         for (int step = 0; step < 300; step++) {
             add_step(&one);
             if (step > 20 && step % 7 == 0) {
-                check_every_way(b, &one.links, &rng, (shoal_hands){0});
-                CHECK(draw(b, &one.links, 1, 3, 0, 0, NULL, &rng, (shoal_hands){0}) == ROWS);
+                check_every_way(b, &one.links, &rng, (shoal_copy_threads){0});
+                CHECK(draw(b, &one.links, 1, 3, 0, 0, NULL, &rng, (shoal_copy_threads){0}) == ROWS);
             }
         }
         for (uint64_t slot = 0; slot < capacities[c]; slot++) /* links that lead anywhere are not believed */
             shared->next[slot] = shoal_random64(&rng) % (2 * capacities[c]);
         one.links.apart = capacities[c]; /* nor is there another way to guess */
         for (int i = 0; i < 50; i++)
-            check_every_way(b, &one.links, &rng, (shoal_hands){0});
+            check_every_way(b, &one.links, &rng, (shoal_copy_threads){0});
         close(one.ring.lock_fd);
     }
     free(b);
@@ -265,7 +265,7 @@ static void test_every_transition_comes_with_the_same_chance(void) {
         uint64_t kinds = 0;
         double statistic = 0;
         for (int i = 0; i < BATCHES; i++) {
-            CHECK(draw(b, &one.links, 1, 1, 0, 0, NULL, &rng, (shoal_hands){0}) == ROWS);
+            CHECK(draw(b, &one.links, 1, 1, 0, 0, NULL, &rng, (shoal_copy_threads){0}) == ROWS);
             for (uint64_t r = 0; r < ROWS; r++)
                 counts[listed][b->ids[r]]++;
         }
@@ -280,7 +280,7 @@ static void test_every_transition_comes_with_the_same_chance(void) {
         uint64_t left = 2;
         for (uint64_t slot = 0; slot < CAPACITY; slot++) {
             char *first = shared->rows + slot * STRIDE + FIRST_AT;
-            const uint64_t id = shoal_ring_id(&one.ring, slot, shoal_ring_look(&one.ring, slot));
+            const uint64_t id = shoal_ring_id(&one.ring, slot, shoal_ring_load_full(&one.ring, slot));
             if (*first == 0 && counts[0][id] != 0 && left != 0)
                 left--;
             else
@@ -289,9 +289,9 @@ static void test_every_transition_comes_with_the_same_chance(void) {
     }
     for (uint64_t slot = 0; slot < CAPACITY; slot++)
         shared->rows[slot * STRIDE + FIRST_AT] = 1;
-    CHECK(draw(b, &one.links, 1, 1, 0, 0, NULL, &rng, (shoal_hands){0}) == 0);
+    CHECK(draw(b, &one.links, 1, 1, 0, 0, NULL, &rng, (shoal_copy_threads){0}) == 0);
     CHECK(b->rounds < 200); /* a list of what can be drawn tells at once that there is nothing */
-    CHECK(draw(b, &one.links, 1, 1, LENGTH, 0, NULL, &rng, (shoal_hands){0}) == ROWS);
+    CHECK(draw(b, &one.links, 1, 1, LENGTH, 0, NULL, &rng, (shoal_copy_threads){0}) == ROWS);
     close(one.ring.lock_fd);
     free(b);
 }
@@ -310,9 +310,10 @@ static void test_transitions_are_drawn_by_weight(void) {
     float *memory = aligned_alloc(64, bytes);
     memset(memory, 0, bytes);
     shoal_tree_init(&tree, 100, memory);
-    CHECK(draw(b, &one.links, 1, 1, 0, 0, &tree, &rng, (shoal_hands){0}) == 0); /* nothing weighs anything */
+    CHECK(draw(b, &one.links, 1, 1, 0, 0, &tree, &rng, (shoal_copy_threads){0}) ==
+          0); /* nothing weighs anything */
     uint64_t heavy[2], found = 0;
-    CHECK(draw(b, &one.links, 1, 1, 0, 0, NULL, &rng, (shoal_hands){0}) == ROWS);
+    CHECK(draw(b, &one.links, 1, 1, 0, 0, NULL, &rng, (shoal_copy_threads){0}) == ROWS);
     for (uint64_t i = 0; i < ROWS && found < 2; i++)
         if (found == 0 || b->ids[i] != heavy[0])
             heavy[found++] = b->ids[i];
@@ -322,7 +323,7 @@ static void test_transitions_are_drawn_by_weight(void) {
     shoal_tree_set(&tree, (const uint64_t[]){heavy[0] % 100, heavy[1] % 100}, (const float[]){1, 3}, 2);
     uint64_t second = 0;
     for (int i = 0; i < 200; i++) {
-        CHECK(draw(b, &one.links, 1, 2, 0, 0, &tree, &rng, (shoal_hands){0}) == ROWS);
+        CHECK(draw(b, &one.links, 1, 2, 0, 0, &tree, &rng, (shoal_copy_threads){0}) == ROWS);
         for (uint64_t r = 0; r < ROWS; r++) {
             CHECK(b->ids[r] == heavy[0] || b->ids[r] == heavy[1]);
             CHECK(b->weights[r] == (b->ids[r] == heavy[1] ? 3 : 1));
@@ -357,17 +358,17 @@ static void *sample_all(void *argument) {
     shoal_ring ring = handle(self->capacity);
     shoal_links links = links_of(&ring);
     shoal_choice choice = {0};
-    shoal_hands hands = {.count = 2, .choice = &choice};
+    shoal_copy_threads threads = {.count = 2, .choice = &choice};
     shoal_rng rng;
     shoal_rng_seed(&rng, self->name);
-    CHECK(shoal_pool_create(hands.count, &hands.pool) == 0);
+    CHECK(shoal_pool_create(threads.count, &threads.pool) == 0);
     batch *b = malloc(sizeof *b);
     while (!atomic_load(&stop)) {
-        check_every_way(b, &links, &rng, hands);
+        check_every_way(b, &links, &rng, threads);
         sched_yield();
     }
     free(b);
-    shoal_pool_destroy(hands.pool);
+    shoal_pool_destroy(threads.pool);
     close(ring.lock_fd);
     return NULL;
 }
@@ -416,7 +417,7 @@ static void test_rows_that_are_restored_are_drawn_as_before(void) {
     for (int round = 0; round < 2; round++) {
         shoal_rng rng;
         shoal_rng_seed(&rng, 9);
-        CHECK(draw(b, &one.links, 1, 3, 0, 0, NULL, &rng, (shoal_hands){0}) == ROWS);
+        CHECK(draw(b, &one.links, 1, 3, 0, 0, NULL, &rng, (shoal_copy_threads){0}) == ROWS);
         memcpy(expected[round], b->ids, sizeof expected[round]);
         check_steps(b, 1, 3);
         if (round == 1)

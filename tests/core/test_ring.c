@@ -17,7 +17,7 @@
 enum { WORDS = 512, STRIDE = 8 * WORDS + 64, WRITERS = 3, READERS = 2 };
 
 typedef struct memory {
-    shoal_word64 tail, numbered;
+    shoal_word64 tail, numbers_used;
     shoal_ring_writer writers[SHOAL_RING_WRITERS];
     _Alignas(64) char rows[8 * STRIDE];
 } memory;
@@ -30,7 +30,7 @@ static shoal_word stop;
 
 static shoal_ring handle(uint64_t capacity) {
     return (shoal_ring){.tail = &shared->tail,
-                        .numbered = &shared->numbered,
+                        .numbers_used = &shared->numbers_used,
                         .writers = shared->writers,
                         .rows = shared->rows,
                         .capacity = capacity,
@@ -86,11 +86,11 @@ static void *read_rows(void *argument) {
     uint64_t rows[16][WORDS], ids[16], read = 0;
     void *out[] = {rows};
     shoal_choice choice = {0};
-    shoal_hands hands = {.count = 2, .choice = &choice};
-    CHECK(shoal_pool_create(hands.count, &hands.pool) == 0);
+    shoal_copy_threads threads = {.count = 2, .choice = &choice};
+    CHECK(shoal_pool_create(threads.count, &threads.pool) == 0);
     while (!atomic_load(&stop) || read == 0) {
         uint64_t slots[16], count = shoal_ring_draw(&ring, NULL, &rng, 16, slots, NULL);
-        if (count != 0 && shoal_ring_gather(&ring, columns, count, slots, out, ids, hands) != 0 &&
+        if (count != 0 && shoal_ring_gather(&ring, columns, count, slots, out, ids, threads) != 0 &&
             !shoal_ring_redraw(&ring, NULL, &rng, columns, count, slots, out, ids, NULL))
             count = 0;
         for (uint64_t i = 0; i < count; i++) {
@@ -101,7 +101,7 @@ static void *read_rows(void *argument) {
         read += count;
         sched_yield();
     }
-    shoal_pool_destroy(hands.pool);
+    shoal_pool_destroy(threads.pool);
     close(ring.lock_fd);
     return NULL;
 }
@@ -131,7 +131,7 @@ static void check_rows(uint64_t capacity, uint64_t rows) {
     CHECK(shoal_ring_total(&ring) == WRITERS * rows);
     /* Each writer's last row is there, or something later has its slot. */
     for (int w = 0; w < WRITERS; w++) {
-        const uint64_t id = writers[w].ids[rows - 1], word = shoal_ring_look(&ring, id % capacity);
+        const uint64_t id = writers[w].ids[rows - 1], word = shoal_ring_load_full(&ring, id % capacity);
         CHECK(word != 0 && shoal_ring_id(&ring, id % capacity, word) >= id);
     }
     qsort(ids, WRITERS * rows, sizeof *ids, by_value);
@@ -193,7 +193,7 @@ static void test_tickets_slept_with_for_laps_are_still_their_owners(void) {
         memset((char *)shoal_ring_at(&slow, slot) + column.offset, 7, column.bytes);
     shoal_ring_commit(&slow, turn, 2);
     for (uint64_t slot = 3; slot <= 4; slot++)
-        CHECK(shoal_ring_id(&slow, slot, shoal_ring_look(&slow, slot)) == slot);
+        CHECK(shoal_ring_id(&slow, slot, shoal_ring_load_full(&slow, slot)) == slot);
     push_beside(&quick, 20, 3, 4); /* until it says that they are done with */
     shoal_ring_release(&slow);
     push_beside(&quick, 8, 8, 8);
@@ -233,7 +233,7 @@ static void test_who_waits_for_room_holds_nothing(void) {
     pthread_create(&thread, NULL, push_one, &waiting);
     while (atomic_load(&shared->tail) < 3) /* it has tried, in vain, and tries again */
         sched_yield();
-    const shoal_word64 *line = &shared->writers[waiting.writer].held;
+    const shoal_word64 *line = &shared->writers[waiting.writer].held_count;
     const uint64_t begun = shoal_now_ns();
     while (atomic_load(line) != 0) /* or two that wait for each other do so for ever */
         CHECK(shoal_now_ns() - begun < 1000000000);

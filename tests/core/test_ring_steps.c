@@ -10,8 +10,8 @@
 #define shoal_ring_draw steps_draw
 #define shoal_ring_gather steps_gather
 #define shoal_ring_redraw steps_redraw
-#define shoal_ring_weigh_new steps_weigh_new
-#define shoal_ring_weigh steps_weigh
+#define shoal_ring_set_new_weights steps_set_new_weights
+#define shoal_ring_set_weights steps_set_weights
 #define shoal_ring_latest steps_latest
 #define shoal_ring_ids steps_ids
 #define shoal_ring_restore steps_restore
@@ -31,7 +31,7 @@
 enum { WORDS = 100, STRIDE = 8 * WORDS + 64, CAPACITY = 5, MOST = 8, BATCH = 3, BATCHES = 6 };
 
 typedef struct memory {
-    shoal_word64 tail, numbered;
+    shoal_word64 tail, numbers_used;
     shoal_ring_writer writers[SHOAL_RING_WRITERS];
     _Alignas(64) char rows[MOST * STRIDE];
     uint64_t acknowledged[BATCH * BATCHES]; /* the child's ids */
@@ -62,7 +62,7 @@ static uint64_t capacity = CAPACITY;
 
 static shoal_ring handle(void) {
     return (shoal_ring){.tail = &shared->tail,
-                        .numbered = &shared->numbered,
+                        .numbers_used = &shared->numbers_used,
                         .writers = shared->writers,
                         .rows = shared->rows,
                         .capacity = capacity,
@@ -125,7 +125,7 @@ static int died_at(const char *name, int turn) {
         CHECK(there(&ring, id, 1ull << 32 | i) || id + CAPACITY < tail);
     }
     CHECK(shoal_ring_register(&ring) == 0); /* under the dead one's number */
-    CHECK(ring.writer == 0 && atomic_load(&shared->writers[0].held) == 0);
+    CHECK(ring.writer == 0 && atomic_load(&shared->writers[0].held_count) == 0);
     for (uint64_t slot = 0; slot < CAPACITY; slot++)
         CHECK(shoal_ring_state(atomic_load(shoal_ring_at(&ring, slot))) != SHOAL_RING_OPEN);
     uint64_t ids[BATCH], before = tail, full = 0;
@@ -137,7 +137,7 @@ static int died_at(const char *name, int turn) {
         }
     }
     for (uint64_t slot = 0; slot < CAPACITY; slot++)
-        full += shoal_ring_look(&ring, slot) != 0;
+        full += shoal_ring_load_full(&ring, slot) != 0;
     CHECK_EQUAL(full, CAPACITY);
     close(ring.lock_fd);
     close(shared_fd);
@@ -145,7 +145,7 @@ static int died_at(const char *name, int turn) {
 }
 
 static void a_writer_killed_at_any_step_loses_nothing_acknowledged_and_stops_nobody(void) {
-    const char *names[] = {"said", "taken", "claimed", "written", "committed"};
+    const char *names[] = {"announced", "taken", "claimed", "written", "committed"};
     int deaths = 0;
     for (size_t n = 0; n < sizeof names / sizeof *names; n++) {
         int turn = 0;
