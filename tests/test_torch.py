@@ -99,7 +99,7 @@ def test_tensor_holds_the_lease(options):
 
 def test_without_cuda_everything_works_with_one_warning(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(replay_tensors, "_said", set())
+    monkeypatch.setattr(replay_tensors, "_warned", set())
     with shoal.make_vec("CartPole-v1", 4, batch_size=2) as envs:
         with pytest.warns(RuntimeWarning, match="no CUDA device") as said:
             assert gpu.pin(envs) is False
@@ -188,7 +188,7 @@ def test_failed_registration_raises_and_clears_cudas_error(runtime, monkeypatch)
 
 def test_slot_that_cuda_does_not_register_still_works(runtime, monkeypatch):
     monkeypatch.setattr(torch, "zeros", lambda *args, **named: None)
-    monkeypatch.setattr(replay_tensors, "_said", set())
+    monkeypatch.setattr(replay_tensors, "_warned", set())
     with shoal.make_vec("CartPole-v1", 4) as envs:
         gpu.pin(envs)
         kept = [envs.reset(seed=0)]

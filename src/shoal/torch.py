@@ -24,7 +24,7 @@ from shoal import _core
 from shoal.errors import ShoalError
 from shoal.memory import Segment
 from shoal.replay import ReplayBuffer
-from shoal.replay.tensors import has_cuda, placed, say_once
+from shoal.replay.tensors import has_cuda, resolve_device, warn_once
 from shoal.vector import Rollout, VectorEnv
 
 try:
@@ -53,7 +53,7 @@ def to_device(value: Any, device: Any) -> Any:
 
     For the CPU, and if there is no CUDA device, the result is `tensors(value)`.
     """
-    place = placed(torch, device)
+    place = resolve_device(torch, device)
     if place.type == "cpu":
         return tensors(value)
     moved = _map_arrays(lambda array: torch.from_numpy(array).to(place, non_blocking=True), value)
@@ -127,7 +127,7 @@ class Prefetcher:
             )
         if device is None:
             device = "cuda" if has_cuda(torch) else "cpu"
-        self.envs, self.device = envs, placed(torch, device)
+        self.envs, self.device = envs, resolve_device(torch, device)
         self._stream: Any = None
         if self.device.type == "cuda":
             pin(envs)
@@ -242,7 +242,7 @@ def _register_later(mapping: _core.Mapping) -> None:
     # This runs inside a step, so a failure only warns: copies still work, but slower.
     problem = _register(mapping)
     if problem:
-        say_once(f"CUDA did not register memory of results ({problem}); copies from it are slower")
+        warn_once(f"CUDA did not register memory of results ({problem}); copies from it are slower")
 
 
 def _lender(what: Any) -> Any:

@@ -88,7 +88,7 @@ def test_pictures_and_refusals():
     env = ParallelEnv("Snake-v0", render_mode="rgb_array")
     env.reset(seed=0)
     assert env.render().ndim == 3
-    with pytest.raises(ValueError, match="an action of every agent, found none of agent_3"):
+    with pytest.raises(ValueError, match="an action for every agent, found none for agent_3"):
         env.step({agent: 0 for agent in env.agents[:3]})
     env.close()
     with pytest.raises(shoal.ShoalError, match="not an environment in C"):

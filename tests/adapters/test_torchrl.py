@@ -138,13 +138,13 @@ def test_nothing_goes_on_after_an_end_without_a_reset():
 
 
 def test_what_torchrl_cannot_hold_is_refused():
-    with pytest.raises(ValueError, match="several agents, which begin together"):
+    with pytest.raises(ValueError, match="several agents, which are reset together"):
         ShoalEnv("Snake-v0", 2)
     with pytest.raises(ValueError, match='use "leased"'):
         ShoalEnv("CartPole-v1", 2, buffers="live")
     with pytest.raises(TypeError, match="autoreset_mode"):
         ShoalEnv("CartPole-v1", 2, autoreset_mode="NEXT_STEP")
-    with pytest.raises(TypeError, match=r"no word for Tuple.*; expected Box"):
+    with pytest.raises(TypeError, match=r"no spec for Tuple.*; expected Box"):
         ShoalEnv(Odd, 1, num_workers=1)
 
 

@@ -27,7 +27,7 @@ from gymnasium.spaces import Box, Dict, Discrete, Text
 
 import shoal
 from shoal.replay import PrioritizedSampler
-from shoal.replay.buffer import made
+from shoal.replay.buffer import make_buffer
 from shoal.replay.records import Records
 from shoal.spaces import create_shared_memory, write_to_shared_memory
 from shoal.state.names import directory
@@ -560,7 +560,7 @@ def _() -> None:
 )
 def _() -> None:
     with shoal.ReplayBuffer(1, X) as buffer:
-        stopped = made(Records.of(buffer._records.segment), None)
+        stopped = make_buffer(Records.of(buffer._records.segment), None)
         stopped.push({"x": [0.0, 0.0]})
         buffer._records.segment["writers"][0, 1:3] = 0, 1  # as in the middle of its push
         buffer.push({"x": [1.0, 1.0]})

@@ -138,7 +138,7 @@ def test_out_is_filled_and_returned():
         (lambda batch: batch.pop("obs"), "expected the keys"),
         (lambda batch: batch.update(more=np.zeros(4)), "expected the keys"),
         (lambda batch: batch.update(obs=np.zeros((4, 2))), "expected rows of shape"),
-        (lambda batch: batch.update(obs=np.zeros((3, 3))), "as many rows as the others"),
+        (lambda batch: batch.update(obs=np.zeros((3, 3))), "the same number of rows"),
         (lambda batch: batch.update(action=np.full(4, 0.5)), "field 'action'"),
         (lambda batch: batch.update(obs="text"), "field 'obs'"),
         (lambda batch: batch.update(action=3), "expected rows of shape"),

@@ -74,7 +74,7 @@ def test_a_value_that_fits_is_stored_as_it_is_and_another_not_at_all(dtype, valu
 def test_a_row_without_its_leading_axis_is_told_so():
     with ReplayBuffer(8, {"x": (np.float32, (3,))}) as buffer:
         with pytest.raises(
-            SpaceError, match=r"\[n, 3\] in all, found \[3\]; nothing stored; one row is \[row\]"
+            SpaceError, match=r"\[n, 3\] in all, found \[3\]; nothing stored; for one row use push\(row\)"
         ):
             buffer.extend({"x": np.zeros(3, np.float32)})
         assert buffer.push({"x": np.zeros(3, np.float32)}) == 0
@@ -129,7 +129,7 @@ def test_draws_end_though_the_only_rows_drawn_from_were_left_unfinished():
         sampler.sample(2)
         leave_open(buffer)
         for draw in (buffer.sample, sampler.sample):
-            with pytest.raises(ValueError, match="empty"):
+            with pytest.raises(ValueError, match="is complete"):
                 draw(4)
         buffer.push({"x": 2.0})
         assert buffer.sample(4)["x"].tolist() == [2.0] * 4

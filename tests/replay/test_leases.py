@@ -128,7 +128,7 @@ def test_a_way_to_sample_that_is_another_each_time_does_not_fill_the_memory():
     buffer = walked()
     for length in range(1, 60):
         check(buffer.sample_sequences(5, length), buffer)
-    assert len(buffer._ways._known) <= 16 and buffer._leases.count <= LEASES
+    assert len(buffer._samplings._cached) <= 16 and buffer._leases.count <= LEASES
     buffer.close()
 
 

@@ -31,7 +31,7 @@ def files_are_not_synced(real):
 @pytest.mark.parametrize(
     ("name", "broken"),
     [
-        ("sync", lambda: patch.object(records._Synced, "sync", lambda self: None)),
+        ("sync", lambda: patch.object(records._SyncedRecords, "sync", lambda self: None)),
         ("sync", lambda: patch.object(records, "sync_directory", lambda directory: None)),
         ("snapshot", lambda: patch.object(records, "sync_directory", lambda directory: None)),
         ("snapshot", lambda: patch.object(Disk, "synced", files_are_not_synced(Disk.synced))),

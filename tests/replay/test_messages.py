@@ -56,8 +56,8 @@ def test_ids_are_whole_numbers_from_0():
         buffer.extend({"x": np.arange(4, dtype=np.float32)})
         for ask in (buffer.fetch, lambda ids: PrioritizedSampler(buffer).update_priorities(ids, np.ones(1))):
             for ids, error, match in [
-                ([-1], ValueError, "ids must be at least 0, as batch.ids has them, got -1"),
-                ([0.5], TypeError, "ids must be integers, as batch.ids has them"),
+                ([-1], ValueError, "ids must be at least 0, like those in batch.ids, got -1"),
+                ([0.5], TypeError, "ids must be integers, like those in batch.ids"),
                 (["a"], TypeError, "ids must be integers"),
                 ([None], TypeError, "ids must be integers"),
                 ([2**64], TypeError, "ids must be integers"),
@@ -89,7 +89,7 @@ def test_a_buffer_whose_rows_are_all_being_written_is_not_called_empty():
     with ReplayBuffer(3, {"x": (np.float32, ())}) as buffer:
         buffer.extend({"x": np.zeros(3, np.float32)})
         buffer._records.segment["rows"][:, :8] = 0  # as those of three writers at work
-        with pytest.raises(ValueError, match="of 3 rows none is whole"):
+        with pytest.raises(ValueError, match="none of the 3 rows is complete"):
             buffer.sample(1)
 
 
@@ -109,7 +109,7 @@ def test_a_snapshot_does_not_take_the_place_of_the_buffers_own_file(tmp_path):
         buffer.push({"x": 1.0})
         os.link(path, link)
         for own in (path, link):
-            with pytest.raises(FileExistsError, match="is the file that this buffer is kept in"):
+            with pytest.raises(FileExistsError, match="is the file of this buffer itself"):
                 buffer.snapshot(own)
         buffer.push({"x": 2.0})
         assert buffer.snapshot(tmp_path / "other") == 2 and buffer.snapshot(tmp_path / "other") == 2

@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode
 
 from shoal.errors import CorruptFileError, ShoalError, VersionError
 from shoal.replay import PrioritizedSampler, ReplayBuffer, TrajectoryBuffer
-from shoal.replay.resume import _HEAD, Resumable, beside
+from shoal.replay.resume import _HEAD, Resumable, draws_path
 
 FIELDS = {"x": (np.int64, ()), "y": (np.float32, (3,))}
 SPACE = Box(-1e6, 1e6, (2,), np.float32)
@@ -170,7 +170,7 @@ def test_names_of_samplers():
             PrioritizedSampler(buffer, name=kept.name)
         with pytest.raises(TypeError, match="name must be a str"):
             PrioritizedSampler(buffer, name=3)
-        with pytest.raises(ValueError, match="no.* sampler of the name 'mine'; those saved with it: none"):
+        with pytest.raises(ValueError, match="a sampler of the name 'mine'; saved samplers: none"):
             PrioritizedSampler.resume(buffer, "mine")
         with pytest.raises(TypeError, match="ReplayBuffer"):
             PrioritizedSampler.resume([1])
@@ -185,12 +185,12 @@ def test_whoever_only_pushes_leaves_the_draws_of_a_file_alone(tmp_path):
         actor.extend(rows(1000, 5))
         with ReplayBuffer.open(path) as learner:
             learner.sample(3)
-        kept = beside(path).read_bytes()
-    assert beside(path).read_bytes() == kept
+        kept = draws_path(path).read_bytes()
+    assert draws_path(path).read_bytes() == kept
     with ReplayBuffer.open(path) as buffer:
         buffer.sample(3)
         assert PrioritizedSampler.resume(buffer)._weights.state()[1] <= buffer.total_pushed
-    assert beside(path).read_bytes() != kept
+    assert draws_path(path).read_bytes() != kept
 
 
 def test_a_new_file_and_a_new_snapshot_have_no_draws_of_an_older_one(tmp_path):
@@ -200,11 +200,11 @@ def test_a_new_file_and_a_new_snapshot_have_no_draws_of_an_older_one(tmp_path):
     run.buffer.close()
     path.unlink()
     with plain(path=path):
-        assert not beside(path).exists()
+        assert not draws_path(path).exists()
     with plain() as buffer:
         buffer.extend(rows(0, 5))
         buffer.sample(2)
-        beside(tmp_path / "snap").write_bytes(b"of another")
+        draws_path(tmp_path / "snap").write_bytes(b"of another")
         buffer.snapshot(tmp_path / "snap")
         expected = buffer.sample(9).ids.tolist()
     with ReplayBuffer.open(tmp_path / "snap") as again:
@@ -216,10 +216,10 @@ def test_draws_of_another_file_are_refused(tmp_path):
         run = PlainRun(plain(path=tmp_path / name))
         run.step()
         run.buffer.close()
-    shutil.copy(beside(tmp_path / "one"), beside(tmp_path / "other"))
-    with pytest.raises(CorruptFileError, match="keeps the draws of another buffer than .*other'; remove it"):
+    shutil.copy(draws_path(tmp_path / "one"), draws_path(tmp_path / "other"))
+    with pytest.raises(CorruptFileError, match="holds the draws of another buffer than .*other'; remove it"):
         ReplayBuffer.open(tmp_path / "other")
-    beside(tmp_path / "other").unlink()
+    draws_path(tmp_path / "other").unlink()
     ReplayBuffer.open(tmp_path / "other").close()
 
 
@@ -227,8 +227,8 @@ def spoiled(data):
     head = json.loads(data[_HEAD.size : _HEAD.size + struct.unpack_from("<8sII", data)[2]])
     yield "empty", b"", "does not hold the draws"
     yield "short", data[:20], "does not hold the draws"
-    yield "cut", data[:-1], "not those that were written"
-    yield "flipped", data[:-5] + bytes([data[-5] ^ 1]) + data[-4:], "not those that were written"
+    yield "cut", data[:-1], "checksum is wrong"
+    yield "flipped", data[:-5] + bytes([data[-5] ^ 1]) + data[-4:], "checksum is wrong"
     yield "foreign", b"PK\3\4" + data[4:], "begins with"
     yield "newer", data[:8] + struct.pack("<I", 9) + data[12:], "format 9; this version of Shoal reads 1"
     for change, why in (
@@ -273,14 +273,14 @@ def test_priorities_that_do_not_fit_the_buffer_are_refused(tmp_path):
     run.step()
     run.buffer.save(tmp_path / "saved")
     path = tmp_path / "saved" / "draws"
-    state = Resumable.unpacked(path.read_bytes(), "it")
+    state = Resumable.unpack(path.read_bytes(), "it")
     for name, weights, why in (
-        ("short", np.ones(7, np.float32), "weights for 7 rows, and the buffer has room for 100"),
+        ("short", np.ones(7, np.float32), "weights for 7 rows, but the buffer has room for 100"),
         ("not a number", np.full(100, np.nan, np.float32), "out of range"),
         ("negative", np.full(100, -1, np.float32), "out of range"),
     ):
         state.samplers["sampler"].__dict__["weights"] = weights
-        path.write_bytes(state.packed())
+        path.write_bytes(state.pack())
         with pytest.raises(CorruptFileError, match=why), ReplayBuffer.load(tmp_path / "saved") as buffer:
             PrioritizedSampler.resume(buffer)
         assert name
@@ -324,7 +324,7 @@ def test_what_the_first_format_saved_is_still_loaded(tmp_path):
 
 def test_episodes_go_on_only_where_they_were_saved(tmp_path):
     with walks() as buffer:
-        with pytest.raises(ShoalError, match="nothing is known of episodes"):
+        with pytest.raises(ShoalError, match="there are no saved episodes"):
             buffer.resume_episodes()
         WalkRun(buffer).step()
         buffer.save(tmp_path / "saved")
@@ -339,6 +339,6 @@ def test_episodes_go_on_only_where_they_were_saved(tmp_path):
         with pytest.raises(ShoalError, match="begin"):
             again.add(*step)  # a reset may have come between: nothing is taken for granted
         again.begin(np.zeros((2, 2), np.float32))
-        with pytest.raises(ShoalError, match="nothing is known of episodes"):
+        with pytest.raises(ShoalError, match="there are no saved episodes"):
             again.resume_episodes()
         again.add(*step)

@@ -164,7 +164,7 @@ def test_a_gather_that_fails_leaves_the_others_whole(gpu, monkeypatch):
 
 def test_without_a_cuda_device_that_is_said_once_and_the_batch_is_the_cpu_s(gpu, monkeypatch):
     gpu.available = False
-    monkeypatch.setattr(tensors, "_said", set())
+    monkeypatch.setattr(tensors, "_warned", set())
     with plain() as buffer:
         with pytest.warns(RuntimeWarning, match="no CUDA device") as said:
             batch = buffer.sample(8, device="cuda")

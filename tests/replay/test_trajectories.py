@@ -254,7 +254,7 @@ def test_what_is_missing_is_said():
     with pytest.raises(ShoalError, match="begin"):
         buffer.add(*step)
     buffer.begin(observations)
-    with pytest.raises(ValueError, match="no whole transition"):
+    with pytest.raises(ValueError, match="no complete transition"):
         buffer.sample(1)
     with pytest.raises(SpaceError, match="final_obs"):
         buffer.add(*step)

@@ -1,3 +1,3 @@
-"""Other libraries' interfaces over Shoal's environments: one module each, which imports its library."""
+"""Shoal's environments with the interfaces of other libraries. Each module imports its library."""
 
 __all__: list[str] = []

@@ -1,4 +1,7 @@
-"""Environments that can be asked one by one. Workers import this module: it imports no learning library."""
+"""Lets you call a method of single environments.
+
+Workers import this module, so it imports no learning library.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ __all__ = ["AddressedEnv", "make_addressed"]
 
 
 class AddressedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Lets one environment of many be asked, where Gymnasium asks all."""
+    """Calls a method only if `shoal_asked` is set, since Gymnasium calls a method of all environments."""
 
     shoal_asked = False
 
@@ -21,7 +24,7 @@ class AddressedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def make_addressed(env: str | EnvSpec | Callable[..., Any], **options: Any) -> AddressedEnv:
-    """Makes an environment from an id, a spec or a function; `options` are its own."""
+    """Makes an environment from an id, a spec or a function; `options` are options of the environment."""
     if isinstance(env, (str, EnvSpec)):
         return AddressedEnv(gymnasium.make(env, **options))
     return AddressedEnv(env(**options))

@@ -1,4 +1,4 @@
-"""PettingZoo's parallel environments in worker processes, as a vector whose rows are agents."""
+"""PettingZoo's parallel environments in worker processes, as a vector environment with a row per agent."""
 
 from __future__ import annotations
 
@@ -19,21 +19,22 @@ __all__ = ["AgentRows", "make_vec"]
 
 
 def make_vec(fn: Callable[[], Any], num_envs: int = 1, **options: Any) -> AgentRows:
-    """`num_envs` PettingZoo parallel environments in worker processes, a row for each possible agent.
+    """Makes `num_envs` PettingZoo parallel environments in worker processes, with a row per possible agent.
 
     `possible_agents` must be fixed, and all of them must have the same observation space and the same action
-    space. Options are those of `shoal.make_vec` for Python environments.
+    space. The options are those of `shoal.make_vec` for Python environments.
     """
-    envs = shoal.vector.make_vec(partial(_stacked, fn), num_envs, autoreset_mode="NEXT_STEP", **options)
+    envs = shoal.vector.make_vec(partial(_make_stacked, fn), num_envs, autoreset_mode="NEXT_STEP", **options)
     return AgentRows(envs)
 
 
 class AgentRows(gymnasium.vector.VectorEnv[Any, Any, Any]):
-    """Rows are agents: row `world * agents_per_env + agent`. Autoreset is NEXT_STEP, of whole worlds.
+    """A vector environment whose rows are agents; a world is one PettingZoo environment.
 
-    From its own end to that of its world an agent is absent: `info["alive"]` is False there, the observation
-    and the reward are 0, and `terminated` stays True, so that no value flows through such rows. Infos of the
-    environments are under the agents' names, and `info["fault"]` is there, an entry per world.
+    An agent has row `world * agents_per_env + agent`. Worlds reset as a whole, in autoreset mode NEXT_STEP.
+    An agent that ends before its world is absent until the world ends: `info["alive"]` is False, its
+    observation and reward are 0, and `terminated` stays True, so that no value is bootstrapped from such
+    rows. Infos of the environments are under the agents' names, and `info["fault"]` has an entry per world.
     """
 
     def __init__(self, envs: VectorEnv) -> None:
@@ -48,15 +49,15 @@ class AgentRows(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self.render_mode = envs.render_mode
 
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        """Begins everywhere; a list of seeds has one per world."""
-        told, info = self.envs.reset(seed=seed, options=options)
-        rows = self._rows_of(told)
+        """Resets all worlds; a list of seeds has one seed per world."""
+        results, info = self.envs.reset(seed=seed, options=options)
+        rows = self._to_rows(results)
         return rows["observation"], {**info, "alive": rows["alive"] != 0}
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        worlds = _reshaped(actions, (self.num_envs,), (self.num_worlds, self.agents_per_env))
-        told, _, _, faults, info = self.envs.step(worlds)  # a world is truncated by a fault alone
-        rows = self._rows_of(told)
+        worlds = _reshape(actions, (self.num_envs,), (self.num_worlds, self.agents_per_env))
+        results, _, _, faults, info = self.envs.step(worlds)  # only a fault truncates a world
+        rows = self._to_rows(results)
         cut_off = (rows["truncated"] != 0) | np.repeat(faults, self.agents_per_env)
         flags = rows["terminated"] != 0, cut_off
         return rows["observation"], rows["reward"], *flags, {**info, "alive": rows["alive"] != 0}
@@ -67,12 +68,12 @@ class AgentRows(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def close(self, **kwargs: Any) -> None:
         self.envs.close()
 
-    def _rows_of(self, told: Any) -> Any:
-        return _reshaped(told, (self.num_worlds, self.agents_per_env), (self.num_envs,))
+    def _to_rows(self, results: Any) -> Any:
+        return _reshape(results, (self.num_worlds, self.agents_per_env), (self.num_envs,))
 
 
-class _Stacked(gymnasium.Env[Any, Any]):
-    """A parallel environment as one environment: what is each agent's, stacked, in the observation."""
+class _StackedEnv(gymnasium.Env[Any, Any]):
+    """A parallel environment as one environment: its observation stacks the results of all agents."""
 
     def __init__(self, env: Any) -> None:
         self.env, self.possible_agents = env, list(env.possible_agents)
@@ -82,7 +83,9 @@ class _Stacked(gymnasium.Env[Any, Any]):
             for other in others:
                 if of(other) != of(first):
                     both = f"{of(first)} of {first} and {of(other)} of {other}"
-                    raise ValueError(f"expected the same spaces for all agents, found {both}")
+                    raise ValueError(
+                        f"expected the same spaces for all agents, found {both}; make the spaces equal"
+                    )
         self.single_spaces = env.observation_space(first), env.action_space(first)
         count = len(self.possible_agents)
         flags = {name: MultiBinary(count) for name in ("terminated", "truncated", "alive")}
@@ -94,18 +97,18 @@ class _Stacked(gymnasium.Env[Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         observations, infos = self.env.reset(seed=seed, options=options)
-        return self._packed(observations, {}, {}, {}, set(observations)), _told(infos)
+        return self._pack(observations, {}, {}, {}, set(observations)), _drop_empty_infos(infos)
 
     def step(self, actions: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         living = set(self.env.agents)
         given = dict(zip(self.possible_agents, iterate(self.action_space, actions), strict=True))
         results = self.env.step({agent: given[agent] for agent in self.env.agents})
         observations, rewards, terminated, truncated, infos = results
-        packed = self._packed(observations, rewards, terminated, truncated, living | set(observations))
+        packed = self._pack(observations, rewards, terminated, truncated, living | set(observations))
         reward = float(sum(rewards.values()))
-        return packed, reward, not self.env.agents, False, _told(infos)
+        return packed, reward, not self.env.agents, False, _drop_empty_infos(infos)
 
-    def _packed(
+    def _pack(
         self, seen: dict[str, Any], rewards: Any, terminated: Any, truncated: Any, alive: set[str]
     ) -> dict[str, Any]:
         agents = self.possible_agents
@@ -127,20 +130,20 @@ class _Stacked(gymnasium.Env[Any, Any]):
         self.env.close()
 
 
-def _stacked(fn: Callable[[], Any]) -> _Stacked:
-    return _Stacked(fn())
+def _make_stacked(fn: Callable[[], Any]) -> _StackedEnv:
+    return _StackedEnv(fn())
 
 
-def _told(infos: dict[str, Any]) -> dict[str, Any]:
+def _drop_empty_infos(infos: dict[str, Any]) -> dict[str, Any]:
     return {agent: info for agent, info in infos.items() if info}
 
 
-def _reshaped(value: Any, old: tuple[int, ...], new: tuple[int, ...]) -> Any:
-    """The same memory with other first dimensions, nested as it is."""
+def _reshape(value: Any, old: tuple[int, ...], new: tuple[int, ...]) -> Any:
+    """Returns views of all arrays of a nested value, with `new` instead of `old` as the first dimensions."""
     if isinstance(value, dict):
-        return {key: _reshaped(one, old, new) for key, one in value.items()}
+        return {key: _reshape(one, old, new) for key, one in value.items()}
     if isinstance(value, tuple):
-        return tuple(_reshaped(one, old, new) for one in value)
+        return tuple(_reshape(one, old, new) for one in value)
     array = np.asarray(value)
     if array.shape[: len(old)] != old:
         raise ValueError(f"expected rows of shape {old}, found an array of shape {array.shape}")

@@ -1,9 +1,9 @@
-"""EnvPool's interface over Shoal's environments; it needs no EnvPool.
+"""EnvPool's interface for Shoal's environments. EnvPool need not be installed.
 
     import shoal.adapters.envpool as envpool  # was: import envpool
 
-Auto-reset is NEXT_STEP, as in EnvPool: the step after an episode's end ignores its action, gives reward 0 and
-the new episode's first observation.
+The autoreset mode is NEXT_STEP, as in EnvPool: the step after the end of an episode ignores its action, and
+returns reward 0 and the first observation of the new episode.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from shoal.vector import VectorEnv, make_vec
 
 __all__ = ["EnvPool", "list_all_envs", "make", "make_gym", "make_gymnasium"]
 
-_SET_HERE = ("env", "vectorization_mode", "vector_kwargs", "autoreset_mode")
-"""Arguments of make_vec that EnvPool's interface leaves no choice of."""
+_FIXED_ARGUMENTS = ("env", "vectorization_mode", "vector_kwargs", "autoreset_mode")
+"""Arguments of make_vec that this interface fixes."""
 
 
 def list_all_envs() -> list[str]:
-    """The ids that `make` takes: the bundled environments of one agent, then Gymnasium's own.
+    """Returns the ids that `make` takes: the bundled environments with one agent, then those of Gymnasium.
 
     >>> import shoal.adapters.envpool as envpool
     >>> envpool.list_all_envs()[:3]
@@ -55,17 +55,20 @@ def make(
     gym_reset_return_info: bool = True,
     **options: Any,
 ) -> EnvPool:
-    """Makes what `envpool.make` makes, out of any id that `shoal.make_vec` knows.
+    """Makes environments like `envpool.make`, from any id that `shoal.make_vec` takes.
 
-    `num_threads` counts worker processes where environments are Python. `thread_affinity_offset` has no
-    effect: cores are the system's to give. Further keywords are `make_vec`'s, or options of the environment;
-    others are refused.
+    For Python environments, `num_threads` is the number of worker processes. `thread_affinity_offset` has no
+    effect: the operating system assigns the cores. Other keywords are arguments of `make_vec` or options of
+        the
+    environment; unknown ones raise TypeError.
     """
     if env_type not in ("gym", "gymnasium"):
         raise ValueError(f'env_type must be "gym" or "gymnasium" (they are the same), got {env_type!r}')
     if not gym_reset_return_info:
-        raise ValueError("gym_reset_return_info must be True: reset gives observations and info")
-    _require_known(task_id, options)
+        raise ValueError(
+            "gym_reset_return_info must be True: reset returns observations and info; leave it out"
+        )
+    _require_known_options(task_id, options)
     if num_threads:
         native = task_id.removeprefix("shoal/") in bundled() and options.get("backend") != "process"
         options["num_threads" if native else "num_workers"] = num_threads
@@ -85,19 +88,21 @@ def make(
     }
     if envs.agents_per_env > 1:
         envs.close()
-        raise ValueError(f"{task_id} has several agents, and EnvPool's interface here is for one")
+        raise ValueError(
+            f"{task_id} has several agents; this interface is for environments with one; use shoal.make_vec"
+        )
     return EnvPool(envs, config, task_id)
 
 
 make_gymnasium = make_gym = partial(make, env_type="gymnasium")
 
 
-def _require_known(task_id: str, options: Mapping[str, Any]) -> None:
-    """TypeError for options that neither this function, nor make_vec, nor the environment has."""
+def _require_known_options(task_id: str, options: Mapping[str, Any]) -> None:
+    """Raises TypeError for options that neither `make`, nor make_vec, nor the environment has."""
     here = set(signature(make).parameters) - {"task_id", "env_type", "options"}
-    known = here | set(signature(make_vec).parameters) - {*_SET_HERE, "options"}
+    known = here | set(signature(make_vec).parameters) - {*_FIXED_ARGUMENTS, "options"}
     unknown = set(options) - known
-    of_env = _options_of(task_id) if unknown else ()
+    of_env = _list_options(task_id) if unknown else ()
     if of_env is None or unknown <= set(of_env):
         return
     wrong = sorted(unknown - set(of_env))
@@ -109,8 +114,8 @@ def _require_known(task_id: str, options: Mapping[str, Any]) -> None:
     )
 
 
-def _options_of(task_id: str) -> Sequence[str] | None:
-    """The names of the environment's own options; None if they are not known before it is made."""
+def _list_options(task_id: str) -> Sequence[str] | None:
+    """Returns the names of the environment's own options, or None if only making it can tell."""
     library = bundled().get(task_id.removeprefix("shoal/"))
     if library is not None:
         return list(load(library, {}).options)
@@ -124,14 +129,14 @@ def _options_of(task_id: str) -> Sequence[str] | None:
         )
         parameters = signature(creator).parameters
     except (ImportError, AttributeError, TypeError, ValueError):
-        return None  # making it says what is wrong
+        return None  # making it raises a clear error
     if any(parameter.kind == Parameter.VAR_KEYWORD for parameter in parameters.values()):
         return None
     return [*parameters, "disable_env_checker"]
 
 
 class EnvPool(gymnasium.vector.VectorEnv[Any, Any, Any]):
-    """Environments with EnvPool's methods; made by `make`. The spaces are those of one environment."""
+    """Environments with EnvPool's methods, made by `make`. Its spaces are those of a single environment."""
 
     def __init__(self, envs: VectorEnv, config: dict[str, Any], task_id: str) -> None:
         self.envs, self.config, self._task_id = envs, config, task_id
@@ -147,7 +152,7 @@ class EnvPool(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self.all_env_ids = np.arange(self.num_envs, dtype=np.int32)
         self._seed: Any = config["seed"]
         self._elapsed = np.zeros(self.num_envs, np.int32)
-        self._ended = np.ones(self.num_envs, np.bool_)  # whose next result is the first of an episode
+        self._ended = np.ones(self.num_envs, np.bool_)  # the next result is the first of an episode
         self._stepping, self._results = False, cast(Any, None)
 
     def __len__(self) -> int:
@@ -160,8 +165,8 @@ class EnvPool(gymnasium.vector.VectorEnv[Any, Any, Any]):
     __str__ = __repr__
 
     def async_reset(self) -> None:
-        """Resets every environment; their first observations come with `recv`."""
-        seed, self._seed = self._seed, None  # later resets go on with the generators they have
+        """Resets every environment; `recv` returns their first observations."""
+        seed, self._seed = self._seed, None  # later resets continue the same generators
         if self.is_async:
             self.envs.async_reset(seed)
         else:
@@ -172,7 +177,7 @@ class EnvPool(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._ended[:] = True
 
     def send(self, action: Any, env_id: Any = None) -> None:
-        """Hands in actions: of the environments `env_id`, or of all."""
+        """Sends actions to the environments `env_id`, or to all."""
         if isinstance(action, Mapping) and not isinstance(self.action_space, gymnasium.spaces.Dict):
             action, env_id = action["action"], action.get("env_id", env_id)
         if self.is_async:
@@ -180,7 +185,7 @@ class EnvPool(gymnasium.vector.VectorEnv[Any, Any, Any]):
             return
         self._require_nothing_sent("send")
         if env_id is not None:
-            action = self._in_order(action, np.asarray(env_id))
+            action = self._sort_actions(action, np.asarray(env_id))
         if self.envs.backend == "process":
             self.envs.step_async(action)
             self._stepping = True
@@ -188,7 +193,7 @@ class EnvPool(gymnasium.vector.VectorEnv[Any, Any, Any]):
             self._results = self.envs.step(action)
 
     def recv(self, reset: bool = False, return_info: bool = True) -> Any:
-        """Results of the first `batch_size` environments that are ready; `info["env_id"]` says which."""
+        """Returns the results of the first `batch_size` environments that are ready; see `info["env_id"]`."""
         if self.is_async:
             results = self.envs.recv()
         elif self.envs.backend == "process" and self._stepping:
@@ -197,20 +202,18 @@ class EnvPool(gymnasium.vector.VectorEnv[Any, Any, Any]):
         elif self._results is not None:
             results, self._results = self._results, None
         else:
-            raise ShoalError(
-                "nothing was sent whose results could be received: async_reset() or send() first"
-            )
+            raise ShoalError("recv has no results to return: call async_reset() or send() first")
         observations, rewards, terminated, truncated, info = results
         ids = info["env_id"].astype(np.int32) if self.is_async else self.all_env_ids.copy()
         self._elapsed[ids] = np.where(self._ended[ids], 0, self._elapsed[ids] + 1)
         self._ended[ids] = terminated | truncated
-        info = {**info, **self._told(ids)}
+        info = {**info, **self._make_info(ids)}
         if reset:
             return observations, info
         return observations, rewards.astype(np.float32), terminated, truncated, info
 
     def step(self, action: Any, env_id: Any = None) -> Any:
-        """`send`, then `recv`."""
+        """Calls `send`, then `recv`."""
         try:
             self.send(action, env_id)
         except ResetNeeded:
@@ -218,7 +221,7 @@ class EnvPool(gymnasium.vector.VectorEnv[Any, Any, Any]):
         return self.recv()
 
     def reset(self, env_id: Any = None, *, seed: Any = None, options: Any = None) -> Any:
-        """Begins new episodes, of all environments or of `env_id`; their first observations, and the info."""
+        """Resets all environments, or `env_id`; returns their first observations and the info."""
         if seed is not None:
             warnings.warn("reset(seed=) has no effect: EnvPool is seeded by make(..., seed=)", stacklevel=2)
         if options and options.get("reset_mask") is not None:
@@ -227,41 +230,43 @@ class EnvPool(gymnasium.vector.VectorEnv[Any, Any, Any]):
             self.async_reset()
             return self.recv(reset=True)
         if self.is_async or self._seed is not None:
-            raise ShoalError("all environments begin together, at first and with batch_size: use reset()")
+            raise ShoalError(
+                "the first reset, and every reset with batch_size, resets all environments: use reset()"
+            )
         self._require_nothing_sent("reset")
         ids = np.asarray(env_id, np.int32)
         results = self.envs.reset(options={"reset_mask": np.isin(self.all_env_ids, ids)})
         self._elapsed[ids], self._ended[ids] = 0, False
-        observations, info = _rows(results, ids)
-        return observations, {**info, **self._told(ids)}
+        observations, info = _take_rows(results, ids)
+        return observations, {**info, **self._make_info(ids)}
 
     def render(self, env_ids: Any = 0) -> NDArray[np.uint8]:  # type: ignore[override]
-        """Pictures of the environments `env_ids`, [environments, height, width, 3]."""
+        """Returns pictures of the environments `env_ids`, [environments, height, width, 3]."""
         frames: Any = self.envs.render()
         return np.stack([frames[int(env)] for env in np.atleast_1d(env_ids)])
 
     def close(self, **kwargs: Any) -> None:
         self.envs.close()
 
-    def _told(self, ids: NDArray[np.int32]) -> dict[str, Any]:
+    def _make_info(self, ids: NDArray[np.int32]) -> dict[str, Any]:
         return {"env_id": ids, "players": {"env_id": ids}, "elapsed_step": self._elapsed[ids]}
 
     def _require_nothing_sent(self, name: str) -> None:
         if self._stepping or self._results is not None:
             raise ShoalError(f"{name}: results are waiting; recv() them first")
 
-    def _in_order(self, action: Any, ids: NDArray[Any]) -> Any:
-        """The actions of all environments in the environments' own order."""
+    def _sort_actions(self, action: Any, ids: NDArray[Any]) -> Any:
+        """Returns the actions of all environments, sorted by environment."""
         if not np.array_equal(np.sort(ids), self.all_env_ids):
             expected = f"env_id must be each of {self.num_envs} environments once, found {ids.tolist()}"
             raise ShoalError(f"{expected}; to step some at a time, make them with batch_size=")
-        return _rows(action, np.argsort(ids))
+        return _take_rows(action, np.argsort(ids))
 
 
-def _rows(value: Any, ids: NDArray[Any]) -> Any:
-    """Rows of every array, nested as they are."""
+def _take_rows(value: Any, ids: NDArray[Any]) -> Any:
+    """Returns these rows of every array of a nested value."""
     if isinstance(value, Mapping):
-        return {key: _rows(one, ids) for key, one in value.items()}
+        return {key: _take_rows(one, ids) for key, one in value.items()}
     if isinstance(value, tuple):
-        return tuple(_rows(one, ids) for one in value)
+        return tuple(_take_rows(one, ids) for one in value)
     return np.asarray(value)[ids]

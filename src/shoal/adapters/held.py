@@ -1,4 +1,4 @@
-"""Environments that can be told to wait. Workers import this module: it imports no learning library."""
+"""Environments that can be paused. Workers import this module, so it imports no learning library."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["HeldEnv", "make_held"]
 
 
 class HeldEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """While `shoal_held` is True, a step and a reset repeat the last observation and change nothing."""
+    """While `shoal_held` is True, step and reset return the last observation and change nothing."""
 
     shoal_held = False
     _last: Any = None
@@ -31,5 +31,5 @@ class HeldEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def make_held(env: str | EnvSpec | Callable[..., Any], **options: Any) -> HeldEnv:
-    """Makes an environment from an id, a spec or a function; `options` are its own."""
+    """Makes an environment from an id, a spec or a function; `options` are options of the environment."""
     return HeldEnv(gymnasium.make(env, **options) if isinstance(env, (str, EnvSpec)) else env(**options))

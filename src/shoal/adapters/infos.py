@@ -1,4 +1,4 @@
-"""Infos of one environment from those that Gymnasium has batched."""
+"""Extracts the infos of one environment from Gymnasium's batched infos."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["info_of_row"]
 
 
 def info_of_row(infos: Mapping[str, Any], row: int) -> dict[str, Any]:
-    """One environment's part of infos that Gymnasium has batched: `{key: array, _key: mask}`."""
+    """Returns one environment's infos from batched infos of the form `{key: array, _key: mask}`."""
     found: dict[str, Any] = {}
     for key, value in infos.items():
         is_mask = key.startswith("_") and key[1:] in infos

@@ -1,4 +1,4 @@
-"""Values of Tianshou that may be nested Batches, as arrays by field name and back."""
+"""Converts values of Tianshou, which may be nested Batches, to arrays by field name and back."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from tianshou.data import Batch
 from shoal.errors import SpaceError
 from shoal.spaces.declare import escape_key
 
-__all__ = ["leaves", "names_of", "rebuild", "tree_of"]
+__all__ = ["list_leaves", "list_names", "make_tree", "rebuild"]
 
 
-def leaves(path: str, value: Any) -> list[tuple[str, NDArray[Any]]]:
-    """The arrays of a value that may be a Batch, with the names of their fields."""
+def list_leaves(path: str, value: Any) -> list[tuple[str, NDArray[Any]]]:
+    """Returns the arrays of a value that may be a Batch, with the names of their fields."""
     if isinstance(value, Mapping) or isinstance(value, Batch):
         return [
             leaf
             for key in value.keys()
-            for leaf in leaves(f"{path}/{escape_key(key)}", value[key])  # noqa: SIM118
+            for leaf in list_leaves(f"{path}/{escape_key(key)}", value[key])  # noqa: SIM118
         ]
     array = value.detach().cpu().numpy() if hasattr(value, "detach") else np.asarray(value)
     if array.dtype.kind not in "biufc":
@@ -32,15 +32,18 @@ def leaves(path: str, value: Any) -> list[tuple[str, NDArray[Any]]]:
     return [(path, array)]
 
 
-def tree_of(path: str, value: Any) -> Any:
+def make_tree(path: str, value: Any) -> Any:
+    """Returns the structure of a value: the name of its field, or a dict of structures by key."""
     if isinstance(value, Mapping) or isinstance(value, Batch):
-        return {key: tree_of(f"{path}/{escape_key(key)}", value[key]) for key in value.keys()}  # noqa: SIM118
+        return {key: make_tree(f"{path}/{escape_key(key)}", value[key]) for key in value.keys()}  # noqa: SIM118
     return path
 
 
-def names_of(tree: Any) -> list[str]:
-    return [tree] if isinstance(tree, str) else [name for part in tree.values() for name in names_of(part)]
+def list_names(tree: Any) -> list[str]:
+    """Returns the names of all fields of a structure."""
+    return [tree] if isinstance(tree, str) else [name for part in tree.values() for name in list_names(part)]
 
 
 def rebuild(tree: Any, arrays: Mapping[str, Any]) -> Any:
+    """Returns the value with this structure from arrays by field name."""
     return arrays[tree] if isinstance(tree, str) else Batch({k: rebuild(v, arrays) for k, v in tree.items()})

@@ -1,7 +1,7 @@
-"""PettingZoo both ways: Shoal's environments as a ParallelEnv, and ParallelEnvs as rows of a vector.
+"""Shoal's environments as a PettingZoo ParallelEnv, and PettingZoo environments as a vector environment.
 
-ParallelEnv("Snake-v0")                    one C environment of several agents, for PettingZoo's users
-make_vec(fn, 8)                            PettingZoo environments in worker processes: a row per agent
+ParallelEnv("Snake-v0")                    one C environment with several agents, as a ParallelEnv
+make_vec(fn, 8)                            PettingZoo environments in worker processes, with a row per agent
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ __all__ = ["AgentRows", "ParallelEnv", "make_vec"]
 
 
 class ParallelEnv(pettingzoo.ParallelEnv[str, Any, Any]):
-    """A C environment as PettingZoo's ParallelEnv; options are `shoal.make_vec`'s.
+    """A C environment as a PettingZoo ParallelEnv; the options are those of `shoal.make_vec`.
 
-    PettingZoo's agents end once. In Shoal an agent whose row ends alone comes back at once; here it is gone
-    until `reset`, and its new body goes on with `idle_action`.
+    In Shoal, an agent that ends while others continue is respawned in the same step. PettingZoo's agents end
+    only once: here such an agent is absent until `reset`, and the respawned one takes `idle_action` in each
+    step.
     """
 
     def __init__(self, env_id: str | Path, *, idle_action: Any = None, **options: Any) -> None:
@@ -58,7 +59,7 @@ class ParallelEnv(pettingzoo.ParallelEnv[str, Any, Any]):
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Begins an episode with every agent. Environments in C take no `options` here."""
+        """Starts an episode with every agent. `options` has no effect on environments in C."""
         observations, _ = self._envs.reset(seed=seed)
         self.agents = list(self.possible_agents)
         return self._each(observations), {agent: {} for agent in self.agents}
@@ -66,7 +67,7 @@ class ParallelEnv(pettingzoo.ParallelEnv[str, Any, Any]):
     def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
         missing = [agent for agent in self.agents if agent not in actions]
         if missing:
-            raise ValueError(f"expected an action of every agent, found none of {', '.join(missing)}")
+            raise ValueError(f"expected an action for every agent, found none for {', '.join(missing)}")
         space = self._envs.single_action_space
         given = [actions[one] if one in self.agents else self._idle for one in self.possible_agents]
         stepped = self._envs.step(concatenate(space, given, self._empty))
@@ -77,17 +78,17 @@ class ParallelEnv(pettingzoo.ParallelEnv[str, Any, Any]):
         return observations, {agent: float(one) for agent, one in rewards.items()}, *flags, infos
 
     def state(self) -> NDArray[np.float64]:
-        """Every field the environment exports, flat, one after another in the order of `state_fields`."""
+        """Returns all exported fields, flattened and joined in the order of `state_fields`."""
         fields = self._envs.state_arrays().values()
         if not fields:
             raise NotImplementedError(
-                "this environment exports no state; give it the extension shoal.state/1, or do without"
+                "this environment exports no state; implement the extension shoal.state/1 in it"
             )
         return np.concatenate([np.asarray(field, np.float64).ravel() for field in fields])
 
     @property
     def state_fields(self) -> dict[str, tuple[int, ...]]:
-        """Names and shapes of the fields in `state()`; call after a reset."""
+        """Names and shapes of the fields in `state()`. Reset the environment first."""
         return {name: field.shape for name, field in self._envs.state_arrays().items()}
 
     def render(self) -> Any:
@@ -97,7 +98,7 @@ class ParallelEnv(pettingzoo.ParallelEnv[str, Any, Any]):
         self._envs.close()
 
     def _each(self, values: Any) -> dict[str, Any]:
-        """The rows of the agents that are there."""
+        """Returns the rows of the agents that are present."""
         return {agent: _row(values, self._rows[agent]) for agent in self.agents}
 
 

@@ -1,11 +1,12 @@
-"""Stable-Baselines3's VecEnv over Shoal's environments.
+"""Shoal's environments as a Stable-Baselines3 VecEnv.
 
     make("CartPole-v1", 8)                     # was: make_vec_env("CartPole-v1", 8)
     make([make_one, make_another])             # was: SubprocVecEnv([make_one, make_another])
     DQN(..., replay_buffer_class=ReplayBuffer) # its rows are in shared memory
 
-A VecEnv gives the next episode's first observation at once, and the last one of the episode that ended in
-`infos[i]["terminal_observation"]`: that is autoreset mode SAME_STEP, and others are refused.
+In the step that ends an episode, a VecEnv returns the first observation of the next episode, and the last one
+of the old episode in `infos[i]["terminal_observation"]`. This needs autoreset mode SAME_STEP; other modes
+raise ValueError.
 """
 
 from __future__ import annotations
@@ -52,15 +53,15 @@ def make(
     num_envs: int | None = None,
     **options: Any,
 ) -> VecEnv:
-    """`shoal.make_vec` with the autoreset mode that SB3 expects, as a VecEnv of SB3.
+    """Makes environments like `shoal.make_vec`, with the autoreset mode that SB3 expects, as an SB3 VecEnv.
 
-    `env` may also be a list of functions, one for each environment, as for SB3's SubprocVecEnv. Keywords that
-    are not Shoal's go to the functions.
+    `env` may also be a list of functions, one for each environment, as for SB3's SubprocVecEnv. Keywords
+    that Shoal does not know are passed to the functions.
     """
     mode = arguments.autoreset_mode(options.pop("autoreset_mode", AutoresetMode.SAME_STEP))
     if mode != AutoresetMode.SAME_STEP:
         raise ValueError(f'SB3 needs autoreset_mode="SAME_STEP", got {mode.name}; leave autoreset_mode out')
-    _refuse_arguments_of_sb3(env, options)
+    _reject_sb3_arguments(env, options)
     envs: VectorEnv
     if isinstance(env, (list, tuple)):
         envs = _make_from_list(env, num_envs, options)
@@ -73,20 +74,20 @@ def make(
         raise
 
 
-def _refuse_arguments_of_sb3(env: Any, options: dict[str, Any]) -> None:
-    """TypeError for an argument of make_vec_env, unless the environment has a parameter of that name."""
+def _reject_sb3_arguments(env: Any, options: dict[str, Any]) -> None:
+    """Raises TypeError for an argument of make_vec_env, unless the environment has that parameter."""
     for name in options:
         if name in _INSTEAD and not _has_parameter(env, name):
             raise TypeError(f"make has no argument {name!r}, which SB3's make_vec_env has: {_INSTEAD[name]}")
 
 
 def _has_parameter(env: Any, name: str) -> bool:
-    """Whether an environment, or each of a list, has this parameter by its name."""
+    """Whether an environment, or every environment of a list, has a parameter of this name."""
     if isinstance(env, (list, tuple)):
         return bool(env) and all(_has_parameter(one, name) for one in env)
     if _is_in_c(env):
         library = bundled().get(str(env).removeprefix("shoal/"))
-        return library is None or name in load(library, {}).options  # loading a file names its options
+        return library is None or name in load(library, {}).options  # loading a file checks its options
     if isinstance(env, str):
         env = gymnasium.registry.get(env)
     creator: Any = env.entry_point if isinstance(env, EnvSpec) else env
@@ -123,7 +124,7 @@ def _make_from_list(
         )
     for name in ("backend", "num_threads"):
         if options.pop(name, None) not in (None, "process"):
-            raise TypeError(f"{name} is not for a list of functions: they run in num_workers processes")
+            raise TypeError(f"leave out {name}: a list of functions runs in num_workers processes")
     shoals = signature(ProcessVectorEnv).parameters
     own = {name: options.pop(name) for name in list(options) if name not in shoals}
     for number, function in enumerate(functions):
@@ -139,7 +140,7 @@ def _make_from_list(
 
 
 def _require_parameters(name: str, function: Callable[..., Any], own: dict[str, Any]) -> None:
-    """TypeError before anything is started if a function does not take these keywords."""
+    """Raises TypeError, before any worker starts, if a function does not take these keywords."""
     try:
         signature(function).bind(**own)
     except TypeError as error:
@@ -153,9 +154,9 @@ def _require_parameters(name: str, function: Callable[..., Any], own: dict[str, 
 
 
 class VecEnv(vec_env.VecEnv):
-    """Shoal's environments, made with autoreset_mode="SAME_STEP", for SB3's algorithms and wrappers.
+    """Environments made with autoreset_mode="SAME_STEP", for SB3's algorithms and wrappers.
 
-    With several agents in an environment, each agent is an environment to SB3.
+    If an environment has several agents, each agent is an environment for SB3.
     """
 
     def __init__(self, envs: VectorEnv) -> None:
@@ -167,7 +168,7 @@ class VecEnv(vec_env.VecEnv):
             )
         if envs.autoreset_mode != AutoresetMode.SAME_STEP:
             raise ValueError(
-                "SB3 expects the end of an episode and the beginning of the next in one step; make the "
+                "SB3 expects that the step that ends an episode also resets it; make the "
                 f'environments with autoreset_mode="SAME_STEP", not {envs.autoreset_mode.name}, or by '
                 "shoal.adapters.sb3.make"
             )
@@ -187,7 +188,7 @@ class VecEnv(vec_env.VecEnv):
     # -- stepping -------------------------------------------------------------------------------------
 
     def reset(self) -> Any:
-        if self._pending:  # nobody wants what is under way
+        if self._pending:  # discard the results of the pending step
             self.step_wait()
         options = self._options[0]
         if any(other != options for other in self._options):
@@ -216,25 +217,27 @@ class VecEnv(vec_env.VecEnv):
         observations, rewards, terminated, truncated, infos = results
         dones = terminated | truncated
         if infos:
-            told = self._told(infos, dones)
-            for info, cut_off in zip(told, (truncated & ~terminated).tolist(), strict=True):
+            split = self._split_infos(infos, dones)
+            for info, cut_off in zip(split, (truncated & ~terminated).tolist(), strict=True):
                 info["TimeLimit.truncated"] = cut_off and "fault" not in info
         else:
-            told = [{"TimeLimit.truncated": False} for _ in range(self.num_envs)]
-        return observations, rewards.astype(np.float32), dones, told
+            split = [{"TimeLimit.truncated": False} for _ in range(self.num_envs)]
+        return observations, rewards.astype(np.float32), dones, split
 
-    def _told(self, infos: dict[str, Any], dones: NDArray[np.bool_]) -> list[dict[str, Any]]:
-        """Each environment's info of this step; what begins another episode goes into reset_infos."""
+    def _split_infos(self, infos: dict[str, Any], dones: NDArray[np.bool_]) -> list[dict[str, Any]]:
+        """Returns each environment's info of this step; infos of a reset go to `reset_infos`."""
         finals, ends = infos.get("final_obs"), infos.get("final_info", {})
         infos = {name: value for name, value in infos.items() if name.lstrip("_") not in _FINAL}
-        told = [info_of_row(infos, row) for row in range(self.num_envs)]
+        split = [info_of_row(infos, row) for row in range(self.num_envs)]
         for row in np.flatnonzero(dones).tolist():
-            self.reset_infos[row], told[row] = told[row], info_of_row(ends, row)
-            for name in {"episode", "fault"} & set(self.reset_infos[row]):  # Shoal's own, of what ended
-                told[row].setdefault(name, self.reset_infos[row].pop(name))
-            if finals is not None and "fault" not in told[row]:  # with a worker, its last observation is lost
-                told[row]["terminal_observation"] = finals[row]
-        return told
+            self.reset_infos[row], split[row] = split[row], info_of_row(ends, row)
+            for name in {"episode", "fault"} & set(
+                self.reset_infos[row]
+            ):  # these belong to the episode that ended
+                split[row].setdefault(name, self.reset_infos[row].pop(name))
+            if finals is not None and "fault" not in split[row]:  # a dead worker's last observation is lost
+                split[row]["terminal_observation"] = finals[row]
+        return split
 
     def close(self) -> None:
         self.envs.close()
@@ -252,7 +255,7 @@ class VecEnv(vec_env.VecEnv):
         )
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
-        """An attribute of each; of environments in C, what the vector of them has."""
+        """Returns an attribute of each environment; for environments in C, that of the vector environment."""
         values = [getattr(self.envs, attr_name)] * self.num_envs if self._in_c else self.envs.call(attr_name)
         return [values[env] for env in self._get_indices(indices)]
 
@@ -267,8 +270,8 @@ class VecEnv(vec_env.VecEnv):
             answers = self.envs.call(method_name, *args, **kwargs)
         elif not self.has_attr("shoal_ask"):
             raise ValueError(
-                f"{method_name}: VecEnv(envs) can only ask all environments at once; leave indices out, or "
-                "make them by shoal.adapters.sb3.make, which can ask some"
+                f"{method_name}: VecEnv(envs) can only call a method of all environments; leave indices "
+                "out, or make them by shoal.adapters.sb3.make, which supports indices"
             )
         else:
             self.envs.set_attr("shoal_asked", [env in chosen for env in range(self.num_envs)])
@@ -278,12 +281,12 @@ class VecEnv(vec_env.VecEnv):
     def _require_python(self, name: str) -> None:
         if self._in_c:
             raise AttributeError(
-                f"environments in C have no attributes and methods, asked for {name!r}; their options are "
-                f"keywords of shoal.adapters.sb3.make: {', '.join(self.envs.options) or 'this one has none'}"
+                f"environments in C have no attributes and methods, asked for {name!r}; pass options to "
+                f"shoal.adapters.sb3.make: {', '.join(self.envs.options) or 'this one has none'}"
             )
 
     def env_is_wrapped(self, wrapper_class: type[Any], indices: Any = None) -> list[bool]:
-        """Whether a wrapper of that name is around each environment."""
+        """Returns for each environment whether a wrapper of that class name is around it."""
         names = [""] * self.num_envs if self._in_c else self.envs.call("__str__")  # <Monitor<TimeLimit<...
         return [f"<{wrapper_class.__name__}<" in names[env] for env in self._get_indices(indices)]
 

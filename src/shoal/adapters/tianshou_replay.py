@@ -1,12 +1,12 @@
-"""Tianshou's replay buffers with observations and actions in Shoal's shared rings.
+"""Tianshou's replay buffers with observations and actions in shared rings of Shoal.
 
     Tianshou index  ->  sub-buffer b, place p  ->  slot (p + shift[b]) % size of ring b  ->  row
     add       one native push for each sub-buffer
     sample    Tianshou draws the indices; one native gather for each sub-buffer, frame stacks included
 
-Which index comes next, where episodes begin and which indices are drawn is Tianshou's own code, so a run with
-a seed has the results that it has with Tianshou's buffers. Rewards, flags, infos and policy entries also stay
-in Tianshou's arrays, since its algorithms read and change these as whole arrays.
+Tianshou's own code chooses the next index, finds the starts of episodes and draws indices, so a run with a
+seed has the same results as with Tianshou's buffers. Rewards, flags, infos and policy entries also stay in
+Tianshou's arrays, since its algorithms read and change these as whole arrays.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tianshou.data import Batch
 from tianshou.data.batch import alloc_by_keys_diff, create_value
 from tianshou.data.utils.converter import to_hdf5
 
-from shoal.adapters.nested import leaves, names_of, rebuild, tree_of
+from shoal.adapters.nested import list_leaves, list_names, make_tree, rebuild
 from shoal.errors import ShoalError, SpaceError
 from shoal.replay import ReplayBuffer as SharedRows
 
@@ -35,22 +35,22 @@ __all__ = [
 
 _IN_RING = ("obs", "act", "obs_next")
 _COPIED = {"rew": np.float64, "terminated": np.bool_, "truncated": np.bool_}
-"""Also in Tianshou's arrays. In the ring they are there for other processes that read it."""
+"""These are in Tianshou's arrays, and also in the ring for other processes that read it."""
 _CHUNK = 16_384
 
 
-class _InRings:
+class _RingStorage:
     """The storage of a Tianshou buffer."""
 
     shared: list[SharedRows] = []
-    """The rows of each sub-buffer, from the first add on. Other processes may read them, but not push."""
-    _trees: dict[str, Any] = {}  # a key in the ring: its field, or for a Batch its fields by key
+    """The rows of each sub-buffer, after the first add. Other processes may read them, but not push."""
+    _trees: dict[str, Any] = {}  # key in the ring -> its field, or for a Batch a dict of fields
     _edges: NDArray[np.int64]  # the first index of each sub-buffer, and the end
     _sizes: NDArray[np.int64]
     _pushed: NDArray[np.int64]  # rows ever pushed into each ring
     _shift: NDArray[np.int64]
 
-    # What Tianshou's ReplayBuffer has.
+    # Tianshou's ReplayBuffer has these.
     _meta: Any
     _indices: NDArray[Any]
     _size: int
@@ -74,7 +74,7 @@ class _InRings:
             )
         is_vector = isinstance(self, data.ReplayBufferManager)
         one = buffer_ids is None and not is_vector  # a transition without an axis for environments
-        children = self._children()
+        children = self._list_sub_buffers()
         ids = list(range(len(children))) if buffer_ids is None else [int(number) for number in buffer_ids]
         light, rows = self._split(batch, one)
         if (
@@ -83,29 +83,31 @@ class _InRings:
             or not set(ids) <= set(range(len(children)))
         ):
             raise ValueError(
-                f"expected a row for each of buffer_ids, which are different ones of 0 to {len(children) - 1}"
-                f"; found {len(rows['rew'])} rows and buffer_ids {ids}"
+                "expected a row for each of buffer_ids, which must be distinct and of 0 to "
+                f"{len(children) - 1}; found {len(rows['rew'])} rows and buffer_ids {ids}"
             )
         edges = self.subbuffer_edges
         done = rows["terminated"] | rows["truncated"]
         rewards = [batch.rew] if one else batch.rew
-        told = [children[b]._update_state_pre_add(rewards[place], done[place]) for place, b in enumerate(ids)]
-        indices = np.array([index + edges[b] for b, (index, _, _, _) in zip(ids, told, strict=True)])
+        results = [
+            children[b]._update_state_pre_add(rewards[place], done[place]) for place, b in enumerate(ids)
+        ]
+        indices = np.array([index + edges[b] for b, (index, _, _, _) in zip(ids, results, strict=True)])
         if is_vector:
             self.last_index[ids] = indices
             self._lengths[ids] = [len(children[b]) for b in ids]
         self._write(indices, light, one)
         self._store(indices, rows)
-        returns, lengths = (np.array([row[part] for row in told]) for part in (1, 2))
+        returns, lengths = (np.array([row[part] for row in results]) for part in (1, 2))
         return (
             indices,
             returns,
             lengths,
-            np.array([row[3] + edges[b] for b, row in zip(ids, told, strict=True)]),
+            np.array([row[3] + edges[b] for b, row in zip(ids, results, strict=True)]),
         )
 
     def _write(self, indices: NDArray[Any], light: Any, one: bool) -> None:
-        """Writes what Tianshou's arrays hold; they are made by the first batch that has such a key."""
+        """Writes to Tianshou's arrays. The first batch with a new key makes the array for it."""
         try:
             self._meta[indices] = light
         except ValueError:
@@ -118,7 +120,7 @@ class _InRings:
             self._meta[indices] = light
 
     def update(self, buffer: data.ReplayBuffer) -> NDArray[Any]:
-        """Moves the rows of another buffer into this one, as Tianshou's update does."""
+        """Copies the rows of another buffer into this one, as Tianshou's update does."""
         if isinstance(self, data.ReplayBufferManager):
             raise NotImplementedError("a buffer of several sub-buffers cannot be updated from another buffer")
         stack_num, buffer.stack_num = buffer.stack_num, 1
@@ -138,29 +140,28 @@ class _InRings:
         return indices
 
     def reset(self, keep_statistics: bool = False) -> None:
-        """Forgets every row; the next one has index 0 again."""
+        """Removes every row; the next one has index 0 again."""
         super().reset(keep_statistics=keep_statistics)  # type: ignore[misc]
         if self.shared:
             self._shift = self._pushed % self._sizes
 
     def set_batch(self, batch: Any) -> None:
-        """Takes `maxsize` rows from a batch."""
+        """Replaces all rows by those of a batch of `maxsize` rows."""
         if len(batch) != self.maxsize:
             raise ValueError(f"expected a batch of {self.maxsize} rows, found {len(batch)}")
         light, rows = self._split(batch, False)
         super().set_batch(light)  # type: ignore[misc]
-        for begin, child in zip(self._edges, self._children(), strict=False):
+        for begin, child in zip(self._edges, self._list_sub_buffers(), strict=False):
             order = begin + (child._insertion_idx + np.arange(child.maxsize)) % child.maxsize
             self._store(order, {name: array[order] for name, array in rows.items()})
 
     def dropnull(self) -> None:
         raise NotImplementedError(
-            "rows of a shared ring cannot be dropped one by one; keep NaN out of what you add, or use "
-            "Tianshou's own buffer"
+            "rows of a shared ring cannot be dropped one by one; do not add NaN, or use Tianshou's own buffer"
         )
 
     def _split(self, batch: Any, one: bool) -> tuple[Any, dict[str, NDArray[Any]]]:
-        """What Tianshou's arrays hold, and the rows of the rings."""
+        """Splits a batch into the part for Tianshou's arrays and the rows for the rings."""
         keys = ("obs", "act", "obs_next") if self._save_obs_next else ("obs", "act")
         if "obs_next" in keys and "obs_next" not in batch.get_keys():
             raise ValueError(
@@ -168,7 +169,7 @@ class _InRings:
             )
         rows = {}
         for key in keys:
-            for name, array in leaves(key, batch[key]):
+            for name, array in list_leaves(key, batch[key]):
                 array = array[None] if one else array
                 rows[name] = array[:, -1] if self._save_only_last_obs and key != "act" else array
         for key, kind in _COPIED.items():
@@ -182,10 +183,10 @@ class _InRings:
         light.__dict__["done"] = np.logical_or(light.terminated, light.truncated)
         count = len(rows["rew"])
         if not self.shared:
-            self._allocate(rows, {key: tree_of(key, batch[key]) for key in keys})
-        return light, self._checked(rows, count)
+            self._allocate(rows, {key: make_tree(key, batch[key]) for key in keys})
+        return light, self._convert_rows(rows, count)
 
-    def _checked(self, rows: dict[str, NDArray[Any]], count: int) -> dict[str, NDArray[Any]]:
+    def _convert_rows(self, rows: dict[str, NDArray[Any]], count: int) -> dict[str, NDArray[Any]]:
         fields = self.shared[0].fields
         if rows.keys() != fields.keys():
             raise SpaceError(f"expected the parts {list(fields)}, as in the first batch, found {list(rows)}")
@@ -206,8 +207,8 @@ class _InRings:
         self._pushed, self._shift = np.zeros((2, len(self.shared)), np.int64)
 
     def _store(self, indices: NDArray[Any], rows: dict[str, NDArray[Any]]) -> None:
-        """Pushes rows: each must be the next of its sub-buffer."""
-        subs, slots = self._slots(np.asarray(indices))
+        """Pushes rows; each must be the next one of its sub-buffer."""
+        subs, slots = self._find_slots(np.asarray(indices))
         begin, count = 0, len(subs)
         while begin < count:
             sub, slot = int(subs[begin]), int(slots[begin])
@@ -220,8 +221,8 @@ class _InRings:
             if int(ids[0]) != pushed or slot != pushed % self._sizes[sub]:
                 raise ShoalError(
                     f"sub-buffer {sub}: expected row {pushed}, found row {int(ids[0])} for slot {slot}: "
-                    "another process pushed into `shared`, or the buffer's indices were changed by hand; "
-                    "other processes may only read"
+                    "another process pushed into `shared`, or the indices of the buffer were changed "
+                    "directly; other processes may only read"
                 )
             begin = end
 
@@ -235,7 +236,7 @@ class _InRings:
             chosen = self._indices[index]
         if not self.shared:
             raise KeyError("obs")
-        nested = ("info", "policy")  # which Tianshou stacks like observations
+        nested = ("info", "policy")  # Tianshou stacks these like observations
         found = {key: self.get(chosen, key, Batch()) for key in nested}
         for key in self._meta.get_keys():
             if key not in (*_IN_RING, *nested):
@@ -244,7 +245,7 @@ class _InRings:
         if self.stack_num == 1:
             found.update(self._gather(chosen, (*keys, "act")))
         else:
-            found.update(self._gather(self._stacks(chosen, self.stack_num), keys))
+            found.update(self._gather(self._stack_indices(chosen, self.stack_num), keys))
             found.update(self._gather(chosen, ("act",)))
         if not self._save_obs_next:
             found["obs_next"] = self.get(self.next(chosen), "obs")
@@ -252,15 +253,15 @@ class _InRings:
         return Batch({key: found.pop(key) for key in first} | found)
 
     def get(self, index: Any, key: str, default_value: Any = None, stack_num: int | None = None) -> Any:
-        """One key at some indices, with frames stacked as Tianshou does."""
+        """Returns one key at these indices, with frames stacked as in Tianshou."""
         if key not in self._trees:
             return super().get(index, key, default_value, stack_num)  # type: ignore[misc]
         stack = self.stack_num if stack_num is None else stack_num
         chosen = self._indices[index]
-        return self._gather(chosen if stack == 1 else self._stacks(chosen, stack), (key,))[key]
+        return self._gather(chosen if stack == 1 else self._stack_indices(chosen, stack), (key,))[key]
 
     def __getattr__(self, key: str) -> Any:
-        """`obs`, `obs_next` and `act` of every index, in new arrays; the rest as Tianshou has it."""
+        """Returns `obs`, `obs_next` or `act` of every index in new arrays, or an attribute of Tianshou."""
         if key in _IN_RING and self._trees:
             if key not in self._trees:
                 raise AttributeError(f"this buffer does not store {key}: ignore_obs_next is True")
@@ -269,27 +270,27 @@ class _InRings:
             raise AttributeError(key)
         return super().__getattr__(key)  # type: ignore[misc]
 
-    def _stacks(self, indices: NDArray[Any], stack: int) -> NDArray[Any]:
-        """Each index and those before it in its episode, oldest first, on a last axis."""
+    def _stack_indices(self, indices: NDArray[Any], stack: int) -> NDArray[Any]:
+        """Returns for each index the indices of its frame stack, oldest first, on a new last axis."""
         frames = [indices]
         for _ in range(stack - 1):
             frames.insert(0, self.prev(frames[0]))
         return np.stack(frames, axis=-1)
 
     def _gather(self, indices: Any, keys: tuple[str, ...]) -> dict[str, Any]:
-        """Values at indices of any shape, in new arrays; of an index that holds no row now, zeros."""
+        """Returns values at indices of any shape in new arrays; zeros for an index without a row."""
         index = np.asarray(indices)
         flat = index.reshape(-1)
-        subs, slots = self._slots(flat)
+        subs, slots = self._find_slots(flat)
         pushed, sizes = self._pushed[subs], self._sizes[subs]
-        lengths = np.array([len(child) for child in self._children()])
+        lengths = np.array([len(child) for child in self._list_sub_buffers()])
         written = flat - self._edges[subs] < lengths[subs]
         ids = np.where(written, slots + sizes * ((pushed - 1 - slots) // sizes), 0).astype(np.uint64)
         order = None
         if len(self.shared) > 1 and (subs[1:] < subs[:-1]).any():
             order = np.argsort(subs, kind="stable")
             subs, ids, written = subs[order], ids[order], written[order]
-        names = {name for key in keys for name in names_of(self._trees[key])}
+        names = {name for key in keys for name in list_names(self._trees[key])}
         fields = self.shared[0].fields
         into = {name: np.empty((len(ids), *fields[name][1]), fields[name][0]) for name in names}
         found = np.zeros(len(ids), np.bool_)
@@ -321,19 +322,19 @@ class _InRings:
 
     # -- where a row is -------------------------------------------------------------------------------
 
-    def _slots(self, indices: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The sub-buffer of each index and its slot there."""
+    def _find_slots(self, indices: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Returns the sub-buffer of each index, and its slot in that ring."""
         subs = np.searchsorted(self._edges, indices, side="right") - 1
         return subs, (indices - self._edges[subs] + self._shift[subs]) % self._sizes[subs]
 
-    def _children(self) -> Any:
-        """The sub-buffers, which know the next place and how many are in use."""
+    def _list_sub_buffers(self) -> Any:
+        """Returns the sub-buffers; they hold the next index and the number of rows."""
         return self.buffers if isinstance(self, data.ReplayBufferManager) else [self]
 
     # -- files ----------------------------------------------------------------------------------------
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is saved: the rows themselves, not handles on shared memory."""
+        """Returns the state to save: the rows, not handles on shared memory."""
         left_out = {"shared", "_edges", "_sizes", "_pushed", "_shift"}
         state = {name: value for name, value in self.__dict__.items() if name not in left_out}
         if self.shared:
@@ -356,7 +357,7 @@ class _InRings:
             return
         rows = {name: arrays[str(place)] for place, name in enumerate(names)}
         self._allocate(rows, self._trees)
-        for sub, child in enumerate(self._children()):
+        for sub, child in enumerate(self._list_sub_buffers()):
             begin = self._edges[sub]
             first = int(child._insertion_idx) if len(child) == child.maxsize else 0
             order = begin + (first + np.arange(len(child))) % child.maxsize
@@ -364,34 +365,32 @@ class _InRings:
             self._store(order, {name: array[order] for name, array in rows.items()})
 
     def save_hdf5(self, path: str, compression: str | None = None) -> None:
-        """Saves it to an HDF5 file, which `load_hdf5` reads."""
+        """Saves the buffer to an HDF5 file, which `load_hdf5` reads."""
         with h5py.File(path, "w") as file:
             to_hdf5(self.__getstate__(), file, compression=compression)
 
 
-class ReplayBuffer(_InRings, data.ReplayBuffer):
+class ReplayBuffer(_RingStorage, data.ReplayBuffer):
     """Tianshou's ReplayBuffer, of one environment, with observations and actions in a shared ring."""
 
 
-class VectorReplayBuffer(_InRings, data.VectorReplayBuffer):
-    """Tianshou's VectorReplayBuffer with observations and actions in shared rings, one a sub-buffer."""
+class VectorReplayBuffer(_RingStorage, data.VectorReplayBuffer):
+    """Tianshou's VectorReplayBuffer with observations and actions in shared rings, one per sub-buffer."""
 
 
-class _ForgetsPriorities:
+class _ResetPriorities:
     weight: Any
     maxsize: int
 
     def reset(self, keep_statistics: bool = False) -> None:
-        """Forgets every row and its priority. Tianshou keeps the priorities, and then draws old rows."""
+        """Removes every row and its priority. Tianshou keeps the priorities, and then draws old rows."""
         super().reset(keep_statistics=keep_statistics)  # type: ignore[misc]
         self.weight[np.arange(self.maxsize)] = 0.0
 
 
-class PrioritizedReplayBuffer(_ForgetsPriorities, data.PrioritizedReplayBuffer, ReplayBuffer):
-    """Tianshou's PrioritizedReplayBuffer; its priorities are Tianshou's."""
+class PrioritizedReplayBuffer(_ResetPriorities, data.PrioritizedReplayBuffer, ReplayBuffer):
+    """Tianshou's PrioritizedReplayBuffer with rows in a shared ring; Tianshou keeps the priorities."""
 
 
-class PrioritizedVectorReplayBuffer(
-    _ForgetsPriorities, data.PrioritizedVectorReplayBuffer, VectorReplayBuffer
-):
-    """Tianshou's PrioritizedVectorReplayBuffer; its priorities are Tianshou's."""
+class PrioritizedVectorReplayBuffer(_ResetPriorities, data.PrioritizedVectorReplayBuffer, VectorReplayBuffer):
+    """Tianshou's PrioritizedVectorReplayBuffer with rows in shared rings; Tianshou keeps the priorities."""

@@ -1,4 +1,4 @@
-"""Experience replay in shared memory: what users hold."""
+"""Experience replay in shared memory: the public classes."""
 
 from shoal.replay.batches import Batch, PrioritizedBatch
 from shoal.replay.buffer import ReplayBuffer

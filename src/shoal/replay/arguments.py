@@ -1,4 +1,4 @@
-"""Arguments of the buffers' methods, checked."""
+"""Checks the arguments of the buffers' methods and converts them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from shoal.errors import SpaceError
 from shoal.replay.records import Column
 
-__all__ = ["checked_capacity", "checked_count", "checked_fraction", "checked_ids", "converted"]
+__all__ = ["convert_ids", "convert_rows", "require_capacity", "require_count", "require_fraction"]
 
 
-def checked_count(name: str, value: Any, least: int = 1) -> int:
-    """An int of at least `least`."""
+def require_count(name: str, value: Any, least: int = 1) -> int:
+    """Returns `value` as an int; raises if it is not an int of at least `least`."""
     if type(value) is int and value >= least:
         return value
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
@@ -24,28 +24,28 @@ def checked_count(name: str, value: Any, least: int = 1) -> int:
     return int(value)
 
 
-def checked_capacity(value: Any) -> int:
-    """How many rows a ring may have."""
-    capacity = checked_count("capacity", value)
+def require_capacity(value: Any) -> int:
+    """Returns the capacity of a ring as an int; raises if it is out of range."""
+    capacity = require_count("capacity", value)
     if capacity >= 2**40:
         raise ValueError(f"capacity must be less than 2**40 rows, got {capacity}")
     return capacity
 
 
-def checked_ids(ids: Any) -> NDArray[np.uint64]:
-    """Ids of rows as an array [n]."""
+def convert_ids(ids: Any) -> NDArray[np.uint64]:
+    """Returns ids of rows as an array uint64[n]; raises if they are not integers."""
     given = np.asarray(ids)
     if given.dtype.kind not in "iu" and given.size:
-        raise TypeError(f"ids must be integers, as batch.ids has them, got {ids!r:.80}")
+        raise TypeError(f"ids must be integers, like those in batch.ids, got {ids!r:.80}")
     if given.ndim != 1:
         raise ValueError(f"ids must have one dimension, got shape {given.shape}")
     if given.dtype.kind == "i" and (given < 0).any():
-        raise ValueError(f"ids must be at least 0, as batch.ids has them, got {given.min()}")
+        raise ValueError(f"ids must be at least 0, like those in batch.ids, got {given.min()}")
     return np.ascontiguousarray(given, np.uint64)
 
 
-def checked_fraction(name: str, value: Any, most: float = 1.0) -> float:
-    """A number from 0 to `most`."""
+def require_fraction(name: str, value: Any, most: float = 1.0) -> float:
+    """Returns `value` as a float; raises if it is not a number from 0 to `most`."""
     if type(value) is float and 0 <= value <= most:
         return value
     try:
@@ -57,11 +57,11 @@ def checked_fraction(name: str, value: Any, most: float = 1.0) -> float:
     return number
 
 
-def converted(name: str, value: Any, column: Column) -> NDArray[Any]:
-    """Rows [n, ...] of a field in its own dtype; SpaceError for a value that does not fit."""
+def convert_rows(name: str, value: Any, column: Column) -> NDArray[Any]:
+    """Returns rows [n, ...] in the dtype of the field; raises SpaceError for a value that does not fit."""
     try:
         given = np.asarray(value)
-        with np.errstate(all="ignore"):  # what was lost is looked at below
+        with np.errstate(all="ignore"):  # _fits checks below whether values were lost
             array = given.astype(column.dtype, casting="unsafe", copy=False)
     except (TypeError, ValueError, OverflowError) as error:
         raise SpaceError(
@@ -70,7 +70,7 @@ def converted(name: str, value: Any, column: Column) -> NDArray[Any]:
     if given.ndim == 0 or given.shape[1:] != column.shape:
         hint = "nothing stored"
         if given.shape == column.shape:
-            hint += "; one row is [row], or push"
+            hint += "; for one row use push(row), or give [row]"
         whole = ", ".join(["n", *map(str, column.shape)])
         raise SpaceError(
             f"field {name!r}: expected rows of shape {column.shape}, so [{whole}] in all, found "
@@ -81,11 +81,11 @@ def converted(name: str, value: Any, column: Column) -> NDArray[Any]:
             f"field {name!r}: expected values that fit {column.dtype.name}, found {value!r:.60}; "
             "nothing stored"
         )
-    return np.ascontiguousarray(array).view(column.dtype)  # whose type may have several names
+    return np.ascontiguousarray(array).view(column.dtype)  # several NumPy types can have this dtype
 
 
 def _fits(given: NDArray[Any], array: NDArray[Any]) -> bool:
-    """Whether a conversion kept the values; floats may be rounded, but not to infinity."""
+    """Whether a conversion kept the values. Floats may be rounded, but not to infinity."""
     kind = array.dtype.kind
     if kind in "biu":
         if given.dtype.kind not in "biu":

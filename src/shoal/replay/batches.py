@@ -1,4 +1,4 @@
-"""Batches, and the checks of the arrays that they are gathered into."""
+"""Batches, and checks of the arrays that a caller gives for them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,20 @@ from numpy.typing import NDArray
 
 from shoal.errors import SpaceError, SpaceKeyError
 
-__all__ = ["Batch", "Kind", "PrioritizedBatch", "Specs", "begun", "checked_out", "empty", "has_room"]
+__all__ = [
+    "Batch",
+    "Kind",
+    "PrioritizedBatch",
+    "Specs",
+    "allocate_batch",
+    "fits_ids",
+    "make_batch",
+    "require_out",
+]
 
 
 class Batch(dict[str, Any]):
-    """Rows as arrays by field, as tensors if a device was asked for; and their ids, never used again.
+    """Rows as a dict of arrays by field (tensors, if a device was given), and their ids, which are unique.
 
     >>> with shoal.ReplayBuffer(10, {"x": (np.float32, ())}) as buffer:
     ...     _ = buffer.extend({"x": np.arange(4, dtype=np.float32)})
@@ -27,7 +36,7 @@ class Batch(dict[str, Any]):
 
 
 class PrioritizedBatch(Batch):
-    """Rows, their ids, and the weights that undo the bias of how they were drawn.
+    """Rows, their ids, and the importance-sampling weights that correct the bias of prioritized draws.
 
     >>> with shoal.ReplayBuffer(10, {"x": (np.float32, ())}) as buffer:
     ...     sampler = shoal.replay.PrioritizedSampler(buffer)
@@ -37,37 +46,40 @@ class PrioritizedBatch(Batch):
     """
 
     weights: Any
-    """float32[n]: an array, or a tensor like the rest."""
+    """float32[n]: an array, or a tensor if the fields are tensors."""
 
 
 Kind = TypeVar("Kind", bound=Batch)
 Specs: TypeAlias = Mapping[str, tuple["np.dtype[Any]", tuple[int, ...]]]
-"""What a batch holds for each row: name to dtype and shape."""
+"""The arrays of a batch: name to (dtype, shape of one row)."""
 
 
-def begun(kind: type[Kind], n: int, arrays: Mapping[str, NDArray[Any]], out: Any = None) -> Kind:
-    """A batch over arrays that are to be filled; those of `out`, if it is one, and then its ids too."""
+def make_batch(kind: type[Kind], n: int, arrays: Mapping[str, NDArray[Any]], out: Any = None) -> Kind:
+    """Returns a batch over arrays that will be filled.
+
+    If `out` is a batch, it also reuses its array of ids.
+    """
     batch = kind(arrays)
-    has_ids = isinstance(out, Batch) and has_room(out.ids, n)
+    has_ids = isinstance(out, Batch) and fits_ids(out.ids, n)
     batch.ids = out.ids if has_ids else np.empty(n, np.uint64)
     if isinstance(batch, PrioritizedBatch):
         batch.weights = np.empty(n, np.float32)
     return batch
 
 
-def empty(kind: type[Kind], n: int, specs: Specs) -> Kind:
-    """A batch of `n` rows in new arrays."""
-    return begun(kind, n, {name: np.empty((n, *shape), dtype) for name, (dtype, shape) in specs.items()})
+def allocate_batch(kind: type[Kind], n: int, specs: Specs) -> Kind:
+    """Returns a batch of `n` rows in new arrays."""
+    return make_batch(kind, n, {name: np.empty((n, *shape), dtype) for name, (dtype, shape) in specs.items()})
 
 
-def has_room(ids: Any, n: int, dtype: Any = np.uint64) -> bool:
-    """Whether it is an array for the ids of `n` rows, or for other numbers of theirs."""
+def fits_ids(ids: Any, n: int, dtype: Any = np.uint64) -> bool:
+    """Whether `ids` is a writable, contiguous array of `n` values of this dtype."""
     fits = isinstance(ids, np.ndarray) and ids.dtype == dtype and ids.shape == (n,)
     return fits and ids.flags.c_contiguous and ids.flags.writeable
 
 
-def checked_out(out: Mapping[str, NDArray[Any]], n: int, specs: Specs) -> dict[str, NDArray[Any]]:
-    """The caller's arrays in the order of the specs; SpaceError for one that does not fit."""
+def require_out(out: Mapping[str, NDArray[Any]], n: int, specs: Specs) -> dict[str, NDArray[Any]]:
+    """Returns the caller's arrays in the order of the specs; raises SpaceError for one that does not fit."""
     try:
         is_complete = out.keys() == specs.keys()
     except AttributeError:
@@ -81,7 +93,7 @@ def checked_out(out: Mapping[str, NDArray[Any]], n: int, specs: Specs) -> dict[s
         elif array.dtype != dtype or array.shape != expected:
             found = f"{array.dtype}{list(array.shape)}"
         elif not array.flags.c_contiguous or not array.flags.writeable:
-            found = "a strided one" if array.flags.writeable else "a read-only one"
+            found = "a strided array" if array.flags.writeable else "a read-only array"
         else:
             continue
         raise SpaceError(

@@ -17,29 +17,29 @@ from shoal import _core
 from shoal.errors import CorruptFileError, SpaceError, SpaceKeyError
 from shoal.memory import Segment
 from shoal.memory.layout import FieldSpec
-from shoal.replay.arguments import checked_capacity, checked_count, checked_ids, converted
+from shoal.replay.arguments import convert_ids, convert_rows, require_capacity, require_count
 from shoal.replay.batches import Batch
 from shoal.replay.draws import Draws
-from shoal.replay.fields import by_field, fields_of
-from shoal.replay.records import Durability, Records, records_for
-from shoal.replay.resume import Resumable, SamplerState, beside, read_beside, write_beside
-from shoal.replay.sampling import LEASES, Part, Ways
+from shoal.replay.fields import parse_fields, split_by_field
+from shoal.replay.records import Durability, Records, choose_records
+from shoal.replay.resume import Resumable, SamplerState, draws_path, read_draws, write_draws
+from shoal.replay.sampling import LEASES, Part, SamplingCache
 
 if TYPE_CHECKING:
     from shoal.replay.prioritized import PrioritizedSampler
     from shoal.replay.tensors import Tensors
     from shoal.replay.trajectories import TrajectoryBuffer
 
-__all__ = ["ReplayBuffer", "made"]
+__all__ = ["ReplayBuffer", "make_buffer"]
 
 
-class _OfTrajectories:
-    """A method of buffers that know which row follows which alone; others say how to make such a one."""
+class _TrajectoryMethod:
+    """A method that only a TrajectoryBuffer has. Reading it raises an error that says what to do."""
 
     def __get__(self, instance: object, owner: type) -> NoReturn:
         raise AttributeError(
-            f"{owner.__name__} does not know which row follows which: add, begin, sample_n_step and "
-            "sample_sequences are of buffers made with ReplayBuffer.for_env(envs, capacity)"
+            f"{owner.__name__} does not record which row follows which: add, begin, sample_n_step and "
+            "sample_sequences need a buffer made by ReplayBuffer.for_env(envs, capacity)"
         )
 
 
@@ -54,12 +54,13 @@ class ReplayBuffer:
     >>> buffer.close()
 
     Args:
-        capacity: How many rows; the oldest are overwritten.
-        fields: Name to (dtype, shape) of one row's value, or to a space; or a space of whole rows.
-        path: A new file to keep it in; None: anonymous memory.
-        durability: What rows of a file survive once a push has returned. "process": the death of any process.
-            "sync": a crash of the machine too; each push waits for the disk.
-        seed: Of the draws of this handle in this process; None, and in other processes: their own.
+        capacity: The number of rows. When the buffer is full, new rows overwrite the oldest.
+        fields: A dict from name to (dtype, shape of one row) or to a space; or one space for whole rows.
+        path: A new file that stores the buffer; None uses anonymous memory.
+        durability: What a row in a file survives after its push has returned. "process": the death of any
+            process. "sync": also a crash of the machine; each push waits for the disk.
+        seed: The seed of the draws of this handle in this process. With None, and in other processes, the
+            seed is random.
     """
 
     def __init__(
@@ -71,9 +72,9 @@ class ReplayBuffer:
         durability: Durability = "process",
         seed: int | None = None,
     ) -> None:
-        kind = records_for(durability, path)
-        self._begin(kind(checked_capacity(capacity), fields_of(fields), path), seed)
-        self._keep_draws_beside(path, is_new=True)
+        kind = choose_records(durability, path)
+        self._begin(kind(require_capacity(capacity), parse_fields(fields), path), seed)
+        self._keep_draws(path, is_new=True)
 
     @staticmethod
     def for_env(
@@ -84,7 +85,7 @@ class ReplayBuffer:
         durability: Durability = "process",
         seed: int | None = None,
     ) -> TrajectoryBuffer:
-        """A buffer for what `envs`, a vector environment, does: transitions, n-step returns, sequences."""
+        """Makes a buffer for the steps of a vector environment: transitions, n-step returns, sequences."""
         from shoal.replay.trajectories import TrajectoryBuffer  # it builds on this class
 
         if not hasattr(envs, "single_observation_space"):
@@ -111,19 +112,19 @@ class ReplayBuffer:
 
     @staticmethod
     def open(path: str | os.PathLike[str], *, seed: int | None = None) -> ReplayBuffer:
-        """Opens a file that a buffer was kept in, with the durability it was made with.
+        """Opens the file of a buffer, with the durability it was made with.
 
-        Every row whose push had returned is there; if the machine went down, every one that was on disk.
-        Draws go on where they were when the snapshot was made, or the buffer closed, unless a seed is given.
+        It holds every row whose push had returned; after a crash of the machine, every row that was on disk.
+        Unless a seed is given, the draws continue from the state saved by `snapshot` or `close`.
         """
-        self = made(Records.open(path), seed)
+        self = make_buffer(Records.open(path), seed)
         try:
-            state = read_beside(Path(path), self._records.token)
+            state = read_draws(Path(path), self._records.token)
             if state is None and self._records.resume:
-                state = Resumable.unpacked(self._records.resume, repr(os.fspath(path)))
+                state = Resumable.unpack(self._records.resume, repr(os.fspath(path)))
             if state is not None:
                 self._resume(state, seed)
-            self._keep_draws_beside(path, is_new=False)
+            self._keep_draws(path, is_new=False)
         except BaseException:
             self._records.close()
             raise
@@ -138,47 +139,50 @@ class ReplayBuffer:
         }
         self._draws = Draws(seed)
         self._leases = _core.Leases(LEASES)
-        self._links = self._linked()
-        self._ways = Ways(self, Batch, self._draws)
-        self._plan = self._ways.rows().plan  # of `sample`, at hand
-        self._on_devices: Tensors | None = None
+        self._links = self._make_links()
+        self._samplings = SamplingCache(self, Batch, self._draws)
+        self._plan = self._samplings.rows().plan  # kept here because `sample` is called often
+        self._tensors: Tensors | None = None
         self._samplers: list[weakref.ref[PrioritizedSampler]] = []
         self._saved: dict[str, SamplerState] = {}
         self._saved_episodes: dict[str, NDArray[Any]] = {}
-        self._beside: Path | None = None
-        self._begun_with: list[int] = []
+        self._own_path: Path | None = None
+        self._first_draws: list[int] = []
         self._opened_by = os.getpid()
 
     def seed(self, seed: int | None = None) -> None:
-        """Begins the stream of draws of this handle, in this process, anew."""
+        """Restarts the draws of this handle, in this process, from a seed."""
         self._draws.seed(seed)
 
     def push(self, row: Any) -> int:
-        """Stores one row whole, or raises and stores nothing; its id. A dict, flat or nested as a space."""
+        """Stores one row and returns its id, or raises and stores nothing.
+
+        A row is a dict, flat or nested.
+        """
         number = self._ring.push(row)
         if number is None:
-            ids = self._store({name: [value] for name, value in self._by_field(row).items()})
+            ids = self._store({name: [value] for name, value in self._split_by_field(row).items()})
             number = int(ids[0])
         if self._synced:
             self._records.sync()
         return number
 
     def extend(self, batch: Any) -> range | NDArray[np.uint64]:
-        """Stores rows from arrays [n, ...], each whole, or raises and stores nothing; their ids."""
+        """Stores rows from arrays [n, ...] and returns their ids, or raises and stores nothing."""
         if not self._synced:
             ids = self._ring.extend(batch)
-            return ids if type(ids) is range else self._looked_at(batch, ids)
-        rows = self._extended(batch)
+            return ids if type(ids) is range else self._finish_extend(batch, ids)
+        rows = self._extend_unsynced(batch)
         self._records.sync()
         return rows
 
     def sample(self, n: int, out: Mapping[str, NDArray[Any]] | None = None, *, device: Any = None) -> Batch:
-        """`n` rows, each drawn with the same chance.
+        """Returns a batch of `n` rows, drawn uniformly with replacement.
 
-        The arrays belong to the buffer, which fills them again only when nobody holds them any more: neither
-        the batch, nor one of its arrays, nor a view or a tensor of one. Given `out`, a dict of arrays, those
-        are filled; one that is a batch of an earlier call is filled anew, its ids too, and given back. With
-        `device` ("cpu", "cuda:0", a torch.device) the batch holds torch tensors.
+        The buffer reuses the arrays of a batch, but only when you hold neither the batch, nor one of its
+        arrays, nor a view or tensor of one. With `out`, a dict of arrays, it fills those arrays. If `out` is
+        a batch of an earlier call, it fills that batch, ids included, and returns it. With `device` ("cpu",
+        "cuda:0", a torch.device) the batch holds torch tensors.
         """
         if device is None:
             if out is None:
@@ -187,17 +191,17 @@ class ReplayBuffer:
                     return batch
             elif type(out) is Batch and self._plan.fill(self._draws.words, n, out, out.ids, None) == n:
                 return out
-        return self._ways.rows().sample(n, out, device)
+        return self._samplings.rows().sample(n, out, device)
 
     def latest(self, n: int) -> Batch:
-        """The `n` most recent rows, oldest first; all if there are fewer."""
-        count = min(checked_count("n", n, 0), self.capacity)
+        """Returns the `n` newest rows, oldest first; all rows if there are fewer."""
+        count = min(require_count("n", n, 0), self.capacity)
         ids = np.empty(count, np.uint64)
         return self.fetch(ids[: self._records.ring.latest(count, ids)] if count else ids)
 
     def fetch(self, ids: Any) -> Batch:
-        """The rows with these ids that are still there."""
-        wanted = checked_ids(ids)
+        """Returns the rows with these ids that are still stored."""
+        wanted = convert_ids(ids)
         found = np.empty(len(wanted), np.bool_)
         arrays = self._records.empty(len(wanted))
         count = self._records.ring.fetch(wanted, tuple(arrays.values()), found.view(np.uint8))
@@ -207,7 +211,7 @@ class ReplayBuffer:
         return batch
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """The rows in the order of their ids, from the oldest there is now."""
+        """Iterates over the rows that are stored now, in the order of their ids."""
         ids = np.empty(self.capacity, np.uint64)
         ids = ids[: self._records.ring.latest(self.capacity, ids)]
         for begin in range(0, len(ids), 1024):
@@ -220,52 +224,59 @@ class ReplayBuffer:
 
     @property
     def total_pushed(self) -> int:
-        """Rows ever stored."""
+        """The number of rows ever stored."""
         return self._records.ring.total
 
     @property
     def durability(self) -> Durability:
-        """What rows survive once a push has returned; of memory, which has no file: "process"."""
+        """What a row survives after its push has returned; "process" for a buffer without a file."""
         return self._records.durability
 
     @property
     def size_bytes(self) -> int:
-        """Memory the rows take."""
+        """The memory of the buffer in bytes."""
         return self._records.segment.size_bytes
 
     @property
     def huge_page_bytes(self) -> int:
-        """How much of that lies on 2 MB pages in this process: what the system gave of what was asked for."""
+        """How many of these bytes are on 2 MB pages in this process.
+
+        The system may give fewer than requested.
+        """
         return self._records.segment.huge_page_bytes
 
     def snapshot(self, path: str | os.PathLike[str]) -> int:
-        """Writes a file that `open` opens, while others push; atomic, on disk when it returns. Rows in it."""
-        _ = self._ring.length  # raises if it is closed
-        rows = self._records.snapshot(Path(path), lambda token: self._resumable(token).packed())
-        beside(Path(path)).unlink(missing_ok=True)  # of the snapshot that was there before
+        """Writes the rows to a file for `open` and returns how many.
+
+        The file appears complete or not at all, and is on disk when the call returns. Other processes can
+        push meanwhile.
+        """
+        _ = self._ring.length  # raises if the buffer is closed
+        rows = self._records.snapshot(Path(path), lambda token: self._capture_state(token).pack())
+        draws_path(Path(path)).unlink(missing_ok=True)  # the draws of an earlier snapshot
         return rows
 
     def save(self, directory: str | os.PathLike[str]) -> int:
-        """Writes the rows as one .npy file per field, with a manifest in JSON; how many."""
+        """Writes the rows as one .npy file per field, with a manifest in JSON. Returns how many."""
         from shoal.replay.files import save
 
         return save(self, Path(directory))
 
     @staticmethod
     def load(directory: str | os.PathLike[str], *, seed: int | None = None) -> ReplayBuffer:
-        """A new buffer with the rows that `save` wrote, under the same ids.
+        """Returns a new buffer with the rows that `save` wrote, under the same ids.
 
-        Draws go on where they were, unless a seed is given.
+        Unless a seed is given, the draws continue from the saved state.
         """
         from shoal.replay.files import load
 
         return load(Path(directory), seed)
 
     def close(self) -> None:
-        """Gives the handle back; other processes are not disturbed, and a file stays."""
+        """Closes this handle. Other processes can go on using the buffer, and its file remains."""
         self._leases.clear()
         try:
-            self._write_draws_beside()
+            self._write_draws()
         finally:
             self._records.close()
 
@@ -282,30 +293,30 @@ class ReplayBuffer:
         shown = ", ".join(f"{column.name}: {column}" for column in self._records.columns.values())
         return f"<ReplayBuffer of {self.capacity} rows {{{shown}}}>"
 
-    if not TYPE_CHECKING:  # (a __getattr__ would make every attribute slower)
-        add = begin = sample_n_step = sample_sequences = _OfTrajectories()
+    if not TYPE_CHECKING:  # a __getattr__ would slow down every attribute
+        add = begin = sample_n_step = sample_sequences = _TrajectoryMethod()
 
     # -- inside ---------------------------------------------------------------------------------------
 
-    def _keep_draws_beside(self, path: str | os.PathLike[str] | None, is_new: bool) -> None:
-        """From now on `close` writes the draws beside the file that the buffer lives in."""
+    def _keep_draws(self, path: str | os.PathLike[str] | None, is_new: bool) -> None:
+        """Makes `close` write the state of the draws to a file beside the buffer's own file."""
         if path is None:
             return
-        self._beside, self._begun_with = Path(path), self._draws.state()
+        self._own_path, self._first_draws = Path(path), self._draws.state()
         if is_new:
-            beside(self._beside).unlink(missing_ok=True)  # of a file that was there before
+            draws_path(self._own_path).unlink(missing_ok=True)  # the draws of an earlier file of that name
 
-    def _write_draws_beside(self) -> None:
-        """Only by the process that opened the file, and only if it has drawn: others keep nothing there."""
-        is_own = self._beside is not None and self._opened_by == os.getpid()
-        if self._beside is None or not is_own or self._records.segment.closed:
+    def _write_draws(self) -> None:
+        """Writes the state of the draws, if this process opened the file and has drawn from it."""
+        is_own = self._own_path is not None and self._opened_by == os.getpid()
+        if self._own_path is None or not is_own or self._records.segment.closed:
             return
         is_sampled = any(reference() is not None for reference in self._samplers)
-        if is_sampled or self._draws.state() != self._begun_with:
-            write_beside(self._beside, self._resumable(self._records.token))
+        if is_sampled or self._draws.state() != self._first_draws:
+            write_draws(self._own_path, self._capture_state(self._records.token))
 
-    def _resumable(self, token: str) -> Resumable:
-        """What a run needs to go on from here, beside the rows."""
+    def _capture_state(self, token: str) -> Resumable:
+        """Returns the state that a resumed run needs in addition to the rows."""
         samplers = dict(self._saved)
         for reference in self._samplers:
             sampler = reference()
@@ -314,49 +325,49 @@ class ReplayBuffer:
         return Resumable(token, self._draws.state(), samplers)
 
     def _resume(self, state: Resumable, seed: int | None) -> None:
-        """Goes on from such a state, but for the stream of draws if a seed was given."""
+        """Restores such a state. If a seed was given, the draws start from the seed instead."""
         for name, sampler in state.samplers.items():
             if sampler.weights.shape != (self.capacity,):
                 raise CorruptFileError(
-                    f"the sampler {name!r} was saved with weights for {len(sampler.weights)} rows, and the "
-                    f"buffer has room for {self.capacity}"
+                    f"the sampler {name!r} was saved with weights for {len(sampler.weights)} rows, but the "
+                    f"buffer has room for {self.capacity}; load the files that were saved together"
                 )
         self._saved, self._saved_episodes = dict(state.samplers), state.episodes
         if seed is None:
             self._draws.restore(state.draws)
 
-    def _linked(self) -> _core.Links | None:
-        """The links between the rows; None: it is not known which follows which."""
+    def _make_links(self) -> _core.Links | None:
+        """Returns the links between the rows, or None if the buffer has no links."""
         return None
 
-    def _parts_of(self, way: str, size: int) -> list[Part]:
-        """What the batches of a way to sample hold."""
+    def _list_parts(self, kind: str, size: int) -> list[Part]:
+        """Returns the arrays of a batch for one kind of sampling."""
         return [Part(name, dtype, shape, "row", name) for name, (dtype, shape) in self.fields.items()]
 
-    def _tensors(self) -> Tensors:
-        if self._on_devices is None:
-            from shoal.replay.tensors import Tensors  # and with it torch
+    def _get_tensors(self) -> Tensors:
+        if self._tensors is None:
+            from shoal.replay.tensors import Tensors  # it imports torch
 
-            self._on_devices = Tensors()
-        return self._on_devices
+            self._tensors = Tensors()
+        return self._tensors
 
     def _raise_nothing_drawn(self, is_rows: bool) -> NoReturn:
         if len(self) == 0:
             raise ValueError("cannot sample from an empty buffer; push something first")
         if not is_rows:
-            raise ValueError("there is no whole transition in the buffer; add some steps first")
+            raise ValueError("there is no complete transition in the buffer; add some steps first")
         raise ValueError(
-            f"cannot sample: of {len(self)} rows none is whole. They are being written by others at "
-            "this moment, or were left unfinished by writers that died. As good as empty: push "
-            "something, and give it a capacity of several times what its writers push at once"
+            f"cannot sample: none of the {len(self)} rows is complete. Other processes are writing them "
+            "now, or died while writing them. Push rows, and give the buffer a capacity of several times "
+            "what its writers push at once"
         )
 
-    def _by_field(self, given: Any) -> dict[str, Any]:
-        """A row, or rows, by field or nested as a space is: the fields' values in their order."""
+    def _split_by_field(self, given: Any) -> dict[str, Any]:
+        """Returns the values in the order of the fields, from a row or rows that are flat or nested."""
         names = list(self.fields)
         if isinstance(given, Mapping) and given.keys() == self.fields.keys():
             return {name: given[name] for name in names}
-        parts = list(by_field("", given, names))
+        parts = list(split_by_field("", given, names))
         found = dict(parts)
         if found.keys() == self.fields.keys() and len(found) == len(parts):
             return {name: found[name] for name in names}
@@ -364,33 +375,38 @@ class ReplayBuffer:
             raise TypeError(f"expected a dict with the keys {names}, got {type(given).__name__}")
         raise SpaceKeyError(f"expected the keys {names}, found {[name for name, _ in parts]}; nothing stored")
 
-    def _extended(self, batch: Any) -> range | NDArray[np.uint64]:
-        """Rows that are stored, but perhaps not on disk yet."""
-        return self._looked_at(batch, self._ring.extend(batch))
+    def _extend_unsynced(self, batch: Any) -> range | NDArray[np.uint64]:
+        """Stores rows and returns their ids, without waiting for the disk."""
+        return self._finish_extend(batch, self._ring.extend(batch))
 
-    def _looked_at(self, batch: Any, stored: range | bytes | None) -> range | NDArray[np.uint64]:
-        """The ids of what was stored; what did not fit at first sight is converted, or refused."""
+    def _finish_extend(self, batch: Any, stored: range | bytes | None) -> range | NDArray[np.uint64]:
+        """Returns the ids of the stored rows.
+
+        If nothing was stored, converts the batch and stores it, or raises.
+        """
         if stored is None:
-            return self._store(self._by_field(batch))
+            return self._store(self._split_by_field(batch))
         return np.frombuffer(stored, np.uint64).copy() if isinstance(stored, bytes) else stored
 
     def _store(self, batch: dict[str, Any]) -> range | NDArray[np.uint64]:
-        arrays = {name: self._converted(name, value) for name, value in batch.items()}
+        arrays = {name: self._convert(name, value) for name, value in batch.items()}
         lengths = {name: len(array) for name, array in arrays.items()}
         if len(set(lengths.values())) > 1:
-            raise SpaceError(f"every field must have as many rows as the others, found {lengths}")
+            raise SpaceError(
+                f"every field must have the same number of rows, found {lengths}; nothing stored"
+            )
         if not next(iter(lengths.values())):
             return range(0)
         stored = self._ring.extend(arrays)
-        assert stored is not None, "every array is of its field's own type"
-        return self._looked_at(arrays, stored)
+        assert stored is not None, "every array has the type of its field"
+        return self._finish_extend(arrays, stored)
 
-    def _converted(self, name: str, value: Any) -> NDArray[Any]:
-        return converted(name, value, self._records.columns[name])
+    def _convert(self, name: str, value: Any) -> NDArray[Any]:
+        return convert_rows(name, value, self._records.columns[name])
 
 
-def made(records: Records, seed: int | None) -> ReplayBuffer:
-    """The kind of buffer that the records are of."""
+def make_buffer(records: Records, seed: int | None) -> ReplayBuffer:
+    """Returns a buffer over the records, of the class that they were made with."""
     from shoal.replay.trajectories import TrajectoryBuffer
 
     kind = TrajectoryBuffer if "num_envs" in records.facts else ReplayBuffer
@@ -400,4 +416,4 @@ def made(records: Records, seed: int | None) -> ReplayBuffer:
 
 
 def _rebuild(segment: Segment) -> ReplayBuffer:
-    return made(Records.of(segment), None)
+    return make_buffer(Records.of(segment), None)

@@ -1,4 +1,4 @@
-"""`SharedCircularBuffer`: the exact small replay buffer, states of floats, in memory that processes share."""
+"""`SharedCircularBuffer`: a small replay buffer for transitions with float states, in shared memory."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.memory import Segment
-from shoal.replay.arguments import checked_capacity, checked_count
+from shoal.replay.arguments import require_capacity, require_count
 from shoal.replay.records import Records
 
 __all__ = ["SharedCircularBuffer"]
 
 
 class SharedCircularBuffer:
-    """The last `capacity` transitions (state, action, reward, next state, done), oldest overwritten first.
+    """The newest `capacity` transitions: state, action, reward, next state, done.
 
     >>> buffer = SharedCircularBuffer(capacity=2, state_dim=1)
     >>> for step in range(3):
@@ -24,12 +24,12 @@ class SharedCircularBuffer:
     [[1.0], [2.0]]
     >>> buffer.close()
 
-    It crosses to other processes as an argument of `multiprocessing.Process` or through its queues; any
-    number of them push and sample at once. A transition is read whole or not at all.
+    Pass it to other processes as an argument of `multiprocessing.Process` or through a queue. Any number of
+    processes can push and sample at once. A reader never gets a partly written transition.
     """
 
     def __init__(self, capacity: int, state_dim: int) -> None:
-        capacity, state = checked_capacity(capacity), (np.float64, (checked_count("state_dim", state_dim),))
+        capacity, state = require_capacity(capacity), (np.float64, (require_count("state_dim", state_dim),))
         self._begin(
             Records(
                 capacity,
@@ -54,7 +54,7 @@ class SharedCircularBuffer:
         self.dones: NDArray[np.bool_] = records.view("dones")
 
     def push(self, state: Any, action: int, reward: float, next_state: Any, done: bool) -> None:
-        """Stores one transition whole, or raises and stores nothing."""
+        """Stores one transition, or raises and stores nothing."""
         row = {
             "states": self._state("state", state),
             "actions": _integer(action),
@@ -63,11 +63,11 @@ class SharedCircularBuffer:
             "dones": _flag(done),
         }
         stored = self._records.ring.push(row)
-        assert stored is not None, "every value is of its field's own type"
+        assert stored is not None, "every value has the type of its field"
 
     def sample(self, batch_size: int, seed: int | None = None) -> dict[str, list[Any]]:
-        """Transitions drawn with replacement, as lists."""
-        count = checked_count("batch_size", batch_size)
+        """Returns transitions drawn with replacement, as lists."""
+        count = require_count("batch_size", batch_size)
         used = len(self)
         if used == 0:
             raise ValueError("cannot sample from an empty buffer; push something first")
@@ -79,16 +79,16 @@ class SharedCircularBuffer:
             missing = missing[~self._read(slots[missing], missing, out)]
             if not len(missing):
                 return {name: array.tolist() for name, array in out.items()}
-            # Being written at this moment, or left unfinished by a process that died: others are drawn.
+            # These are being written, or their writer died: draw others.
             slots[missing] = generator.randint(0, used, size=len(missing))
         raise ValueError(
-            f"there is no finished transition in the buffer: {used} slots are being written, or were when "
-            "their writer died; push some"
+            f"there is no complete transition in the buffer: all {used} slots are being written, or their "
+            "writers died; push some transitions"
         )
 
     def latest(self, n: int) -> dict[str, list[Any]]:
-        """The `n` most recent transitions, oldest first; all if there are fewer."""
-        count = min(checked_count("n", n, 0), self.capacity)
+        """Returns the `n` newest transitions, oldest first; all if there are fewer."""
+        count = min(require_count("n", n, 0), self.capacity)
         ids = np.empty(count, np.uint64)
         ids = ids[: self._records.ring.latest(count, ids)] if count else ids
         out, found = self._records.empty(len(ids)), np.empty(len(ids), np.bool_)
@@ -99,7 +99,7 @@ class SharedCircularBuffer:
         return self._records.ring.length
 
     def close(self) -> None:
-        """Gives the handle back. Arrays taken from it stay valid; other processes are not disturbed."""
+        """Closes this handle. Its arrays stay valid, and other processes can go on using the buffer."""
         self._records.close()
 
     def _read(
@@ -154,7 +154,7 @@ def _seed(value: Any) -> int | None:
 
 
 def _number(name: str, value: Any) -> float:
-    try:  # numpy's arrays of one number are numbers, too; text that float() would read is not
+    try:  # accept NumPy arrays of one number, but not text that float() could parse
         return float("" if isinstance(value, (str, bytes)) else value)
     except (TypeError, ValueError, OverflowError) as error:
         raise TypeError(f"{name} must be a number, got {type(value).__name__}: {value!r}") from error

@@ -1,4 +1,4 @@
-"""Streams of draws: each process has its own, forked or not."""
+"""Random number generators of draws. Each process has its own, also after a fork."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Draws"]
 
 
 class Draws:
-    """The state of a generator, `words`, which C code advances in place."""
+    """A random number generator. C code advances its state, `words`, in place."""
 
     def __init__(self, seed: Any) -> None:
         self.words: NDArray[np.uint64] = np.empty(0, np.uint64)
@@ -24,7 +24,7 @@ class Draws:
         _all.add(self)
 
     def seed(self, seed: Any) -> None:
-        """Begins the stream anew; None: at a place nobody knows."""
+        """Restarts the generator from a seed, or from a random one if `seed` is None."""
         if seed is None:
             seed = secrets.randbits(64)
         elif isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
@@ -32,11 +32,11 @@ class Draws:
         self.words = np.array(rng_words(int(seed)), np.uint64)
 
     def state(self) -> list[int]:
-        """The words, to go on from with `restore`."""
+        """Returns the state, for `restore`."""
         return [int(word) for word in self.words]
 
     def restore(self, words: list[int]) -> None:
-        """Goes on from a state."""
+        """Continues from a state that `state` returned."""
         self.words = np.array(words, np.uint64)
 
 
@@ -44,7 +44,7 @@ _all: weakref.WeakSet[Draws] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    for draws in list(_all):  # a seed is of the process that gave it: else all children draw the same
+    for draws in list(_all):  # otherwise all children would draw the same rows
         draws.seed(None)
 
 

@@ -1,11 +1,11 @@
-"""Replay buffers as plain files: one .npy per field and a manifest in JSON; no pickle.
+"""Saves and loads replay buffers as plain files: one .npy per field and a manifest in JSON, no pickle.
 
 DIRECTORY/manifest.json     format, capacity, fields, facts, rows, the next id, rows ever pushed
-DIRECTORY/ids.npy           the rows' ids, oldest first
-DIRECTORY/0.npy 1.npy ...   the fields, in the manifest's order, [rows, ...]
-DIRECTORY/draws             the streams of draws, and the samplers' priorities (replay/resume.py)
+DIRECTORY/ids.npy           the ids of the rows, oldest first
+DIRECTORY/0.npy 1.npy ...   the fields in the order of the manifest, [rows, ...]
+DIRECTORY/draws             the states of the generators and the samplers' priorities (replay/resume.py)
 
-Format 1 has neither the next id nor the draws: its rows are pushed anew, with new ids.
+Format 1 has neither the next id nor the draws, so its rows get new ids when they are loaded.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from numpy.typing import NDArray
 from shoal.errors import UNREADABLE, CorruptFileError, VersionError, explain_os_errors
 from shoal.memory.layout import parse_dtype
 from shoal.replay.batches import Batch
-from shoal.replay.buffer import ReplayBuffer, made
-from shoal.replay.links import PREVIOUS, links_of
+from shoal.replay.buffer import ReplayBuffer, make_buffer
+from shoal.replay.links import PREVIOUS, make_links
 from shoal.replay.records import Records, sync_directory
 from shoal.replay.resume import Resumable
 
@@ -41,16 +41,19 @@ _FORMAT, _OLDEST = 2, 1
 
 
 def save(buffer: ReplayBuffer, directory: Path) -> int:
-    """Writes the rows there are now; the directory appears whole or not at all."""
+    """Writes the rows that are stored now and returns how many.
+
+    The directory appears complete or not at all.
+    """
     if directory.exists():
         raise FileExistsError(f"{str(directory)!r} exists; save into a new directory")
-    if not directory.absolute().parent.is_dir():  # a typing error, more likely than a wish
+    if not directory.absolute().parent.is_dir():  # more likely a typing error than intended
         raise FileNotFoundError(f"{str(directory.absolute().parent)!r} is not a directory; create it first")
-    state = buffer._resumable("").packed()
+    state = buffer._capture_state("").pack()
     tail, total = buffer._ring.tail, buffer.total_pushed
     rows = buffer.latest(buffer.capacity)
     if len(rows.ids):
-        tail = max(tail, int(rows.ids[-1]) + 1)  # others may have pushed meanwhile
+        tail = max(tail, int(rows.ids[-1]) + 1)  # other processes may have pushed meanwhile
     partial = directory.with_name(f".{directory.name}.{os.getpid()}-{secrets.token_hex(4)}")
     try:
         with explain_os_errors(f"save the rows in {str(directory)!r}"):
@@ -89,7 +92,7 @@ def _write_all(buffer: ReplayBuffer, rows: Batch, partial: Path, tail: int, tota
 
 
 def load(directory: Path, seed: int | None) -> ReplayBuffer:
-    """A buffer with the rows of a directory."""
+    """Returns a buffer with the rows of a directory that `save` wrote."""
     try:
         written = (directory / "manifest.json").read_text()
     except (FileNotFoundError, NotADirectoryError):
@@ -124,30 +127,30 @@ def load(directory: Path, seed: int | None) -> ReplayBuffer:
         tail, total, state = 0, 0, None
         if manifest["format"] > 1:
             tail, total = int(manifest["next_id"]), int(manifest["total"])
-            state = Resumable.unpacked((directory / "draws").read_bytes(), repr(str(directory / "draws")))
+            state = Resumable.unpack((directory / "draws").read_bytes(), repr(str(directory / "draws")))
     except (*UNREADABLE, FileNotFoundError) as error:
         raise CorruptFileError(
-            f"{str(directory)!r} does not hold a saved replay buffer: {_said(error)}"
+            f"{str(directory)!r} does not hold a saved replay buffer: {_explain(error)}"
         ) from error
     if not 0 <= count <= capacity or not (np.diff(ids.astype(np.int64)) > 0).all():
         raise CorruptFileError(
             f"{str(directory)!r} is damaged: expected at most {capacity} rows in the order of their ids, "
-            f"found {count} that are not; restore it, or save the buffer again"
+            f"found {count} rows that break this rule; restore it, or save the buffer again"
         )
     links = "num_envs" in facts
     if state is not None:
         records = Records(capacity, fields, links=links, facts=facts)
-        return _restored(directory, records, rows, ids, tail, total, state, seed)
+        return _restore(directory, records, rows, ids, tail, total, state, seed)
     if links:
-        rows[PREVIOUS] = _renumbered(rows[PREVIOUS], ids)
-    buffer = made(Records(capacity, fields, links=links, facts=facts), seed)
+        rows[PREVIOUS] = _renumber_links(rows[PREVIOUS], ids)
+    buffer = make_buffer(Records(capacity, fields, links=links, facts=facts), seed)
     buffer.extend(rows)
     if links:
-        links_of(buffer._records).set(rows[PREVIOUS], np.arange(count, dtype=np.uint64))
+        make_links(buffer._records).set(rows[PREVIOUS], np.arange(count, dtype=np.uint64))
     return buffer
 
 
-def _restored(
+def _restore(
     directory: Path,
     records: Records,
     rows: dict[str, NDArray[Any]],
@@ -157,15 +160,15 @@ def _restored(
     state: Resumable,
     seed: int | None,
 ) -> ReplayBuffer:
-    """A buffer with rows under the ids they had, that goes on as it was."""
-    buffer = made(records, seed)
+    """Returns a buffer with the rows under their old ids and with the saved state."""
+    buffer = make_buffer(records, seed)
     try:
         slots = ids % np.uint64(records.capacity)
         newest = int(ids[-1]) + 1 if len(ids) else 0
         if len(np.unique(slots)) != len(ids) or not newest <= tail < 2**62 or not len(ids) <= total <= tail:
             raise CorruptFileError(
                 f"{str(directory)!r} is damaged: expected ids that have room in {records.capacity} rows and "
-                f"are below the next id, {tail}; restore it, or save the buffer again"
+                f"are less than the next id, {tail}; restore it, or save the buffer again"
             )
         buffer._ring.restore(rows, ids, tail, total)
         if buffer._links is not None:
@@ -177,14 +180,14 @@ def _restored(
     return buffer
 
 
-def _said(error: Exception) -> str:
+def _explain(error: Exception) -> str:
     if isinstance(error, KeyError):
         return f"its manifest has no {error}"
     return str(error).split("allow_pickle")[0] or type(error).__name__
 
 
-def _renumbered(previous: NDArray[np.uint64], ids: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Links to rows by their new ids, which are their places; 0 where the row was not saved."""
+def _renumber_links(previous: NDArray[np.uint64], ids: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Returns links by the new ids of the rows, their indices; 0 for a link to a row that was not saved."""
     if not len(ids):
         return previous
     places = np.minimum(np.searchsorted(ids, previous - 1), len(ids) - 1)
@@ -195,20 +198,20 @@ def _renumbered(previous: NDArray[np.uint64], ids: NDArray[np.uint64]) -> NDArra
 def _write(path: Path, array: NDArray[Any]) -> None:
     with path.open("wb") as file:
         write_array_header_1_0(file, header_data_from_array_1_0(array))
-        file.write(array.reshape(-1).view(np.uint8).data)  # which says why it fails; np.save does not
+        file.write(array.reshape(-1).view(np.uint8).data)  # its error has the reason; np.save's does not
         file.flush()
         os.fsync(file.fileno())
 
 
 def _read(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    """The array, which must be as expected: a head that claims more than there is reserves nothing."""
+    """Reads an array. It checks the header before it allocates: a damaged one must not reserve memory."""
     with explain_os_errors(f"read {str(path)!r}"), path.open("rb") as file:
         try:
             read_magic(file)
             found, fortran, found_dtype = read_array_header_1_0(file)
         except OSError:
             raise
-        except Exception as error:  # of Python's tokenizer, among others
+        except Exception as error:  # NumPy parses the header, so many types are possible
             raise ValueError(f"{path.name}: not an array: {type(error).__name__}") from error
         if found_dtype != dtype or found != shape or fortran:
             raise ValueError(f"{path.name}: expected {dtype}{list(shape)}, found {found_dtype}{list(found)}")

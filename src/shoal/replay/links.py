@@ -1,4 +1,4 @@
-"""The fields that link the rows of a vector environment, and the native links over them: core/links.h."""
+"""The fields that link the rows of a vector environment, and the native object for them (core/links.h)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from shoal import _core
 from shoal.errors import CorruptFileError
 from shoal.replay.records import Records
 
-__all__ = ["FIRST", "LINKED", "PREVIOUS", "links_of"]
+__all__ = ["FIRST", "LINKED", "PREVIOUS", "make_links"]
 
 FIRST, PREVIOUS = "first", "previous"
-"""The fields of a row that say whether it begins an episode, and the id + 1 of the row before it."""
+"""Names of fields: whether a row is the first of an episode; the id + 1 of the row before it."""
 
 LINKED: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {
     "reward": (np.dtype(np.float32), ()),
@@ -25,14 +25,14 @@ LINKED: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {
 """The fields that every row of a vector environment has."""
 
 
-def links_of(records: Records) -> _core.Links:
-    """The links between the rows of one ring."""
+def make_links(records: Records) -> _core.Links:
+    """Returns the links between the rows of a ring; raises CorruptFileError if it lacks their fields."""
     for name, (dtype, shape) in LINKED.items():
         column = records.columns.get(name)
         if column is None or (column.dtype, column.shape) != (dtype, shape):
             raise CorruptFileError(
-                f"{records.segment!r} says that it holds steps of a vector environment; expected a field "
-                f"{name!r} of {dtype.name}{list(shape)}, found {column}"
+                f"{records.segment!r} is damaged: as a buffer of a vector environment it needs a field "
+                f"{name!r} of {dtype.name}{list(shape)}, found {column}; use a copy that is whole"
             )
     names = list(records.columns)
     columns = [names.index(name) for name in (FIRST, PREVIOUS, "reward", "terminated", "truncated")]

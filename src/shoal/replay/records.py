@@ -1,8 +1,8 @@
-"""The ring in a segment: rows as records of named fields, handles that cross to other processes.
+"""A ring in a segment: rows as records of named fields, with handles that other processes can open.
 
 tail | writers [1024] | rows [capacity, stride] | schema (JSON: the fields)
                         `- word | done | reward | action | obs | check   small fields first
-                                only in files, of the row and its id -'   core/durable.h
+                       only in files: checksum of the row and its id -'   core/durable.h
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from shoal.memory import Layout, Segment
 from shoal.memory.allocate import reopen
 from shoal.memory.layout import FieldSpec, parse_dtype
 
-__all__ = ["Column", "Durability", "Records", "records_for", "sync_directory"]
+__all__ = ["Column", "Durability", "Records", "choose_records", "sync_directory"]
 
 Durability: TypeAlias = Literal["process", "sync"]
 
@@ -44,7 +44,7 @@ _PROTOCOL = 1
 """How rows are claimed, written and checked: core/ring.h, core/durable.h."""
 _LINE = 64
 _HUGE = 8 << 20
-"""From here on 2 MB pages are worth the making: draws miss fewer entries of the TLB."""
+"""Size from which 2 MB pages pay off: random reads then cause fewer TLB misses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Column:
 
 
 class Records:
-    """A ring of `capacity` records and this process's handle on it."""
+    """This process's handle on a ring of `capacity` records."""
 
     durability: ClassVar[Durability] = "process"
 
@@ -135,7 +135,7 @@ class Records:
 
     @staticmethod
     def of(segment: Segment) -> Records:
-        """The ring in a segment that another process made."""
+        """Returns a handle on the ring in an existing segment."""
         try:
             facts = json.loads(bytes(segment["schema"]))
             if type(protocol := facts["protocol"]) is not int:
@@ -147,7 +147,7 @@ class Records:
                     found=protocol,
                     expected=_PROTOCOL,
                 )
-            kind = _Synced if facts["durability"] == "sync" else Records
+            kind = _SyncedRecords if facts["durability"] == "sync" else Records
             self = kind.__new__(kind)
             columns = [
                 Column(name, parse_dtype(dtype), tuple(shape), offset)
@@ -156,9 +156,9 @@ class Records:
             capacity, stride, checks = int(facts["capacity"]), int(facts["stride"]), bool(facts["check"])
             fields = {column.name: (column.dtype, column.shape) for column in columns}
             if (columns, stride) != _columns(fields, checks) or capacity < 1:
-                raise ValueError("its fields do not lie as it says")
+                raise ValueError("its fields are not at the offsets that its schema gives")
             if segment["rows"].shape != (capacity, stride) or segment["rows"].dtype != np.uint8:
-                raise ValueError("its rows are not as many or as long as it says")
+                raise ValueError("the number or the size of its rows is not what its schema gives")
             self._adopt(segment, capacity, stride, columns, facts["facts"], checks)
             self.token = str(facts.get("token", ""))
         except (*UNREADABLE, LayoutError) as error:
@@ -168,11 +168,11 @@ class Records:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Records:
-        """The ring in a file; after a crash of the machine rows that are not whole are dropped."""
+        """Opens the ring in a file. After a crash of the machine it drops incomplete rows."""
         if Path(path).is_dir():
             raise SegmentError(
-                f"expected a file that a buffer was kept in at {os.fspath(path)!r}, found a directory; read "
-                "one that save wrote with ReplayBuffer.load"
+                f"expected the file of a buffer at {os.fspath(path)!r}, found a directory; if `save` wrote "
+                "it, use ReplayBuffer.load"
             )
         segment = Segment.open(Path(path))
         try:
@@ -186,13 +186,13 @@ class Records:
             self.close()
             if error.errno == errno.EBADMSG:
                 raise CorruptFileError(
-                    f"{os.fspath(path)!r} is damaged: it counts more rows than can ever have been pushed; "
+                    f"{os.fspath(path)!r} is damaged: its count of pushed rows is impossibly large; "
                     "use a copy of it that is whole"
                 ) from None
             raise OSError(
                 error.errno,
-                f"{os.fspath(path)!r} was searched for rows that are not whole; what was found cannot be "
-                f"written: {error.strerror}; open a copy of it on another disk",
+                f"{os.fspath(path)!r} may have incomplete rows, and they cannot be removed from the file: "
+                f"{error.strerror}; open a copy of it on another disk",
             ) from error
         return self
 
@@ -215,7 +215,7 @@ class Records:
         lock_fd = reopen(segment.fileno(), True)
         try:
             self.ring = _core.Ring(arrays, capacity, stride, places, lock_fd, checks)
-        except BaseException:  # else it is the ring's
+        except BaseException:  # the ring closes it otherwise
             os.close(lock_fd)
             raise
         _handles.add(self)
@@ -225,9 +225,9 @@ class Records:
         return self.segment["rows"].base
 
     def view(self, name: str) -> NDArray[Any]:
-        """A field of all records, [capacity, ...]: the shared memory itself."""
+        """Returns a field of all records, [capacity, ...], as a view of the shared memory."""
         column = self.columns[name]
-        rows = self.segment["rows"]  # its base is the mapping, which every view then keeps
+        rows = self.segment["rows"]  # its base is the mapping, which every view keeps alive
         mapped = np.frombuffer(cast(memoryview, rows.base), np.uint8)
         start = rows.__array_interface__["data"][0] - mapped.__array_interface__["data"][0] + column.offset
         strides = (self.stride, *np.empty(column.shape, column.dtype).strides)
@@ -237,28 +237,30 @@ class Records:
         return whole
 
     def empty(self, count: int) -> dict[str, NDArray[Any]]:
-        """Arrays for `count` rows."""
+        """Allocates arrays for `count` rows."""
         return {
             column.name: np.empty((count, *column.shape), column.dtype) for column in self.columns.values()
         }
 
     def sync(self) -> None:
-        """Keeps the promise of `durability` for what was stored."""
+        """Waits until stored rows are on disk, if `durability` is "sync"."""
 
     @property
     def resume(self) -> bytes:
-        """What a snapshot holds of its buffer's draws (replay/resume.py); b"": nothing."""
+        """The state of the draws that a snapshot holds (replay/resume.py); b"" if it has none."""
         return bytes(self.segment["resume"]) if "resume" in self.segment else b""
 
     def snapshot(self, path: Path, resume: Callable[[str], bytes]) -> int:
-        """A copy in a file of its own, whole or not there at all. `resume`: what it holds of the draws."""
+        """Writes a copy to a file, complete or not at all.
+
+        `resume` returns the state of the draws for a token.
+        """
         is_own = False
         with explain_os_errors(f"look at {str(path)!r}"), contextlib.suppress(FileNotFoundError):
             is_own = os.path.samestat(os.stat(path), os.fstat(self.segment.fileno()))
         if is_own:
             raise FileExistsError(
-                f"{str(path)!r} is the file that this buffer is kept in, and needs no snapshot; give another "
-                "name"
+                f"{str(path)!r} is the file of this buffer itself; give the snapshot another name"
             )
         partial = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
         fields = {column.name: (column.dtype, column.shape) for column in self.columns.values()}
@@ -267,7 +269,7 @@ class Records:
             copy = type(self)(self.capacity, fields, partial, links=linked, facts=self.facts, resume=resume)
             try:
                 rows = self.ring.copy_to(copy.ring)
-                if "next" in self.segment:  # a link that leads nowhere is found out when it is followed
+                if "next" in self.segment:  # readers check every link, so an outdated one does no harm
                     copy.segment["next"][:] = self.segment["next"]
                 with explain_os_errors(f"write the snapshot {str(path)!r} to disk"):
                     copy.ring.sync(copy._mapping)
@@ -282,10 +284,10 @@ class Records:
         return rows
 
     def renew(self) -> None:
-        """In a forked child: a writer's number is its process's, so the child gets its own, or is closed."""
+        """In a forked child: takes a writer number of its own, since the old one belongs to the parent."""
         self.ring.close()
         if not self.segment.closed:
-            with contextlib.suppress(OSError):  # no descriptors left: then every call says that it is closed
+            with contextlib.suppress(OSError):  # no descriptors left: every call then raises ClosedError
                 self.ring.renew(_core.reopen(self.segment.fileno(), True))
 
     def close(self) -> None:
@@ -293,8 +295,8 @@ class Records:
         self.segment.close()
 
 
-class _Synced(Records):
-    """Records in a file that are on disk when they are said to be stored."""
+class _SyncedRecords(Records):
+    """Records in a file that are on disk when a push returns."""
 
     durability = "sync"
 
@@ -304,28 +306,28 @@ class _Synced(Records):
         except OSError as error:
             raise OSError(
                 error.errno,
-                f"the rows are in the buffer but not known to be on disk: {error.strerror}; "
+                f"the rows are in the buffer but may not be on disk: {error.strerror}; "
                 "keep them with snapshot(path) on another disk",
             ) from error
 
 
-def records_for(durability: str, path: str | os.PathLike[str] | None) -> type[Records]:
-    """The kind of records that keep a promise."""
+def choose_records(durability: str, path: str | os.PathLike[str] | None) -> type[Records]:
+    """Returns the class of records for a durability; raises ValueError if it needs a file."""
     if durability not in ("process", "sync"):
         raise ValueError(f"durability must be 'process' or 'sync', got {durability!r}")
     if durability == "sync" and path is None:
         raise ValueError(
-            "durability='sync' needs a file: give path= too; memory does not survive the machine"
+            "durability='sync' needs a file, since memory does not survive a crash of the machine: set path="
         )
-    return _Synced if durability == "sync" else Records
+    return _SyncedRecords if durability == "sync" else Records
 
 
 def _columns(fields: Mapping[str, FieldSpec], checks: bool) -> tuple[list[Column], int]:
-    """Fields placed in a record, small ones first, each aligned to its items; and the record's size.
+    """Places the fields in a record, small ones first, each aligned; returns them and the record's size.
 
-    Records are whole cache lines, unless that wastes a quarter of them and they have no checks.
+    The size is a multiple of a cache line, unless that wastes a quarter of it and records have no checksums.
     """
-    checked = Layout(fields)  # the same rules as everywhere: names, dtypes, shapes
+    checked = Layout(fields)  # checks names, dtypes and shapes
     if not checked:
         raise LayoutError('a row needs at least one field, such as {"obs": (np.float32, (4,))}; found none')
     placed: dict[str, Column] = {}
@@ -333,7 +335,7 @@ def _columns(fields: Mapping[str, FieldSpec], checks: bool) -> tuple[list[Column
     for field in sorted(checked.values(), key=lambda field: field.size_bytes):
         alignment = min(8, field.dtype.itemsize & -field.dtype.itemsize)
         end = -(-end // alignment) * alignment
-        dtype = np.dtype(field.dtype.str)  # one of several names of the same type
+        dtype = np.dtype(field.dtype.str)  # the same object for all names of a type
         placed[field.name] = Column(field.name, dtype, field.shape, end)
         end += field.size_bytes
     end += _core.RECORD_CHECK_BYTES if checks else 0
@@ -344,7 +346,7 @@ def _columns(fields: Mapping[str, FieldSpec], checks: bool) -> tuple[list[Column
 
 
 def sync_directory(directory: Path) -> None:
-    """Makes the names in a directory survive a crash of the machine."""
+    """Writes the names in a directory to disk, so that they survive a crash of the machine."""
     with explain_os_errors(f"write the names in {str(directory)!r} to disk"):
         fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
         try:

@@ -1,10 +1,10 @@
-"""What a resumed run needs beside the rows: the streams of draws and the samplers' priorities.
+"""The state that a resumed run needs in addition to the rows: the generators and the samplers' priorities.
 
-    magic, 8 bytes | format, uint32 | bytes of the head, uint32 | SHA-256 of the rest | head, JSON | arrays
+    magic, 8 bytes | format, uint32 | size of the head, uint32 | SHA-256 of the rest | head, JSON | arrays
 
-The head names the ring it belongs to, the state of each generator as words, and the arrays in their order.
-The same bytes are a part of a snapshot, the file `draws` of what `save` writes, and `PATH.draws` beside a
-file that a buffer lives in, which is written when the buffer is closed.
+The head holds the token of the ring, the state of each generator as words, and the types of the arrays. The
+same bytes are a part of a snapshot, the file `draws` of a directory that `save` wrote, and the file
+`PATH.draws` beside the file PATH of a buffer, which `close` writes.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from numpy.typing import NDArray
 from shoal.errors import UNREADABLE, CorruptFileError, VersionError, explain_os_errors
 from shoal.replay.records import sync_directory
 
-__all__ = ["Resumable", "SamplerState", "beside", "read_beside", "write_beside"]
+__all__ = ["Resumable", "SamplerState", "draws_path", "read_draws", "write_draws"]
 
 _MAGIC, _FORMAT = b"SHOALDRW", 1
 _HEAD = struct.Struct("<8sII32s")
 _WORDS = 5
-"""Of a generator's state: shoal_rng."""
+"""The number of words in the state of a generator (shoal_rng)."""
 
 
 @dataclass(frozen=True)
 class SamplerState:
-    """A sampler: how it weighs and draws, and the weight of each slot."""
+    """The state of a sampler: its parameters, its generator, and the weight of each slot."""
 
     alpha: float
     beta: float
@@ -51,13 +51,14 @@ class Resumable:
     """The state of one handle on a ring."""
 
     ring: str
-    """The ring's token; "": any."""
+    """The token of the ring; "" fits any ring."""
     draws: list[int]
     samplers: dict[str, SamplerState] = field(default_factory=dict)
     episodes: dict[str, NDArray[Any]] = field(default_factory=dict)
-    """Of a vector environment's buffer: what it knows of the episodes that go on."""
+    """For a buffer of a vector environment: the state of the unfinished episodes."""
 
-    def packed(self) -> bytes:
+    def pack(self) -> bytes:
+        """Returns the state as bytes."""
         arrays = [np.ascontiguousarray(state.weights, np.float32) for state in self.samplers.values()]
         arrays += [np.ascontiguousarray(array) for array in self.episodes.values()]
         head = json.dumps(
@@ -83,8 +84,11 @@ class Resumable:
         return _HEAD.pack(_MAGIC, _FORMAT, len(head), hashlib.sha256(rest).digest()) + rest
 
     @classmethod
-    def unpacked(cls, data: bytes, where: str) -> Resumable:
-        """What such bytes say; CorruptFileError for others."""
+    def unpack(cls, data: bytes, where: str) -> Resumable:
+        """Returns the state from such bytes; raises CorruptFileError for others.
+
+        `where` is for the message.
+        """
         try:
             magic, version, length, digest = _HEAD.unpack_from(data)
             if magic != _MAGIC:
@@ -98,7 +102,7 @@ class Resumable:
                 )
             rest = memoryview(data)[_HEAD.size :]
             if hashlib.sha256(rest).digest() != digest:
-                raise ValueError("its bytes are not those that were written")
+                raise ValueError("its checksum is wrong")
             head = json.loads(bytes(rest[:length]))
             arrays, at = [], length
             for dtype, shape in head["arrays"]:
@@ -106,16 +110,16 @@ class Resumable:
                 size = kind.itemsize * math.prod(shape)
                 arrays.append(np.frombuffer(rest[at : at + size], kind).reshape(shape).copy())
                 at += size
-            return cls._from(head, arrays)
+            return cls._from_head(head, arrays)
         except (*UNREADABLE, struct.error) as error:
             why = f"it has no {error}" if isinstance(error, KeyError) else error
             raise CorruptFileError(
                 f"{where} does not hold the draws of a replay buffer: {why}; restore it, or remove it to "
-                "begin streams of draws and priorities anew"
+                "restart the draws and the priorities"
             ) from error
 
     @classmethod
-    def _from(cls, head: Any, arrays: list[NDArray[Any]]) -> Resumable:
+    def _from_head(cls, head: Any, arrays: list[NDArray[Any]]) -> Resumable:
         self = cls(str(head["ring"]), _words(head["draws"]))
         for place, one in enumerate(head["samplers"]):
             weights = arrays[place]
@@ -137,25 +141,25 @@ class Resumable:
 def _words(given: Any) -> list[int]:
     words = [int(word) for word in given]
     if len(words) != _WORDS or not all(0 <= word < 2**64 for word in words):
-        raise ValueError(f"a stream of draws is {_WORDS} words of 64 bits, found {given!r:.80}")
+        raise ValueError(f"the state of a generator must be {_WORDS} words of 64 bits, found {given!r:.80}")
     return words
 
 
-def beside(path: Path) -> Path:
-    """The file that keeps the draws of a buffer that lives in another."""
+def draws_path(path: Path) -> Path:
+    """Returns the path of the file that stores the draws of the buffer in file `path`."""
     return path.with_name(path.name + ".draws")
 
 
-def write_beside(path: Path, state: Resumable) -> None:
-    """Writes it, whole or not at all."""
-    target = beside(path)
+def write_draws(path: Path, state: Resumable) -> None:
+    """Writes the draws of the buffer in file `path`, completely or not at all."""
+    target = draws_path(path)
     partial = target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}")
     try:
         with (
             explain_os_errors(f"write the draws of the buffer to {str(target)!r}"),
             partial.open("wb") as file,
         ):
-            file.write(state.packed())
+            file.write(state.pack())
             file.flush()
             os.fsync(file.fileno())
             os.replace(partial, target)
@@ -165,9 +169,9 @@ def write_beside(path: Path, state: Resumable) -> None:
         raise
 
 
-def read_beside(path: Path, ring: str) -> Resumable | None:
-    """What was written there, if anything was, for the ring with that token."""
-    target = beside(path)
+def read_draws(path: Path, ring: str) -> Resumable | None:
+    """Returns the draws that were written for the buffer in `path`, whose token is `ring`, or None."""
+    target = draws_path(path)
     try:
         with explain_os_errors(f"read {str(target)!r}"):
             data = target.read_bytes()
@@ -177,10 +181,10 @@ def read_beside(path: Path, ring: str) -> Resumable | None:
         if isinstance(error.__cause__, FileNotFoundError):
             return None
         raise
-    state = Resumable.unpacked(data, repr(str(target)))
+    state = Resumable.unpack(data, repr(str(target)))
     if state.ring != ring:
         raise CorruptFileError(
-            f"{str(target)!r} keeps the draws of another buffer than {str(path)!r}; remove it, or put the "
-            "files that belong together side by side"
+            f"{str(target)!r} holds the draws of another buffer than {str(path)!r}; remove it, or move it "
+            "back beside its own buffer"
         )
     return state

@@ -1,10 +1,10 @@
-"""The ways to sample a buffer: what the batches of each hold, and where they go.
+"""The kinds of sampling of a buffer: the arrays of their batches, and the memory they use.
 
-    sample(n)              arrays of the buffer that nobody holds        (core/binding/batches.hpp)
-    sample(n, out)         the caller's arrays
-    sample(n, device=...)  tensors                                       (replay/tensors.py)
+    sample(n)              fills free arrays of the buffer               (core/binding/batches.hpp)
+    sample(n, out)         fills the caller's arrays
+    sample(n, device=...)  fills tensors                                 (replay/tensors.py)
 
-Rows are drawn and copied by `_core.Plan` in one call, whichever it is.
+In each case one call of `_core.Plan` draws and copies the rows.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal import _core
-from shoal.replay.arguments import checked_count
-from shoal.replay.batches import Kind, PrioritizedBatch, begun, checked_out, empty, has_room
+from shoal.replay.arguments import require_count
+from shoal.replay.batches import Kind, PrioritizedBatch, allocate_batch, fits_ids, make_batch, require_out
 from shoal.replay.draws import Draws
 
 if TYPE_CHECKING:
     from shoal.replay.buffer import ReplayBuffer
 
-__all__ = ["LEASES", "Part", "Sampling", "Ways"]
+__all__ = ["LEASES", "Part", "Sampling", "SamplingCache"]
 
 LEASES = 16
-"""Sets of arrays that a buffer keeps for its batches, at most; it makes one when all others are held."""
-_WAYS = 16
-"""Ways to sample that are kept: a stack or a length that is another each time must not fill the memory."""
+"""The most sets of arrays that a buffer keeps for its batches."""
+_MAX_CACHED = 16
+"""The most kinds of sampling that are kept: a stack or length that changes often must not fill the memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One array of a batch: its name, its rows, and what they are filled with."""
+    """One array of a batch: its name, the type and shape of its rows, and their source."""
 
     name: str
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     role: Literal["row", "obs", "next_obs", "discount", "mask"]
     column: str = ""
-    """The field of the buffer, unless it is a discount or a mask."""
+    """The field of the buffer; "" for a discount or a mask."""
 
 
 class Sampling(Generic[Kind]):
-    """One way to sample: a plan in C, and the careful way around it."""
+    """One kind of sampling: a plan in C, and the checks and error messages around it."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Sampling(Generic[Kind]):
         stack: int = 1,
         length: int = 0,
     ) -> None:
-        self._buffer = weakref.ref(buffer)  # which holds this: a cycle would keep the memory
+        self._buffer = weakref.ref(buffer)  # not a cycle, which would delay freeing the memory
         self._kind, self._draws = kind, draws
         self.specs = {part.name: (part.dtype, part.shape) for part in parts}
         self._is_rows = length > 0 or buffer._links is None
@@ -78,97 +78,97 @@ class Sampling(Generic[Kind]):
         self.plan = _core.Plan(ring, buffer._links, weights, leases, kind, fields, stack, length)
 
     def sample(self, n: Any, out: Mapping[str, NDArray[Any]] | None, device: Any, *options: Any) -> Kind:
-        """A batch of `n` rows: arrays, those of `out`, or tensors."""
+        """Returns a batch of `n` rows in leased arrays, in the arrays of `out`, or in tensors."""
         if out is None and device is None:
             batch = self.plan.lease(self._draws.words, n, *options)
             if batch is not None:
                 return cast(Kind, batch)
-        n = checked_count("n", n)
+        n = require_count("n", n)
         if device is not None:
             if out is not None:
                 raise ValueError("out is for arrays, device for tensors; give one of the two")
-            return self._of()._tensors().filled(device, self, n, options)
+            return self._get_buffer()._get_tensors().sample(device, self, n, options)
         return self.lease(n, options) if out is None else self._fill_out(n, out, options)
 
     def lease(self, n: int, options: tuple[Any, ...]) -> Kind:
-        """A batch in arrays that nobody holds."""
+        """Returns a batch in leased arrays."""
         batch = self.plan.lease(self._draws.words, n, *options)
         if batch is None:
             if n > 1 << 40:
-                empty(self._kind, n, self.specs)  # raises: NumPy says that there is no such array
+                allocate_batch(self._kind, n, self.specs)  # raises NumPy's error about the size
             self._raise_nothing_drawn()
         return cast(Kind, batch)
 
     def fill(self, batch: Kind, options: tuple[Any, ...]) -> None:
-        """Fills the arrays of a batch, which fit."""
+        """Fills the arrays of a batch, which must fit."""
         weights = batch.weights if isinstance(batch, PrioritizedBatch) else None
         n = len(batch.ids)
         drawn = self.plan.fill(self._draws.words, n, batch, batch.ids, weights, *options)
-        assert drawn is not None, "every array was looked at"
+        assert drawn is not None, "every array was checked"
         if drawn < n:
             self._raise_nothing_drawn()
 
-    def begun(self, n: int, arrays: Mapping[str, NDArray[Any]]) -> Kind:
-        """A batch of such rows over arrays that are to be filled."""
-        return begun(self._kind, n, arrays)
+    def wrap(self, n: int, arrays: Mapping[str, NDArray[Any]]) -> Kind:
+        """Returns a batch over arrays that will be filled."""
+        return make_batch(self._kind, n, arrays)
 
     def empty(self) -> Kind:
-        """Such a batch of no rows."""
-        return empty(self._kind, 0, self.specs)
+        """Returns a batch of no rows."""
+        return allocate_batch(self._kind, 0, self.specs)
 
     def _fill_out(self, n: int, out: Mapping[str, NDArray[Any]], options: tuple[Any, ...]) -> Kind:
-        given = checked_out(out, n, self.specs)
-        again = type(out) is self._kind and has_room(out.ids, n) and [*out] == [*self.specs]
-        if again and isinstance(out, PrioritizedBatch):
-            again = has_room(out.weights, n, np.float32)
-        batch = cast(Kind, out) if again else begun(self._kind, n, given, out)
+        given = require_out(out, n, self.specs)
+        can_reuse = type(out) is self._kind and fits_ids(out.ids, n) and [*out] == [*self.specs]
+        if can_reuse and isinstance(out, PrioritizedBatch):
+            can_reuse = fits_ids(out.weights, n, np.float32)
+        batch = cast(Kind, out) if can_reuse else make_batch(self._kind, n, given, out)
         self.fill(batch, options)
         return batch
 
     def _raise_nothing_drawn(self) -> NoReturn:
-        self._of()._raise_nothing_drawn(self._is_rows)
+        self._get_buffer()._raise_nothing_drawn(self._is_rows)
 
-    def _of(self) -> ReplayBuffer:
+    def _get_buffer(self) -> ReplayBuffer:
         buffer = self._buffer()
-        assert buffer is not None, "whoever samples holds it"
+        assert buffer is not None, "the caller refers to the buffer"
         return buffer
 
 
-class Ways(Generic[Kind]):
-    """The ways to sample a buffer, by itself or by a sampler with weights; made when first asked for."""
+class SamplingCache(Generic[Kind]):
+    """The kinds of sampling of a buffer or of a prioritized sampler; each is made when it is first used."""
 
     def __init__(
         self, buffer: ReplayBuffer, kind: type[Kind], draws: Draws, weights: _core.Weights | None = None
     ) -> None:
-        self._buffer = weakref.ref(buffer)  # which holds this
+        self._buffer = weakref.ref(buffer)  # the buffer refers to this object
         self._kind, self._draws, self._weights = kind, draws, weights
-        self._known: dict[tuple[str, int], Sampling[Kind]] = {}
+        self._cached: dict[tuple[str, int], Sampling[Kind]] = {}
 
     def rows(self) -> Sampling[Kind]:
-        """What `sample` gives: rows, or transitions of a vector environment."""
-        return self._way("rows", 1)
+        """The kind of `sample`: rows, or transitions of a vector environment."""
+        return self._get("rows", 1)
 
     def transitions(self, stack: int) -> Sampling[Kind]:
-        """Transitions; observations are stacks."""
-        return self._way("transitions", stack)
+        """Transitions with stacked observations."""
+        return self._get("transitions", stack)
 
     def n_step(self, stack: int) -> Sampling[Kind]:
-        """Transitions over several steps, and the discount of the last."""
-        return self._way("n_step", stack)
+        """Transitions over several steps, with the discount of the last step."""
+        return self._get("n_step", stack)
 
     def sequences(self, length: int) -> Sampling[Kind]:
-        """Stretches of consecutive rows."""
-        return self._way("sequences", length)
+        """Sequences of consecutive rows."""
+        return self._get("sequences", length)
 
-    def _way(self, name: str, size: int) -> Sampling[Kind]:
-        way = self._known.get((name, size))
-        if way is None:
-            if len(self._known) >= _WAYS:
-                del self._known[next(iter(self._known))]
+    def _get(self, name: str, size: int) -> Sampling[Kind]:
+        sampling = self._cached.get((name, size))
+        if sampling is None:
+            if len(self._cached) >= _MAX_CACHED:
+                del self._cached[next(iter(self._cached))]
             stack, length = (1, size) if name == "sequences" else (size, 0)
             buffer = self._buffer()
-            assert buffer is not None, "whoever samples holds it"
-            parts = buffer._parts_of(name, size)
-            way = Sampling(buffer, self._kind, parts, self._draws, self._weights, stack, length)
-            self._known[name, size] = way
-        return way
+            assert buffer is not None, "the caller refers to the buffer"
+            parts = buffer._list_parts(name, size)
+            sampling = Sampling(buffer, self._kind, parts, self._draws, self._weights, stack, length)
+            self._cached[name, size] = sampling
+        return sampling

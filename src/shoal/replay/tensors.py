@@ -1,12 +1,12 @@
-"""Batches as torch tensors. torch is imported with the first one that is asked for.
+"""Batches as torch tensors. torch is imported when the first one is requested.
 
-cpu     rows are gathered into arrays of the buffer that nobody holds, and the tensors are those arrays
-cuda    rows are gathered into page-locked memory and copied from there while the program goes on:
+cpu     rows are copied into free arrays of the buffer, and the tensors share the memory of these arrays
+cuda    rows are copied into page-locked memory, and from there to the device while the program continues:
 
         set 0   gather  copy . . . . event          gather (after the event)  copy . . .
         set 1                   gather  copy . . . . event
 
-others  the same, and copied
+others  like cpu, followed by a copy to the device
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from shoal.replay.batches import Batch, Kind, PrioritizedBatch
 if TYPE_CHECKING:
     from shoal.replay.sampling import Sampling
 
-__all__ = ["Tensors", "has_cuda", "placed", "say_once"]
+__all__ = ["Tensors", "has_cuda", "resolve_device", "warn_once"]
 
 _SETS = 2
 _LINE = 64
 
 
-_said: set[str] = set()
+_warned: set[str] = set()
 
 
-def say_once(message: str) -> None:
-    """A warning of the program that called Shoal, the first time only."""
-    if message in _said:
+def warn_once(message: str) -> None:
+    """Warns at the line of the program that called Shoal, but only once for each message."""
+    if message in _warned:
         return
-    _said.add(message)
+    _warned.add(message)
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("shoal."):
         frame, level = frame.f_back, level + 1
@@ -46,69 +46,71 @@ def say_once(message: str) -> None:
 
 
 def has_cuda(torch: Any) -> bool:
-    """Whether there is a CUDA device; if not, that is said once, and what would have used it goes on."""
+    """Whether there is a CUDA device. Warns once if there is none."""
     if torch.cuda.is_available():
         return True
-    say_once("torch finds no CUDA device: tensors stay in the CPU's memory and nothing is pinned")
+    warn_once("torch finds no CUDA device: tensors stay in the CPU's memory and nothing is pinned")
     return False
 
 
-def placed(torch: Any, device: Any) -> Any:
-    """That device; the CPU in place of CUDA where there is none."""
+def resolve_device(torch: Any, device: Any) -> Any:
+    """Returns the torch device; the CPU if CUDA is requested and there is no CUDA device."""
     place = torch.device(device)
     return place if place.type != "cuda" or has_cuda(torch) else torch.device("cpu")
 
 
 class Tensors:
-    """Gives the batches of one buffer as tensors."""
+    """Makes batches of one buffer as tensors."""
 
     def __init__(self) -> None:
         try:
             self._torch: Any = importlib.import_module("torch")
         except ImportError as error:
             raise ImportError(
-                'device= gives torch tensors, and torch is not installed: pip install "shoal[torch]", or '
+                'device= returns torch tensors, and torch is not installed: pip install "shoal[torch]", or '
                 "leave device out for NumPy arrays"
             ) from error
-        self._lanes: dict[int, _Lane] = {}
+        self._stagings: dict[int, _Staging] = {}
 
-    def filled(self, device: Any, way: Sampling[Kind], n: int, options: tuple[Any, ...]) -> Kind:
-        """A batch of tensors on a device."""
+    def sample(self, device: Any, sampling: Sampling[Kind], n: int, options: tuple[Any, ...]) -> Kind:
+        """Returns a batch of tensors on a device."""
         torch = self._torch
-        place = placed(torch, device)
+        place = resolve_device(torch, device)
         if place.type == "cuda":
-            return self._lane(place).filled(way, n, options)
-        batch = way.lease(n, options)
-        return _mapped(batch, {name: torch.from_numpy(array).to(place) for name, array in _arrays(batch)})
+            return self._get_staging(place).sample(sampling, n, options)
+        batch = sampling.lease(n, options)
+        return _replace_arrays(
+            batch, {name: torch.from_numpy(array).to(place) for name, array in _arrays(batch)}
+        )
 
-    def _lane(self, place: Any) -> _Lane:
+    def _get_staging(self, place: Any) -> _Staging:
         index = self._torch.cuda.current_device() if place.index is None else place.index
-        if index not in self._lanes:
-            self._lanes[index] = _Lane(self._torch, self._torch.device("cuda", index))
-        return self._lanes[index]
+        if index not in self._stagings:
+            self._stagings[index] = _Staging(self._torch, self._torch.device("cuda", index))
+        return self._stagings[index]
 
 
-class _Lane:
-    """The way to one CUDA device."""
+class _Staging:
+    """The page-locked memory for copies to one CUDA device."""
 
     def __init__(self, torch: Any, device: Any) -> None:
         self._torch, self._device = torch, device
-        self._sets: deque[_Set] = deque()  # the one whose copies began the longest ago first
+        self._sets: deque[_PinnedSet] = deque()  # the first is the one whose copies started first
 
-    def filled(self, way: Sampling[Kind], n: int, options: tuple[Any, ...]) -> Kind:
-        # A set belongs to this call until its copies are on their way. If one fails the set is dropped;
-        # torch itself keeps page-locked memory that a copy reads from.
-        staged = self._sets.popleft() if len(self._sets) >= _SETS else _Set(self._torch)
-        batch = staged.begun(way, n)
-        way.fill(batch, options)
+    def sample(self, sampling: Sampling[Kind], n: int, options: tuple[Any, ...]) -> Kind:
+        # A set belongs to this call until its copies have started. If a copy fails, the set is dropped; torch
+        # itself keeps page-locked memory alive while a copy reads from it.
+        staged = self._sets.popleft() if len(self._sets) >= _SETS else _PinnedSet(self._torch)
+        batch = staged.make_batch(sampling, n)
+        sampling.fill(batch, options)
         moved = {name: tensor.to(self._device, non_blocking=True) for name, tensor in staged.tensors.items()}
         staged.copied.record(self._torch.cuda.current_stream(self._device))
         self._sets.append(staged)
-        return _mapped(batch, moved)
+        return _replace_arrays(batch, moved)
 
 
-class _Set:
-    """Page-locked memory for one batch, and the event after which it may be filled again."""
+class _PinnedSet:
+    """Page-locked memory for one batch, and the event after which it may be sample again."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
@@ -118,13 +120,13 @@ class _Set:
         self._arrays: dict[str, NDArray[Any]] = {}
         self._laid_out: Any = None
 
-    def begun(self, way: Sampling[Kind], n: int) -> Kind:
-        """A batch over this memory, once nobody reads it any more."""
+    def make_batch(self, sampling: Sampling[Kind], n: int) -> Kind:
+        """Waits until no copy reads this memory, and returns a batch over it."""
         self.copied.synchronize()
-        if (way, n) != self._laid_out:
-            self._lay_out(way.empty(), n)
-            self._laid_out = way, n
-        batch = way.begun(n, {name: self._arrays[name] for name in way.specs})
+        if (sampling, n) != self._laid_out:
+            self._lay_out(sampling.empty(), n)
+            self._laid_out = sampling, n
+        batch = sampling.wrap(n, {name: self._arrays[name] for name in sampling.specs})
         if isinstance(batch, PrioritizedBatch):
             batch.weights = self._arrays[_WEIGHTS]
         return batch
@@ -145,17 +147,17 @@ class _Set:
         self._arrays = {name: tensor.numpy() for name, tensor in self.tensors.items()}
 
 
-_WEIGHTS = ""  # no field has this name
+_WEIGHTS = ""  # a name that no field can have
 
 
 def _arrays(batch: Batch) -> list[tuple[str, NDArray[Any]]]:
-    """All that becomes tensors. The ids stay an array: they go back to the buffer."""
+    """Returns the arrays that become tensors. The ids stay an array, since the buffer takes them back."""
     weights = [(_WEIGHTS, batch.weights)] if isinstance(batch, PrioritizedBatch) else []
     return [*batch.items(), *weights]
 
 
-def _mapped(batch: Kind, tensors: dict[str, Any]) -> Kind:
-    """The batch with tensors in place of its arrays."""
+def _replace_arrays(batch: Kind, tensors: dict[str, Any]) -> Kind:
+    """Returns a batch with these tensors instead of the arrays."""
     whole = type(batch)({name: tensors[name] for name in batch})
     whole.ids = batch.ids
     if isinstance(whole, PrioritizedBatch):
