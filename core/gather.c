@@ -13,9 +13,10 @@
 
 enum { ROWS_PER_TAKE = 64 }; /* most tickets that a push takes at once */
 
-/* Fields of at least this size are written by non-temporal stores, which bypass the cache: the rows are not
- * read soon, and such a store does not read the line first. */
-enum { STREAM_MIN_BYTES = 4096 };
+/* Fields of at least this size are written by non-temporal stores, which bypass the cache: such a store does
+ * not read the line first. A push writes rows that are not read soon; a batch of at least LARGE_BATCH_BYTES
+ * does not fit into the nearer caches. */
+enum { STREAM_MIN_BYTES = 4096, LARGE_BATCH_BYTES = 4 << 20 };
 
 #if defined(__SSE2__) && !defined(__SANITIZE_THREAD__)
 static void stream(char *to, const char *from, uint64_t bytes) {
@@ -110,10 +111,17 @@ void shoal_ring_restore(shoal_ring *ring, shoal_columns columns, const void *con
     shoal_ring_count(ring, total);
 }
 
+static uint64_t batch_bytes(shoal_columns columns, uint64_t count) {
+    uint64_t bytes = 0;
+    for (uint64_t c = 0; c < columns.count; c++)
+        bytes += count * columns.items[c].bytes;
+    return bytes;
+}
+
 /* Copies the rows in `slots`, at most SHOAL_ROWS_AHEAD, to the columns' arrays from index `first` on. Sets
- * words[i] to the row's word, or to 0 if the copy is not valid. */
+ * words[i] to the row's word, or to 0 if the copy is not valid. `is_large`: of a large batch. */
 static void copy_rows(const shoal_ring *ring, shoal_columns columns, const uint64_t *slots, uint64_t first,
-                      uint64_t count, void *const *out, uint64_t *words) {
+                      uint64_t count, void *const *out, uint64_t *words, int is_large) {
     shoal_word64 *records[SHOAL_ROWS_AHEAD];
     for (uint64_t i = 0; i < count; i++) {
         records[i] = shoal_ring_at(ring, slots[i]);
@@ -122,6 +130,11 @@ static void copy_rows(const shoal_ring *ring, shoal_columns columns, const uint6
     for (uint64_t c = 0; c < columns.count; c++) {
         const uint64_t bytes = columns.items[c].bytes, offset = columns.items[c].offset;
         char *to = (char *)out[c] + first * bytes;
+        if (bytes >= STREAM_MIN_BYTES && is_large) {
+            for (uint64_t i = 0; i < count; i++)
+                stream(to + i * bytes, (const char *)records[i] + offset, bytes);
+            continue;
+        }
 #define GATHER(size)                                                                                         \
     _Pragma("GCC unroll 4") for (uint64_t i = 0; i < count; i++)                                             \
         shoal_racy_copy(to + i * (size), (const char *)records[i] + offset, (size))
@@ -140,6 +153,7 @@ static void prefetch(const shoal_ring *ring, const uint64_t *slots, uint64_t cou
 uint64_t shoal_ring_fetch(const shoal_ring *ring, shoal_columns columns, const uint64_t *ids, uint64_t count,
                           void *const *out, uint8_t *found) {
     const uint64_t block = shoal_rows_block(ring);
+    const int is_large = batch_bytes(columns, count) >= LARGE_BATCH_BYTES;
     uint64_t number = 0;
     for (uint64_t done = 0; done < count; done += block) {
         uint64_t slots[SHOAL_ROWS_AHEAD], words[SHOAL_ROWS_AHEAD];
@@ -147,7 +161,7 @@ uint64_t shoal_ring_fetch(const shoal_ring *ring, shoal_columns columns, const u
         for (uint64_t i = 0; i < now; i++)
             slots[i] = ids[done + i] % ring->capacity;
         prefetch(ring, slots, now);
-        copy_rows(ring, columns, slots, done, now, out, words);
+        copy_rows(ring, columns, slots, done, now, out, words, is_large);
         for (uint64_t i = 0; i < now; i++) {
             found[done + i] = words[i] != 0 && shoal_ring_id(ring, slots[i], words[i]) == ids[done + i];
             number += found[done + i];
@@ -192,7 +206,7 @@ static void draw(const shoal_ring *ring, shoal_rng *rng, uint64_t range, uint64_
 /* Copies the rows in slots[begin .. end - 1] and stores their ids. Replaces a slot by SHOAL_ROWS_MISSING if
  * its row is being written, or its writer died. Returns how many are missing. */
 static uint64_t gather(const shoal_ring *ring, shoal_columns columns, uint64_t begin, uint64_t end,
-                       uint64_t *slots, void *const *out, uint64_t *ids) {
+                       uint64_t *slots, void *const *out, uint64_t *ids, int is_large) {
     const uint64_t block = shoal_rows_block(ring);
     const uint64_t reach = shoal_rows_reach(ring);
     uint64_t missing = 0;
@@ -203,7 +217,7 @@ static uint64_t gather(const shoal_ring *ring, shoal_columns columns, uint64_t b
         now = shoal_min(block, end - at);
         if (end - at > reach) /* these arrive while the rows below are copied */
             prefetch(ring, slots + at + reach, shoal_min(now, end - at - reach));
-        copy_rows(ring, columns, slots + at, at, now, out, words);
+        copy_rows(ring, columns, slots + at, at, now, out, words, is_large);
         for (uint64_t i = at; i < at + now; i++) {
             const uint64_t word = words[i - at];
             ids[i] = shoal_ring_id(ring, slots[i], word);
@@ -221,24 +235,25 @@ typedef struct job {
     void *const *out;
     uint64_t *slots, *ids;
     uint32_t parts;
+    int is_large;
     _Atomic uint64_t missing;
 } job;
 
 static void gather_part(void *context, uint32_t part) {
     job *j = context;
     const uint64_t begin = j->count * part / j->parts, end = j->count * (part + 1) / j->parts;
-    atomic_fetch_add(&j->missing, gather(j->ring, j->columns, begin, end, j->slots, j->out, j->ids));
+    atomic_fetch_add(&j->missing,
+                     gather(j->ring, j->columns, begin, end, j->slots, j->out, j->ids, j->is_large));
 }
 
 uint64_t shoal_ring_gather(const shoal_ring *ring, shoal_columns columns, uint64_t count, uint64_t *slots,
                            void *const *out, uint64_t *ids, shoal_copy_threads threads) {
+    const uint64_t bytes = batch_bytes(columns, count);
+    const int is_large = bytes >= LARGE_BATCH_BYTES;
     if (threads.pool == NULL)
-        return gather(ring, columns, 0, count, slots, out, ids);
-    job j = {ring, columns, count, out, slots, ids, threads.count, 0};
-    uint64_t bytes = 1;
-    for (uint64_t c = 0; c < columns.count; c++)
-        bytes += count * columns.items[c].bytes;
-    shoal_choice_run(threads.choice, threads.pool, threads.count, gather_part, &j, 1e6 / (double)bytes);
+        return gather(ring, columns, 0, count, slots, out, ids, is_large);
+    job j = {ring, columns, count, out, slots, ids, threads.count, is_large, 0};
+    shoal_choice_run(threads.choice, threads.pool, threads.count, gather_part, &j, 1e6 / (double)(bytes + 1));
     return atomic_load(&j.missing);
 }
 
@@ -280,7 +295,7 @@ int shoal_ring_redraw(const shoal_ring *ring, const shoal_tree *tree, shoal_rng 
                     weights[place] = shoal_tree_get(tree, slots[place]);
             }
             if (found)
-                (void)gather(ring, columns, place, place + 1, slots, out, ids);
+                (void)gather(ring, columns, place, place + 1, slots, out, ids, 0);
         }
     shoal_listed_free(&list);
     return found;
