@@ -1,4 +1,4 @@
-"""A GPU that is always late: a copy to it is made only when somebody waits for an event after it, or at last.
+"""A fake GPU that copies as late as possible: when the program waits for a later event, or at the end.
 
 So memory that is filled again too early shows up as wrong values. Under the real torch, whose functions are
 replaced, or under a torch of NumPy arrays that has just what is needed.
@@ -11,7 +11,7 @@ import numpy as np
 
 
 class Gpu:
-    """Copies that are asked for and not made yet, and what happened, in order."""
+    """The pending copies, and a log of what happened in order."""
 
     def __init__(self):
         self.waiting, self.log, self.pinned = [], [], []
@@ -50,7 +50,7 @@ class Gpu:
         return Event()
 
     def functions(self, torch):
-        """What of `torch.cuda` is replaced."""
+        """Returns the functions that replace those of `torch.cuda`."""
         return {
             "Event": self.event,
             "current_stream": lambda device: ("stream", str(device)),
@@ -104,7 +104,7 @@ class FakeDevice:
 
 
 def fake_torch(gpu):
-    """A module that has what Shoal uses of torch."""
+    """Returns a module with the parts of torch that Shoal uses."""
 
     def empty(size, dtype, pin_memory):
         assert pin_memory

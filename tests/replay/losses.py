@@ -1,8 +1,9 @@
-"""Power that is lost at any moment: what is asked of the disk is traced, what it may be left with is opened.
+"""Simulates a power loss at any moment: traces the writes, then opens the files as a crash may leave them.
 
-A disk keeps what was synced. Of everything since then any part may have reached it: each block as it was at
-some time since, each name or not (a later one only with those before it). So the trace holds what every file
-looked like before and after each call that syncs, links or renames, and a crash is one choice from all that.
+A disk keeps what was synced. Of later writes, any part may have reached it: each block as it was at some time
+since the sync, and each new name or not (a later one only with those before it). So the trace holds the
+contents of every file before and after each call that syncs, links or renames, and a crash is one choice from
+these.
 
 python -m tests.replay.losses --losses 2000 --seed 7
 """
@@ -33,13 +34,13 @@ GRAINS = (64, 512, 4096)
 
 @dataclass(frozen=True)
 class Content:
-    """One file: what is certainly on disk, and what it looked like since."""
+    """One file: the contents that are surely on disk, and its later contents."""
 
     synced: bytes = b""
     since: tuple[bytes, ...] = ()
 
-    def left(self, chooser: random.Random) -> bytes:
-        """After a crash: all of it, none of what is new, or each block from some time."""
+    def choose(self, chooser: random.Random) -> bytes:
+        """Chooses the contents after a crash: the synced ones, the newest ones, or a mix of blocks."""
         images = (self.synced, *self.since)
         how = chooser.randrange(4)
         if how == 0:
@@ -54,30 +55,30 @@ class Content:
 
 @dataclass(frozen=True)
 class State:
-    """A moment: contents by inode, names that are on disk, and changes of names that may not be."""
+    """One moment: contents by inode, the names on disk, and later changes of names."""
 
     contents: dict[int, Content] = field(default_factory=dict)
     names: dict[str, int] = field(default_factory=dict)
     changes: tuple[dict[str, int], ...] = ()
     acknowledged: Any = None
-    """What the caller had been told when it happened."""
+    """What Shoal had acknowledged to the caller at this moment."""
 
     def crash(self, chooser: random.Random, directory: Path) -> None:
         names = dict(chooser.choice((self.names, *self.changes)))  # all up to one of them
-        left = {inode: self.contents[inode].left(chooser) for inode in set(names.values())}
+        left = {inode: self.contents[inode].choose(chooser) for inode in set(names.values())}
         for name, inode in names.items():
             (directory / name).parent.mkdir(parents=True, exist_ok=True)
             (directory / name).write_bytes(left[inode])
 
 
 class Disk:
-    """Traces what a directory's files are told to do."""
+    """Records the states of a directory that a crash may leave."""
 
     def __init__(self, directory: Path) -> None:
         self.directory, self.states, self.now = directory, [State()], State()
 
-    def look(self) -> None:
-        """Whatever is stored now may be what a crash leaves."""
+    def record(self) -> None:
+        """Records the current contents as a state that a crash may leave."""
         contents, names = dict(self.now.contents), {}
         for path in sorted(self.directory.rglob("*")):
             if path.is_file():
@@ -91,9 +92,9 @@ class Disk:
         self.now = replace(self.now, contents=contents, changes=changes)
         self.states.append(self.now)
 
-    def synced(self, inode: int) -> None:
-        """All of a file is on disk; of a directory its names, and those of the files in it."""
-        self.look()
+    def record_sync(self, inode: int) -> None:
+        """Records that a file is on disk; or for a directory its names and those of the files in it."""
+        self.record()
         contents = dict(self.now.contents)
         if inode in contents:
             contents[inode] = Content(contents[inode].since[-1])
@@ -102,16 +103,16 @@ class Disk:
             self.now = replace(self.now, names=self.now.changes[-1], changes=())
         self.states.append(self.now)
 
-    def tell(self, acknowledged: Any) -> None:
+    def acknowledge(self, acknowledged: Any) -> None:
         self.now = replace(self.now, acknowledged=acknowledged)
-        self.look()
+        self.record()
 
     @contextmanager
-    def traced(self) -> Iterator[None]:
+    def trace(self) -> Iterator[None]:
         disk, real_ring = self, _core.Ring
 
         class Ring(real_ring):
-            """A ring whose syncs are seen."""
+            """A ring whose syncs are recorded."""
 
             def __init__(
                 self, arrays: Any, capacity: int, stride: int, places: Any, fd: int, checks: bool
@@ -120,10 +121,10 @@ class Disk:
                 self._inode = os.fstat(fd).st_ino
 
             def _on_disk(self, call: Callable[[Any], Any], mapping: Any) -> None:
-                disk.look()
+                disk.record()
                 call(mapping)
                 if self._inode in disk.now.contents:
-                    disk.synced(self._inode)
+                    disk.record_sync(self._inode)
 
             def begin(self, mapping: Any) -> None:
                 self._on_disk(super().begin, mapping)
@@ -131,42 +132,42 @@ class Disk:
             def sync(self, mapping: Any) -> None:
                 self._on_disk(super().sync, mapping)
 
-        def around(call: Callable[..., Any]) -> Callable[..., Any]:
+        def record_around(call: Callable[..., Any]) -> Callable[..., Any]:
             def through(*arguments: Any, **keywords: Any) -> Any:
-                disk.look()
+                disk.record()
                 result = call(*arguments, **keywords)
-                disk.look()
+                disk.record()
                 return result
 
             return through
 
         def fsync(fd: int) -> None:
             real_fsync(fd)
-            disk.synced(os.fstat(fd).st_ino)
+            disk.record_sync(os.fstat(fd).st_ino)
 
         real_fsync = os.fsync
         with (
             patch.object(_core, "Ring", Ring),
-            patch.object(_core, "file_link", around(_core.file_link)),
+            patch.object(_core, "file_link", record_around(_core.file_link)),
             patch.object(os, "fsync", fsync),
-            patch.object(os, "rename", around(os.rename)),
-            patch.object(os, "replace", around(os.replace)),
+            patch.object(os, "rename", record_around(os.rename)),
+            patch.object(os, "replace", record_around(os.replace)),
         ):
             yield
 
 
-# -- what is done, and what must hold after a crash within it -------------------------------------------
+# -- scenarios, and the checks after a crash during them ------------------------------------------------
 
 
-def _opened(path: Path, rows: Numbered, acknowledged: Any, required: bool) -> None:
-    """Rows that are there were pushed, byte for byte; those that must be there are."""
+def _check_file(path: Path, rows: Numbered, acknowledged: Any, required: bool) -> None:
+    """Checks that every row was pushed, byte for byte, and that no acknowledged row is missing."""
     if not path.exists():
-        assert not required, "the file that was there is gone"
+        assert not required, "the file is missing"
         return
     try:
         buffer = ReplayBuffer.open(path, seed=0)
     except CorruptFileError:
-        assert not required, "a file that was on disk is refused"
+        assert not required, "a file that was on disk cannot be opened"
         return
     with buffer:
         there = rows.check(buffer)
@@ -174,40 +175,40 @@ def _opened(path: Path, rows: Numbered, acknowledged: Any, required: bool) -> No
         assert rows.push(buffer, 1)[0] > max(there, default=-1)
 
 
-def _pushed(level: Any) -> Callable[[Path, Disk], Callable[[Path, State], None]]:
+def _make_push_scenario(level: Any) -> Callable[[Path, Disk], Callable[[Path, State], None]]:
     def scenario(directory: Path, disk: Disk) -> Callable[[Path, State], None]:
-        rows, told = Numbered(30), []
+        rows, acknowledged = Numbered(30), []
         buffer = ReplayBuffer(8, rows.fields, path=directory / "a.ring", durability=level, seed=0)
-        disk.tell(())
+        disk.acknowledge(())
         for count in (3, 1, 6, 2):
-            told += rows.push(buffer, count)
-            disk.tell(tuple(told[-8:]) if level == "sync" else ())
-        buffer.sample(4)  # so that the draws are kept beside the file
+            acknowledged += rows.push(buffer, count)
+            disk.acknowledge(tuple(acknowledged[-8:]) if level == "sync" else ())
+        buffer.sample(4)  # so that close writes the draws
         buffer.close()
         pushed = dict(rows.pushed)
 
         def check(found: Path, state: State) -> None:
             seen = Numbered(30)
             seen.pushed, seen.next = dict(pushed), 100
-            # While rows are being pushed those that they replace may be gone.
-            newest = max(told)
+            # During a push, the rows that it overwrites may already be lost.
+            newest = max(acknowledged)
             must = [i for i in state.acknowledged or () if i > newest - 8]
-            _opened(found / "a.ring", seen, must, state.acknowledged is not None)
+            _check_file(found / "a.ring", seen, must, state.acknowledged is not None)
 
         return check
 
     return scenario
 
 
-def _snapshot(directory: Path, disk: Disk) -> Callable[[Path, State], None]:
+def _snapshot_scenario(directory: Path, disk: Disk) -> Callable[[Path, State], None]:
     rows = Numbered(30)
     with ReplayBuffer(8, rows.fields, seed=0) as buffer:
         rows.push(buffer, 5)
         buffer.snapshot(directory / "s.ring")
-        disk.tell((0, 1, 2, 3, 4))
+        disk.acknowledge((0, 1, 2, 3, 4))
         rows.push(buffer, 6)
         buffer.snapshot(directory / "s.ring")
-        disk.tell(tuple(range(3, 11)))
+        disk.acknowledge(tuple(range(3, 11)))
     pushed = dict(rows.pushed)
 
     def check(found: Path, state: State) -> None:
@@ -216,19 +217,19 @@ def _snapshot(directory: Path, disk: Disk) -> Callable[[Path, State], None]:
             return
         seen = Numbered(30)
         seen.pushed = dict(pushed)
-        with ReplayBuffer.open(path, seed=0) as buffer:  # whole, at any moment: never refused
+        with ReplayBuffer.open(path, seed=0) as buffer:  # complete at any moment, so it never raises
             there = tuple(seen.check(buffer))
         assert there in (tuple(range(5)), tuple(range(3, 11))), there
-        assert state.acknowledged is None or there >= state.acknowledged, "an old one came back"
+        assert state.acknowledged is None or there >= state.acknowledged, "an older snapshot came back"
 
     return check
 
 
-def _saved(directory: Path, disk: Disk) -> Callable[[Path, State], None]:
+def _save_scenario(directory: Path, disk: Disk) -> Callable[[Path, State], None]:
     with ReplayBuffer(8, {"x": (np.int64, ())}, seed=0) as buffer:
         buffer.extend({"x": np.arange(5)})
         buffer.save(directory / "saved")
-        disk.tell(True)
+        disk.acknowledge(True)
 
     def check(found: Path, state: State) -> None:
         if state.acknowledged is None and not (found / "saved").exists():
@@ -239,17 +240,22 @@ def _saved(directory: Path, disk: Disk) -> Callable[[Path, State], None]:
     return check
 
 
-SCENARIOS = {"sync": _pushed("sync"), "process": _pushed("process"), "snapshot": _snapshot, "saved": _saved}
+SCENARIOS = {
+    "sync": _make_push_scenario("sync"),
+    "process": _make_push_scenario("process"),
+    "snapshot": _snapshot_scenario,
+    "saved": _save_scenario,
+}
 
 
 def lose(name: str, losses: int, seed: int) -> tuple[int, int]:
-    """Makes the trace, then opens `losses` states that a crash may leave; how many, of how many moments."""
+    """Traces a scenario and checks `losses` crashes; returns how many, and the number of moments."""
     chooser = random.Random(f"{name} {seed}")
     with tempfile.TemporaryDirectory(prefix="shoal-power-") as place:
         directory = Path(place) / "disk"
         directory.mkdir()
         disk = Disk(directory)
-        with disk.traced():
+        with disk.trace():
             check = SCENARIOS[name](directory, disk)
         moments = disk.states
         for number in range(losses):

@@ -1,4 +1,4 @@
-"""A loss of power, as it leaves a file: each sector as it was at some time since the last sync."""
+"""Simulates a power loss: each sector of a file is as it was at some time since the last sync."""
 
 import itertools
 import os
@@ -10,7 +10,7 @@ _names = itertools.count()
 
 
 def crash(images, grain, seed, directory):
-    """A file of blocks of `grain` bytes, each from one of the images that were on the way to the disk."""
+    """Writes a file of blocks of `grain` bytes, each from one of the images since the last sync."""
     chooser = random.Random(seed)
     picked = (chooser.choice(images)[begin : begin + grain] for begin in range(0, len(images[0]), grain))
     path = directory / f"after-{next(_names)}.ring"
@@ -19,17 +19,17 @@ def crash(images, grain, seed, directory):
 
 
 def other_boot(buffer):
-    """Makes the file look like one that another boot of the machine used last."""
+    """Makes the file look as if it was last used before a reboot."""
     buffer._records.segment["tail"][1] = 12345
 
 
 def unsynced(buffer):
-    """What is stored from now on is not waited for, as if the power went before the call returned."""
+    """Disables syncs from now on, as if the power failed before the call returned."""
     buffer._records.__dict__["sync"] = lambda: None
 
 
 def dirty_kilobytes(path):
-    """Of mappings of the file in this process: what was stored and is not on disk."""
+    """Returns the size of the dirty pages of this process's mappings of the file."""
     inode, dirty, of_file = str(os.stat(path).st_ino), 0, False
     with open("/proc/self/smaps") as lines:
         for line in lines:
@@ -57,7 +57,7 @@ class Counting:
 
 
 class Numbered:
-    """Rows that say their number, with bytes that follow from it; and which were pushed under which id."""
+    """Rows that hold a number and bytes derived from it, and a record of which id each row got."""
 
     def __init__(self, size):
         self.fields = {"number": (np.uint64, ()), "body": (np.uint8, (size,))}
@@ -80,7 +80,7 @@ class Numbered:
         return ids
 
     def check(self, buffer):
-        """Every row there is one that was pushed under its id, byte for byte; the ids."""
+        """Checks that every stored row was pushed under its id, byte for byte; returns the ids."""
         ids = np.arange(max(self.pushed, default=0) + 1, dtype=np.uint64)
         found = buffer.fetch(ids)
         latest = buffer.latest(buffer.capacity)

@@ -1,4 +1,4 @@
-"""Every way to sample, over buffers whose rows tell on themselves: what the tests of outputs go through."""
+"""Every kind of sampling, of buffers whose rows can be checked; the tests of outputs use all of them."""
 
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete
@@ -25,14 +25,14 @@ def rows(numbers):
     }
 
 
-def plain(capacity=100):
+def make_plain_buffer(capacity=100):
     buffer = ReplayBuffer(capacity, FIELDS, seed=0)
     buffer.extend(rows(range(capacity)))
     return buffer
 
 
-def walked(capacity=300, steps=80, num_envs=3):
-    """Environment e at step t is seen as [e, t, -t]; episodes end after 7, 8 and 9 steps; rewards are t."""
+def make_walk_buffer(capacity=300, steps=80, num_envs=3):
+    """Environment e has observation [e, t, -t] and reward t at step t; episodes have 7, 8 and 9 steps."""
     buffer = TrajectoryBuffer(capacity, SPACE, Discrete(5), num_envs, AutoresetMode.NEXT_STEP, seed=0)
     envs, t = np.arange(num_envs), np.zeros(num_envs, np.int64)
 
@@ -50,7 +50,7 @@ def walked(capacity=300, steps=80, num_envs=3):
 
 
 def check(batch, buffer):
-    """Every row is one of `rows`, or every step one of `walked`, whole; ids and weights are theirs."""
+    """Checks that every row or step was stored, whole, and has the right id and weight."""
     if isinstance(batch, PrioritizedBatch):
         weights = np.asarray(batch.weights)
         assert weights.dtype == np.float32 and weights.max() == 1
@@ -94,7 +94,7 @@ def priorities(ids):
     return 2.0 + ids % 7
 
 
-def prioritized(make, name="sample", *arguments, **options):
+def make_prioritized(make, name="sample", *arguments, **options):
     buffer = make()
     sampler = PrioritizedSampler(buffer, seed=0)
     ids = buffer.latest(buffer.capacity).ids
@@ -102,31 +102,33 @@ def prioritized(make, name="sample", *arguments, **options):
     return buffer, lambda n, **more: getattr(sampler, name)(n, *arguments, **options, **more)
 
 
-def method(name, *arguments, **options):
+def make_method(name, *arguments, **options):
     def of():
-        buffer = walked()
+        buffer = make_walk_buffer()
         return buffer, lambda n, **more: getattr(buffer, name)(n, *arguments, **options, **more)
 
     return of
 
 
-def simple():
-    buffer = plain()
+def make_simple():
+    buffer = make_plain_buffer()
     return buffer, buffer.sample
 
 
 SAMPLERS = {
-    "rows": simple,
-    "prioritized rows": lambda: prioritized(plain),
-    "transitions": method("sample"),
-    "stacks": method("sample", stack=4),
-    "prioritized transitions": lambda: prioritized(walked),
-    "n steps": method("sample_n_step", 3, 0.5),
-    "stacks over n steps": method("sample_n_step", 3, 0.5, stack=4),
-    "sequences": method("sample_sequences", 6),
-    "prioritized stacks": lambda: prioritized(walked, stack=4),
-    "prioritized n steps": lambda: prioritized(walked, "sample_n_step", 3, 0.5),
-    "prioritized stacks over n steps": lambda: prioritized(walked, "sample_n_step", 3, 0.5, stack=4),
-    "prioritized sequences": lambda: prioritized(walked, "sample_sequences", 6),
+    "rows": make_simple,
+    "prioritized rows": lambda: make_prioritized(make_plain_buffer),
+    "transitions": make_method("sample"),
+    "stacks": make_method("sample", stack=4),
+    "prioritized transitions": lambda: make_prioritized(make_walk_buffer),
+    "n steps": make_method("sample_n_step", 3, 0.5),
+    "stacks over n steps": make_method("sample_n_step", 3, 0.5, stack=4),
+    "sequences": make_method("sample_sequences", 6),
+    "prioritized stacks": lambda: make_prioritized(make_walk_buffer, stack=4),
+    "prioritized n steps": lambda: make_prioritized(make_walk_buffer, "sample_n_step", 3, 0.5),
+    "prioritized stacks over n steps": lambda: make_prioritized(
+        make_walk_buffer, "sample_n_step", 3, 0.5, stack=4
+    ),
+    "prioritized sequences": lambda: make_prioritized(make_walk_buffer, "sample_sequences", 6),
 }
 """Name to a function that gives a buffer and its sampler: sampler(n, out=..., device=...)."""

@@ -1,4 +1,4 @@
-"""Rows of any fields: what was stored is read whole, by every process, for as long as there is room."""
+"""ReplayBuffer: every process reads whole rows, until newer rows overwrite them."""
 
 import multiprocessing
 
@@ -33,7 +33,7 @@ def rows(numbers):
 
 
 def check(batch):
-    """Every row of the batch is one of `rows`, whole."""
+    """Checks that every row of the batch is one of `rows`, whole."""
     for name, expected in rows(batch["action"]).items():
         assert batch[name].dtype == expected.dtype
         assert np.array_equal(batch[name], expected), name
@@ -43,7 +43,7 @@ def check(batch):
     st.integers(1, 40),
     st.lists(st.integers(0, 25), max_size=8),
 )
-def test_it_holds_the_last_rows_whatever_the_batches(capacity, sizes):
+def test_buffer_holds_the_newest_rows_for_any_batch_sizes(capacity, sizes):
     with ReplayBuffer(capacity, FIELDS, seed=0) as buffer:
         total, ids = 0, []
         for size in sizes:
@@ -63,7 +63,7 @@ def test_it_holds_the_last_rows_whatever_the_batches(capacity, sizes):
             assert batch.ids.tolist() == batch["action"].tolist()
 
 
-def test_a_pushed_row_may_be_of_pythons_own_numbers():
+def test_push_takes_python_numbers():
     with ReplayBuffer(4, FIELDS) as buffer:
         image = np.zeros((5, 7), np.uint8)
         first = buffer.push({"obs": [1, 2, 3], "action": 7, "reward": 1, "done": True, "image": image})
@@ -98,7 +98,7 @@ def test_draws_are_uniform():
         assert ((counts - expected) ** 2 / expected).sum() < 100  # 49 degrees of freedom: 1e-5
 
 
-def test_a_batch_given_again_is_filled_anew_ids_and_all():
+def test_out_that_is_an_earlier_batch_is_filled_with_its_ids():
     with ReplayBuffer(100, FIELDS, seed=0) as buffer, ReplayBuffer(100, FIELDS, seed=0) as other:
         for one in (buffer, other):
             one.extend(rows(np.arange(60)))
@@ -110,7 +110,7 @@ def test_a_batch_given_again_is_filled_anew_ids_and_all():
         assert {name: array.ctypes.data for name, array in batch.items()} == memory
         whole = buffer.fetch(batch.ids)
         assert all((whole[name] == batch[name]).all() for name in FIELDS)
-        with pytest.raises(SpaceError, match="out\\['"):  # of another size: refused, and not changed
+        with pytest.raises(SpaceError, match="out\\['"):  # of another size: raises, and out is not changed
             buffer.sample(9, batch)
         assert len(batch.ids) == 8
         batch["obs"].flags.writeable = False
@@ -144,7 +144,7 @@ def test_out_is_filled_and_returned():
         (lambda batch: batch.update(action=3), "expected rows of shape"),
     ],
 )
-def test_a_bad_batch_is_refused_and_nothing_is_stored(change, match):
+def test_bad_batch_raises_and_stores_nothing(change, match):
     with ReplayBuffer(10, FIELDS) as buffer:
         buffer.extend(rows(range(2)))
         batch = rows(range(4))
@@ -176,7 +176,7 @@ def test_bad_questions_are_refused():
         ReplayBuffer(2**38, FIELDS)
 
 
-def test_a_row_that_is_gone_is_not_fetched():
+def test_fetch_skips_overwritten_rows():
     with ReplayBuffer(4, FIELDS) as buffer:
         buffer.extend(rows(range(6)))
         batch = buffer.fetch([0, 5, 2, 99, 1])
@@ -192,7 +192,7 @@ def push_and_read(buffer, first, pushes, reads):
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_processes_push_and_sample_at_once_and_no_row_is_torn(method):
+def test_processes_that_push_and_sample_at_once_read_no_torn_row(method):
     with ReplayBuffer(32, FIELDS) as buffer:  # small: rows are overwritten all the time
         buffer.extend(rows(range(32)))
         context = multiprocessing.get_context(method)
@@ -210,7 +210,7 @@ def test_processes_push_and_sample_at_once_and_no_row_is_torn(method):
         check(buffer.latest(32))
 
 
-def test_a_forked_child_writes_under_a_number_of_its_own():
+def test_forked_child_gets_its_own_writer_number():
     with ReplayBuffer(1000, FIELDS) as buffer:
         buffer.extend(rows(range(10)))  # the parent has its number already
         process = multiprocessing.get_context("fork").Process(
@@ -226,7 +226,7 @@ def test_a_forked_child_writes_under_a_number_of_its_own():
         check(buffer.latest(1000))
 
 
-def test_a_file_is_opened_again_with_every_row(tmp_path):
+def test_opening_a_file_again_returns_every_row(tmp_path):
     path = tmp_path / "ring.seg"
     buffer = ReplayBuffer(20, FIELDS, path=path)
     buffer.extend(rows(range(33)))
@@ -254,7 +254,7 @@ def test_a_snapshot_and_a_save_hold_the_same_rows(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["saved", "snap.seg"]
 
 
-def test_a_damaged_save_is_refused(tmp_path):
+def test_loading_a_damaged_directory_raises(tmp_path):
     with ReplayBuffer(20, FIELDS) as buffer:
         buffer.extend(rows(range(10)))
         buffer.save(tmp_path / "saved")
@@ -270,13 +270,13 @@ def test_a_damaged_save_is_refused(tmp_path):
         ReplayBuffer.load(tmp_path / "saved")
 
 
-def test_a_segment_of_something_else_is_not_a_buffer(tmp_path):
+def test_opening_another_kind_of_segment_raises(tmp_path):
     shoal.Segment.file(shoal.Layout({"x": (np.float32, (4,))}), tmp_path / "other.seg").close()
     with pytest.raises(CorruptFileError, match="does not hold a replay buffer"):
         ReplayBuffer.open(tmp_path / "other.seg")
 
 
-def test_large_buffers_ask_for_huge_pages_and_say_what_they_got():
+def test_large_buffers_request_huge_pages_and_report_what_they_got():
     with ReplayBuffer(200_000, {"obs": (np.float32, (12,))}) as large, ReplayBuffer(10, FIELDS) as small:
         assert small.huge_page_bytes == 0
         assert 0 <= large.huge_page_bytes <= large.size_bytes
@@ -285,7 +285,7 @@ def test_large_buffers_ask_for_huge_pages_and_say_what_they_got():
                 assert large.huge_page_bytes > 0
 
 
-def test_a_save_into_a_directory_that_is_not_there_makes_none(tmp_path):
+def test_save_does_not_create_missing_parent_directories(tmp_path):
     with ReplayBuffer(4, {"x": (np.float32, ())}) as buffer:
         buffer.push({"x": 1.0})
         with pytest.raises(FileNotFoundError, match="is not a directory; create it first"):
@@ -293,7 +293,7 @@ def test_a_save_into_a_directory_that_is_not_there_makes_none(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_rows_far_behind_the_tail_are_still_the_latest(tmp_path):
+def test_latest_finds_rows_far_behind_the_tail(tmp_path):
     with ReplayBuffer(8, {"x": (np.int64, ())}, path=tmp_path / "rows") as buffer:
         buffer.extend({"x": np.arange(11)})
         buffer._records.segment["tail"][0] = 1000  # as tickets that were taken and lost, or one flipped bit
@@ -303,7 +303,7 @@ def test_rows_far_behind_the_tail_are_still_the_latest(tmp_path):
         assert buffer.push({"x": 11}) == 1000 and buffer.latest(2)["x"].tolist() == [10, 11]
 
 
-def test_a_batch_of_another_kind_gets_the_ids_of_what_is_put_into_it():
+def test_out_of_another_batch_class_gets_the_right_ids():
     with ReplayBuffer(100, {"x": (np.int64, ())}, seed=0) as buffer:
         buffer.extend({"x": np.arange(100)})
         sampler = PrioritizedSampler(buffer, seed=0)

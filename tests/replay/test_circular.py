@@ -1,4 +1,4 @@
-"""The exact small buffer: what was pushed last is there, in shared memory, for every process."""
+"""SharedCircularBuffer: every process can read the newest transitions."""
 
 import multiprocessing
 
@@ -9,7 +9,7 @@ import shoal
 from shoal import SharedCircularBuffer
 
 
-def filled(capacity, state_dim, pushes):
+def fill_buffer(capacity, state_dim, pushes):
     buffer = SharedCircularBuffer(capacity, state_dim)
     for i in range(pushes):
         buffer.push(np.full(state_dim, i), i, i / 2, np.full(state_dim, i + 1), i % 3 == 0)
@@ -18,7 +18,7 @@ def filled(capacity, state_dim, pushes):
 
 @pytest.mark.parametrize("pushes", [0, 1, 4, 5, 6, 13])
 def test_it_holds_the_last_transitions_oldest_first(pushes):
-    buffer = filled(5, 3, pushes)
+    buffer = fill_buffer(5, 3, pushes)
     kept = list(range(max(0, pushes - 5), pushes))
     assert len(buffer) == len(kept)
     latest = buffer.latest(5)
@@ -33,8 +33,8 @@ def test_it_holds_the_last_transitions_oldest_first(pushes):
     buffer.close()
 
 
-def test_a_sample_draws_the_slots_that_random_state_says():
-    buffer = filled(7, 2, 10)
+def test_sample_draws_the_slots_of_numpy_random_state():
+    buffer = fill_buffer(7, 2, 10)
     slots = np.random.RandomState(3).randint(0, 7, size=50)
     drawn = buffer.sample(50, seed=3)
     assert drawn["actions"] == buffer.actions[slots].tolist()
@@ -42,13 +42,13 @@ def test_a_sample_draws_the_slots_that_random_state_says():
     assert set(drawn) == {"states", "actions", "rewards", "next_states", "dones"}
     assert all(type(value) is list for value in drawn.values())
     assert buffer.sample(50, seed=3) == drawn
-    few = filled(7, 2, 3)
+    few = fill_buffer(7, 2, 3)
     assert few.sample(20, seed=1)["actions"] == np.random.RandomState(1).randint(0, 3, size=20).tolist()
     buffer.close(), few.close()
 
 
-def test_the_arrays_are_the_memory_itself():
-    buffer = filled(4, 2, 6)
+def test_arrays_are_views_of_the_shared_memory():
+    buffer = fill_buffer(4, 2, 6)
     assert buffer.states.shape == buffer.next_states.shape == (4, 2)
     assert (buffer.states.dtype, buffer.actions.dtype) == (np.float64, np.int64)
     assert (buffer.rewards.dtype, buffer.dones.dtype) == (np.float64, np.bool_)
@@ -108,7 +108,7 @@ def test_nan_is_stored_like_any_number():
         ((None, 1), TypeError),
     ],
 )
-def test_a_bad_size_is_refused(arguments, error):
+def test_bad_size_raises(arguments, error):
     with pytest.raises(error, match="capacity|state_dim"):
         SharedCircularBuffer(*arguments)
 
@@ -129,7 +129,7 @@ def test_a_bad_size_is_refused(arguments, error):
         (([1, 2], 0, 0, [1, 2], 2), TypeError),
     ],
 )
-def test_a_bad_transition_is_refused_and_nothing_is_stored(row, error):
+def test_bad_transition_raises_and_stores_nothing(row, error):
     buffer = SharedCircularBuffer(3, 2)
     buffer.push([7, 7], 7, 7, [7, 7], True)
     with pytest.raises(error):
@@ -156,7 +156,7 @@ def test_bad_questions_are_refused():
             use()
 
 
-def test_a_size_that_does_not_fit_is_said_before_anything_is_allocated():
+def test_too_large_a_size_raises_before_memory_is_allocated():
     with pytest.raises(MemoryError, match="bytes"):
         SharedCircularBuffer(2**30, 2**20)
 

@@ -1,4 +1,4 @@
-"""Files after a crash of the machine: rows whole or none, and with sync every row whose push returned."""
+"""Files after a crash of the machine: no torn rows, and with sync every row whose push returned."""
 
 import multiprocessing
 import os
@@ -26,7 +26,7 @@ SIZES = st.sampled_from([1, 30, 48, 300, 1500])  # of a body: rows in one line, 
     SIZES,
     st.lists(st.tuples(BATCHES, BATCHES, GRAINS, st.integers(0, 2**32)), min_size=1, max_size=3),
 )
-def test_after_a_loss_of_power_rows_are_whole_and_synced_ones_are_there(level, capacity, size, crashes):
+def test_power_loss_leaves_whole_rows_and_keeps_synced_ones(level, capacity, size, crashes):
     rows = Numbered(size)
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "first.ring"
@@ -64,7 +64,7 @@ def test_after_a_loss_of_power_rows_are_whole_and_synced_ones_are_there(level, c
         buffer.close()
 
 
-def test_a_lost_row_does_not_come_back_as_the_row_that_got_its_id(tmp_path):
+def test_lost_row_is_not_mistaken_for_a_new_row_with_its_id(tmp_path):
     rows = Numbered(30)
     buffer = ReplayBuffer(4, rows.fields, path=tmp_path / "a.ring")
     before = (tmp_path / "a.ring").read_bytes()
@@ -86,7 +86,7 @@ def test_a_lost_row_does_not_come_back_as_the_row_that_got_its_id(tmp_path):
         assert rows.push(buffer, 1) == [1]
 
 
-def test_a_row_with_any_byte_changed_is_dropped_and_its_id_stays_used(tmp_path):
+def test_row_with_a_changed_byte_is_dropped_and_its_id_is_not_reused(tmp_path):
     rows = Numbered(40)  # with its word, its number and its check it fills a line
     with ReplayBuffer(4, rows.fields, path=tmp_path / "a.ring") as buffer:
         assert buffer._records.stride == 64
@@ -103,7 +103,7 @@ def test_a_row_with_any_byte_changed_is_dropped_and_its_id_stays_used(tmp_path):
         path.unlink()
 
 
-def test_rows_are_looked_at_after_a_boot_and_not_again(tmp_path):
+def test_rows_are_checked_once_after_a_reboot(tmp_path):
     rows = Numbered(48)
     path = tmp_path / "a.ring"
     buffer = ReplayBuffer(4, rows.fields, path=path)
@@ -132,7 +132,7 @@ def _open_and_push(path, numbers, barrier):
                 assert (batch["body"] == rows.bodies(batch["number"])).all()
 
 
-def test_several_open_a_file_at_once_after_a_crash_and_use_it(tmp_path):
+def test_several_processes_can_open_a_file_at_once_after_a_crash(tmp_path):
     rows = Numbered(1500)
     with ReplayBuffer(400, rows.fields, path=tmp_path / "a.ring") as buffer:
         images = []
@@ -158,7 +158,7 @@ def test_several_open_a_file_at_once_after_a_crash_and_use_it(tmp_path):
         assert sorted(set(batch.ids.tolist())) == batch.ids.tolist()
 
 
-def test_a_push_waits_for_the_disk_once_and_what_it_stored_is_there(tmp_path):
+def test_push_syncs_once_and_its_rows_are_on_disk(tmp_path):
     rows = Numbered(48)
     path = tmp_path / "a.ring"
     with ReplayBuffer(1000, rows.fields, path=path, durability="sync") as buffer:
@@ -179,7 +179,7 @@ def test_a_push_waits_for_the_disk_once_and_what_it_stored_is_there(tmp_path):
         assert ring.syncs == 0
 
 
-def test_a_sync_that_fails_is_said_and_the_rows_are_looked_at_again(tmp_path):
+def test_failed_sync_raises_and_the_rows_are_checked_again(tmp_path):
     rows = Numbered(48)
     path = tmp_path / "a.ring"
     with ReplayBuffer(10, rows.fields, path=path, durability="sync") as buffer:
@@ -193,7 +193,7 @@ def test_a_sync_that_fails_is_said_and_the_rows_are_looked_at_again(tmp_path):
         assert buffer.latest(10).ids.tolist() == [0, 2, 3, 4]
 
 
-def test_a_level_that_cannot_be_kept_is_refused(tmp_path):
+def test_durability_that_needs_a_file_raises_without_one(tmp_path):
     fields = {"x": (np.float32, ())}
     with pytest.raises(ValueError, match="needs a file.*: set path="):
         ReplayBuffer(4, fields, durability="sync")
@@ -208,7 +208,7 @@ def _say_level(buffer, queue):
     queue.put((buffer.durability, buffer.push({"x": 1.0})))
 
 
-def test_other_processes_keep_the_level(tmp_path):
+def test_other_processes_use_the_same_durability(tmp_path):
     with ReplayBuffer(4, {"x": (np.float32, ())}, path=tmp_path / "a.ring", durability="sync") as buffer:
         context = multiprocessing.get_context("spawn")
         queue = context.Queue()
@@ -220,7 +220,7 @@ def test_other_processes_keep_the_level(tmp_path):
 
 
 @pytest.mark.parametrize("size", [30, 56, 100])  # 56: a record is longer in a file than in memory
-def test_a_snapshot_has_checks_whatever_it_is_of(tmp_path, size):
+def test_snapshot_has_checksums_for_any_source(tmp_path, size):
     rows = Numbered(size)
     with ReplayBuffer(20, rows.fields) as buffer:
         rows.push(buffer, 33)
@@ -239,7 +239,7 @@ def test_a_snapshot_has_checks_whatever_it_is_of(tmp_path, size):
         assert buffer.durability == "sync"
 
 
-def test_draws_from_the_few_rows_that_are_left_are_even_and_quick(tmp_path):
+def test_draws_from_few_remaining_rows_are_uniform_and_fast(tmp_path):
     rows = Numbered(40)
     path = tmp_path / "a.ring"
     with ReplayBuffer(300_000, rows.fields, path=path) as buffer:
@@ -264,6 +264,6 @@ def test_draws_from_the_few_rows_that_are_left_are_even_and_quick(tmp_path):
 
 
 def _place(buffer, field, offset):
-    """Where a byte of a field is in the file."""
+    """Returns the offset of a byte of a field in the file."""
     segment = buffer._records.segment
     return segment[field].__array_interface__["data"][0] - segment._address + offset

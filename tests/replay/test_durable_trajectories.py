@@ -1,4 +1,4 @@
-"""Trajectories in files after a crash of the machine: a link leads to the row that was meant, or nowhere."""
+"""Trajectories in files after a crash of the machine: a link finds the right row or none."""
 
 import tempfile
 from pathlib import Path
@@ -17,7 +17,7 @@ GRAINS = st.sampled_from([8, 64, 512, 4096])
 
 
 def walk(buffer, envs, steps, model):
-    """Steps of the environments, into the buffer and, as what led to each observation, into the model."""
+    """Steps the environments and adds the steps to the buffer and to the model."""
     for _ in range(steps):
         actions = envs.action_space.sample()
         results = envs.step(actions)
@@ -30,7 +30,7 @@ def walk(buffer, envs, steps, model):
 
 
 def check_walks(buffer, model):
-    """Whatever is sampled happened, in this order; the ids of the rows there are."""
+    """Checks all samples against the model; returns the ids of the stored rows."""
     rows = buffer.latest(buffer.capacity)
     stretch = buffer.sample_sequences(50, 4) if len(rows.ids) else {"mask": np.zeros((0, 4), bool)}
     for i, mask in enumerate(stretch["mask"]):
@@ -59,7 +59,7 @@ def check_walks(buffer, model):
     st.sampled_from([7, 40, 300]),
     st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20), GRAINS, st.integers(0, 2**32)), max_size=3),
 )
-def test_after_a_loss_of_power_links_lead_to_the_right_row_or_nowhere(level, capacity, crashes):
+def test_links_after_a_power_loss_find_the_right_row_or_none(level, capacity, crashes):
     model, round_ = {}, 0
     with tempfile.TemporaryDirectory() as name:
         path, buffer = Path(name) / "first.ring", None
@@ -91,7 +91,7 @@ def test_after_a_loss_of_power_links_lead_to_the_right_row_or_nowhere(level, cap
 
 
 @pytest.mark.parametrize("mode", ["NEXT_STEP", "SAME_STEP"])
-def test_a_step_waits_for_the_disk_once_and_its_links_are_there(tmp_path, mode):
+def test_add_syncs_once_and_its_links_are_on_disk(tmp_path, mode):
     path = tmp_path / "a.ring"
     envs = SyncVectorEnv([lambda: Walk(0), lambda: Walk(1)], autoreset_mode=AutoresetMode[mode])
     with ReplayBuffer.for_env(envs, 1000, path=path, durability="sync") as buffer:

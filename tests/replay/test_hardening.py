@@ -1,4 +1,4 @@
-"""What a careful reader, or a careless user, would try: forks, threads, odd values, false files."""
+"""Forks, threads, unusual values and damaged files."""
 
 import multiprocessing
 import os
@@ -21,7 +21,7 @@ def put_ids(buffer, sampler, queue):
 
 @pytest.mark.parametrize("context", ["fork", "spawn"])
 @pytest.mark.parametrize("seed", [None, 5])
-def test_each_process_draws_its_own_stream(context, seed):
+def test_each_process_draws_its_own_random_numbers(context, seed):
     chosen = multiprocessing.get_context(context)
     with ReplayBuffer(1000, {"x": (np.float32, ())}, seed=seed) as buffer:
         buffer.extend({"x": np.arange(1000, dtype=np.float32)})
@@ -59,7 +59,7 @@ def test_each_process_draws_its_own_stream(context, seed):
         (np.longlong, 7, 7),
     ],
 )
-def test_a_value_that_fits_is_stored_as_it_is_and_another_not_at_all(dtype, value, stored):
+def test_value_that_fits_is_stored_unchanged_and_others_raise(dtype, value, stored):
     with ReplayBuffer(8, {"x": (dtype, ())}) as one, ReplayBuffer(8, {"x": (dtype, ())}) as many:
         for store in (lambda: one.push({"x": value}), lambda: many.extend({"x": [value, value]})):
             if stored is None:
@@ -71,7 +71,7 @@ def test_a_value_that_fits_is_stored_as_it_is_and_another_not_at_all(dtype, valu
         assert many.latest(8)["x"].tolist() == ([] if stored is None else [stored] * 2)
 
 
-def test_a_row_without_its_leading_axis_is_told_so():
+def test_error_for_a_row_without_its_leading_axis_suggests_push():
     with ReplayBuffer(8, {"x": (np.float32, (3,))}) as buffer:
         with pytest.raises(
             SpaceError, match=r"\[n, 3\] in all, found \[3\]; nothing stored; for one row use push\(row\)"
@@ -81,7 +81,7 @@ def test_a_row_without_its_leading_axis_is_told_so():
 
 
 @pytest.mark.parametrize("nothing", [None, 5, "x", [1.0]])
-def test_what_is_no_row_is_told_what_one_is(nothing):
+def test_pushing_something_else_than_a_row_names_the_expected_keys(nothing):
     with ReplayBuffer(8, {"x": (np.float32, (3,)), "y": (np.int64, ())}) as buffer:
         for store in (buffer.push, buffer.extend):
             with pytest.raises(TypeError, match=r"expected a dict with the keys \['x', 'y'\]"):
@@ -89,7 +89,7 @@ def test_what_is_no_row_is_told_what_one_is(nothing):
         assert len(buffer) == 0
 
 
-def test_priorities_that_floats_cannot_hold_are_refused():
+def test_priorities_out_of_the_range_of_floats_raise():
     with ReplayBuffer(8, {"x": (np.float32, ())}) as buffer:
         ids = np.asarray(buffer.extend({"x": np.zeros(3, np.float32)}))
         sampler = PrioritizedSampler(buffer, alpha=1, seed=0)
@@ -104,7 +104,7 @@ def test_priorities_that_floats_cannot_hold_are_refused():
 
 
 def leave_open(buffer):
-    """As the writer of the first slot's row leaves it that was killed, or is stopped, before its commit."""
+    """Leaves the first slot as a writer does that was killed before its commit."""
     segment = buffer._records.segment
     word = segment["rows"][0, :8].view(np.uint64)
     word[0] = word[0] & ~np.uint64(3) | np.uint64(1)
@@ -113,7 +113,7 @@ def leave_open(buffer):
 
 
 def within(seconds, call):
-    """Runs in a thread, which must end."""
+    """Runs a call in a thread, which must end within this time."""
     ended = []
     thread = threading.Thread(target=lambda: ended.append(call()), daemon=True)
     thread.start()
@@ -122,7 +122,7 @@ def within(seconds, call):
     return ended[0]
 
 
-def test_draws_end_though_the_only_rows_drawn_from_were_left_unfinished():
+def test_sampling_ends_if_every_row_was_left_unfinished():
     with ReplayBuffer(1000, {"x": (np.float32, ())}, seed=0) as buffer:
         sampler = PrioritizedSampler(buffer, seed=0)
         buffer.push({"x": 1.0})
@@ -136,7 +136,7 @@ def test_draws_end_though_the_only_rows_drawn_from_were_left_unfinished():
         assert sampler.sample(4)["x"].tolist() == [2.0] * 4
 
 
-def test_a_weight_for_a_row_about_to_be_overwritten_does_not_hit_the_new_one():
+def test_update_for_a_row_being_overwritten_does_not_change_the_new_row():
     with ReplayBuffer(100, {"x": (np.float32, ())}, seed=0) as buffer:
         sampler = PrioritizedSampler(buffer, alpha=1, seed=0)
         ids = np.asarray(buffer.extend({"x": np.zeros(100, np.float32)}))
@@ -148,7 +148,7 @@ def test_a_weight_for_a_row_about_to_be_overwritten_does_not_hit_the_new_one():
         assert sampler.update_priorities(ids, np.full(100, 1e-3)) == 50
 
 
-def test_threads_that_share_a_batch_get_mixed_rows_at_worst():
+def test_threads_that_fill_one_batch_get_mixed_rows_at_worst():
     with ReplayBuffer(50, {"x": (np.uint8, (20_000,))}, seed=0) as buffer:
         for _ in range(30):
             buffer.extend({"x": np.zeros((50, 20_000), np.uint8)})
@@ -168,7 +168,7 @@ def test_threads_that_share_a_batch_get_mixed_rows_at_worst():
         assert (batch.ids < 1500).all()
 
 
-def test_a_child_that_cannot_have_a_number_of_its_own_is_closed_not_its_parents_twin():
+def test_forked_child_without_descriptors_is_closed_and_does_not_use_its_parents_number():
     with (
         ReplayBuffer(8, {"x": (np.float32, ())}) as buffer,
         ReplayBuffer(8, {"x": (np.float32, ())}) as other,
@@ -219,7 +219,7 @@ def test_a_child_that_cannot_have_a_number_of_its_own_is_closed_not_its_parents_
         ("[3], 8]", "[3], 9]"),
     ],
 )
-def test_a_file_whose_words_do_not_fit_its_rows_is_refused(tmp_path, old, new):
+def test_file_whose_schema_does_not_fit_its_rows_raises(tmp_path, old, new):
     path = tmp_path / "a.ring"
     with ReplayBuffer(8, {"x": (np.float64, (3,))}, path=path) as buffer:
         buffer.push({"x": np.zeros(3)})
@@ -230,7 +230,7 @@ def test_a_file_whose_words_do_not_fit_its_rows_is_refused(tmp_path, old, new):
         ReplayBuffer.open(path)
 
 
-def test_a_ring_of_another_protocol_is_refused_as_such(tmp_path):
+def test_ring_of_another_protocol_raises_version_error(tmp_path):
     path = tmp_path / "a.ring"
     ReplayBuffer(8, {"x": (np.float64, ())}, path=path).close()
     data = path.read_bytes()
@@ -241,7 +241,7 @@ def test_a_ring_of_another_protocol_is_refused_as_such(tmp_path):
     assert (caught.value.found, caught.value.expected) == (7, 1)
 
 
-def test_a_copy_put_back_in_place_is_looked_at(tmp_path):
+def test_restored_copy_of_a_file_is_checked(tmp_path):
     path, copy = tmp_path / "a.ring", tmp_path / "copy"
     with ReplayBuffer(8, {"x": (np.float64, (3,))}, path=path) as buffer:
         buffer.extend({"x": np.ones((4, 3))})
@@ -259,7 +259,7 @@ def hold_everything(buffer, ready):
     time.sleep(60)
 
 
-def test_a_push_that_finds_every_slot_held_by_the_living_says_so():
+def test_push_raises_if_living_writers_hold_every_slot():
     with ReplayBuffer(1, {"x": (np.float32, ())}) as buffer:
         buffer.push({"x": 1.0})
         context = multiprocessing.get_context("fork")

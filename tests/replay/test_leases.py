@@ -1,4 +1,4 @@
-"""Batches without `out=`: arrays of the buffer that are filled again, but never while anybody holds them."""
+"""Batches without `out=`: the buffer reuses its arrays, but never while they are in use."""
 
 import gc
 import multiprocessing
@@ -12,9 +12,9 @@ import pytest
 from shoal.errors import ClosedError
 from shoal.replay import PrioritizedBatch, ReplayBuffer
 from shoal.replay.sampling import LEASES
-from tests.replay.samplers import SAMPLERS, check, plain, walked
+from tests.replay.samplers import SAMPLERS, check, make_plain_buffer, make_walk_buffer
 
-EVERY = pytest.mark.parametrize("made", SAMPLERS.values(), ids=SAMPLERS)
+EVERY = pytest.mark.parametrize("make", SAMPLERS.values(), ids=SAMPLERS)
 
 HOLDERS = {
     "the batch": lambda batch: batch,
@@ -48,8 +48,8 @@ def same(one, other):
 
 @EVERY
 @pytest.mark.parametrize("hold", HOLDERS.values(), ids=HOLDERS)
-def test_what_is_held_is_not_overwritten(made, hold):
-    buffer, sample = made()
+def test_held_arrays_are_not_overwritten(make, hold):
+    buffer, sample = make()
     held = hold(sample(20))
     before = content(held)
     for _ in range(2 * LEASES):
@@ -62,8 +62,8 @@ def test_what_is_held_is_not_overwritten(made, hold):
 
 
 @EVERY
-def test_arrays_that_nobody_holds_are_filled_again(made):
-    buffer, sample = made()
+def test_free_arrays_are_reused(make):
+    buffer, sample = make()
     first = addresses(sample(20))
     assert all(addresses(sample(20)) == first for _ in range(10))
     kept, used = sample(20), set()
@@ -75,7 +75,7 @@ def test_arrays_that_nobody_holds_are_filled_again(made):
     buffer.close()
 
 
-def test_the_weights_of_a_batch_are_held_by_themselves():
+def test_holding_only_the_weights_keeps_the_batch():
     buffer, sample = SAMPLERS["prioritized rows"]()
     weights = sample(20).weights
     before = weights.copy()
@@ -85,9 +85,9 @@ def test_the_weights_of_a_batch_are_held_by_themselves():
     buffer.close()
 
 
-def test_a_tensor_over_an_array_holds_it():
+def test_a_tensor_of_an_array_keeps_the_lease():
     torch = pytest.importorskip("torch", reason="needs torch: make torch")
-    with plain() as buffer:
+    with make_plain_buffer() as buffer:
         tensor = torch.from_numpy(buffer.sample(20)["image"])[3:]
         before = tensor.clone()
         for _ in range(10):
@@ -109,8 +109,8 @@ def test_sampling_allocates_nothing_but_the_batch():
     buffer.close()
 
 
-def test_the_number_of_sets_is_bounded_and_batches_beyond_it_are_whole():
-    with plain() as buffer:
+def test_number_of_sets_is_limited_and_later_batches_are_correct():
+    with make_plain_buffer() as buffer:
         held = [buffer.sample(n) for n in range(1, 6) for _ in range(LEASES)]
         assert buffer._leases.count == LEASES
         assert len({address for batch in held for address in addresses(batch)}) == 4 * len(
@@ -121,19 +121,19 @@ def test_the_number_of_sets_is_bounded_and_batches_beyond_it_are_whole():
         again = addresses(buffer.sample(7))  # though all that were held are held for ever
         assert addresses(buffer.sample(7)) == again
     assert buffer._leases.count == 0
-    check(held[0], plain())
+    check(held[0], make_plain_buffer())
 
 
-def test_a_way_to_sample_that_is_another_each_time_does_not_fill_the_memory():
-    buffer = walked()
+def test_changing_the_stack_in_every_call_does_not_fill_the_memory():
+    buffer = make_walk_buffer()
     for length in range(1, 60):
         check(buffer.sample_sequences(5, length), buffer)
     assert len(buffer._samplings._cached) <= 16 and buffer._leases.count <= LEASES
     buffer.close()
 
 
-def test_arrays_that_were_changed_are_not_filled_again():
-    with plain() as buffer:
+def test_arrays_with_a_changed_shape_are_not_reused():
+    with make_plain_buffer() as buffer:
         for change in (
             lambda array: array.resize((4, 3, 5), refcheck=False),
             lambda array: array.setflags(write=False),
@@ -148,7 +148,7 @@ def test_arrays_that_were_changed_are_not_filled_again():
 
 
 def test_a_batch_can_be_changed_and_the_next_has_every_field():
-    with plain() as buffer:
+    with make_plain_buffer() as buffer:
         batch = buffer.sample(20)
         batch.pop("x")
         batch["image"] = batch["image"] / 255
@@ -158,13 +158,13 @@ def test_a_batch_can_be_changed_and_the_next_has_every_field():
         assert list(buffer.sample(20)) == list(buffer.fields)
 
 
-def test_a_leased_batch_is_an_out_too():
-    with plain() as buffer:
+def test_a_leased_batch_can_be_given_as_out():
+    with make_plain_buffer() as buffer:
         batch = buffer.sample(20)
         assert buffer.sample(20, batch) is batch
         assert addresses(buffer.sample(20)).isdisjoint(addresses(batch))
         check(batch, buffer)
-        with plain() as other:
+        with make_plain_buffer() as other:
             assert other.sample(20, batch) is batch
             check(batch, other)
         assert addresses(buffer.sample(20)).isdisjoint(addresses(batch))
@@ -196,9 +196,9 @@ def test_threads_never_get_the_same_arrays(name):
     buffer.close()
 
 
-def test_a_sample_from_a_callback_of_a_sample_gets_arrays_of_its_own():
-    """A forgotten array that dies runs what its owner put there, in the middle of a call."""
-    with plain() as buffer:
+def test_sample_called_from_a_callback_of_sample_gets_other_arrays():
+    """Freeing a dropped array can run a callback in the middle of a call."""
+    with make_plain_buffer() as buffer:
         inner = []
         held = [buffer.sample(20) for _ in range(LEASES)]
         references = [weakref.ref(batch["x"], lambda _: inner.append(buffer.sample(20))) for batch in held]
@@ -220,9 +220,9 @@ def sample_in_child(buffer, held, before, queue):
     queue.put((same(content(held), before), len(batches), [batch.ids.tolist() for batch in batches[:2]]))
 
 
-def test_a_forked_child_has_batches_of_its_own():
+def test_forked_child_has_its_own_batches():
     context = multiprocessing.get_context("fork")
-    with plain() as buffer:
+    with make_plain_buffer() as buffer:
         held = buffer.sample(20)
         before = content(held)
         queue = context.Queue()
@@ -236,9 +236,9 @@ def test_a_forked_child_has_batches_of_its_own():
             check(batch, buffer)
 
 
-def test_closing_while_another_thread_samples_ends_in_a_clear_error():
+def test_closing_while_another_thread_samples_raises_closed_error_there():
     for _ in range(5):
-        buffer = plain()
+        buffer = make_plain_buffer()
         kept, raised, begun = [], [], threading.Event()
 
         def work(buffer=buffer, kept=kept, raised=raised, begun=begun):
@@ -261,8 +261,8 @@ def test_closing_while_another_thread_samples_ends_in_a_clear_error():
 def test_a_buffer_that_is_dropped_is_freed_at_once():
     gc.disable()
     try:
-        for made in (plain, walked):
-            buffer = made()
+        for make in (make_plain_buffer, make_walk_buffer):
+            buffer = make()
             buffer.sample(4)
             gone = weakref.ref(buffer)
             del buffer
@@ -272,7 +272,7 @@ def test_a_buffer_that_is_dropped_is_freed_at_once():
 
 
 class Sampler:
-    """Samples when it is collected, which can be whenever Python allocates something."""
+    """Samples when it is garbage-collected, which can happen at any allocation."""
 
     def __init__(self, buffer, batches):
         self.buffer, self.batches, self.itself = buffer, batches, self
@@ -281,9 +281,9 @@ class Sampler:
         self.batches.append(self.buffer.sample(20))
 
 
-def test_a_sample_by_a_finalizer_in_the_middle_of_a_sample_gets_arrays_of_its_own():
+def test_sample_called_from_a_finalizer_during_sample_gets_other_arrays():
     before = gc.get_threshold()
-    with plain() as buffer:
+    with make_plain_buffer() as buffer:
         buffer.sample(20)
         try:
             for _ in range(20):

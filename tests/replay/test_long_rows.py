@@ -1,4 +1,4 @@
-"""Rows so long that several threads copy a batch: the same draws, whole rows, nothing in anybody's way."""
+"""Rows so long that several threads copy a batch: the same draws and whole rows."""
 
 import os
 import threading
@@ -30,8 +30,8 @@ def buffer():
         yield buffer
 
 
-def test_threads_draw_what_one_would(buffer):
-    """Batches below and above the length from which threads help come from the same stream of draws."""
+def test_batches_copied_by_several_threads_are_the_same_as_by_one(buffer):
+    """Small batches (one thread) and large ones (several threads) have the same draws."""
     long = buffer.sample(200)
     assert long["obs"].nbytes > 1 << 20
     buffer.seed(3)
@@ -42,7 +42,7 @@ def test_threads_draw_what_one_would(buffer):
     assert (long["number"] == long.ids).all() and set(long.ids.tolist()) == set(range(60, 100))
 
 
-def test_several_threads_of_a_program_draw_at_once_while_one_pushes(buffer):
+def test_several_threads_sample_while_one_pushes(buffer):
     stop, failures = threading.Event(), []
 
     def draw():
@@ -64,7 +64,7 @@ def test_several_threads_of_a_program_draw_at_once_while_one_pushes(buffer):
     assert not failures
 
 
-def test_closing_while_another_thread_draws_is_an_error_of_that_one_alone():
+def test_closing_while_another_thread_samples_raises_only_there():
     for _ in range(20):
         buffer = ReplayBuffer(40, FIELDS)
         buffer.extend(rows(np.arange(40)))
@@ -84,7 +84,7 @@ def test_closing_while_another_thread_draws_is_an_error_of_that_one_alone():
         assert ended == [True]
 
 
-def test_a_forked_child_has_threads_of_its_own(buffer):
+def test_forked_child_has_its_own_copy_threads(buffer):
     buffer.sample(64)  # the parent's threads exist
     pid = os.fork()
     if pid == 0:

@@ -13,7 +13,7 @@ from shoal.replay import PrioritizedSampler, ReplayBuffer, SharedCircularBuffer
 FIELDS = {"x": (np.float32, ())}
 
 
-def test_a_file_that_exists_is_opened_with_the_buffers_own_function(tmp_path):
+def test_error_for_an_existing_file_suggests_open(tmp_path):
     path = tmp_path / "rows"
     ReplayBuffer(4, FIELDS, path=path).close()
     with pytest.raises(
@@ -23,7 +23,7 @@ def test_a_file_that_exists_is_opened_with_the_buffers_own_function(tmp_path):
     assert "Segment" not in str(caught.value) and isinstance(caught.value, FileExistsError)
 
 
-def test_load_says_what_it_expected_to_find(tmp_path):
+def test_error_of_load_names_what_it_expected(tmp_path):
     with pytest.raises(
         FileNotFoundError, match=r"a directory that save wrote.*manifest\.json.*nope.*nothing"
     ):
@@ -41,7 +41,7 @@ def test_load_says_what_it_expected_to_find(tmp_path):
         ReplayBuffer.load(tmp_path / "saved")
 
 
-def test_one_environment_is_not_many():
+def test_for_env_rejects_a_single_environment():
     env = gymnasium.make("CartPole-v1")
     with pytest.raises(TypeError, match=r"takes a vector environment, got .*; make one with shoal\.make_vec"):
         ReplayBuffer.for_env(env, 100)
@@ -51,7 +51,7 @@ def test_one_environment_is_not_many():
     envs.close()
 
 
-def test_ids_are_whole_numbers_from_0():
+def test_ids_must_be_integers_of_at_least_0():
     with ReplayBuffer(4, FIELDS) as buffer:
         buffer.extend({"x": np.arange(4, dtype=np.float32)})
         for ask in (buffer.fetch, lambda ids: PrioritizedSampler(buffer).update_priorities(ids, np.ones(1))):
@@ -70,14 +70,14 @@ def test_ids_are_whole_numbers_from_0():
         assert buffer.fetch(np.array([2**64 - 1, 3], np.uint64)).ids.tolist() == [3]
 
 
-def test_a_shape_is_a_tuple():
+def test_a_shape_must_be_a_tuple():
     with pytest.raises(LayoutError, match=r"field 'x': a shape must be a tuple of ints, got 4; write \(4,\)"):
         ReplayBuffer(4, {"x": (np.float32, 4)})
     with pytest.raises(LayoutError, match=r"a shape must be a tuple of ints, got None$"):
         ReplayBuffer(4, {"x": (np.float32, None)})
 
 
-def test_a_capacity_is_less_than_any_ring():
+def test_capacity_must_be_in_range():
     for make in (lambda n: ReplayBuffer(n, FIELDS), lambda n: SharedCircularBuffer(n, 1)):
         with pytest.raises(ValueError, match=r"capacity must be less than 2\*\*40 rows"):
             make(2**40)
@@ -94,7 +94,7 @@ def test_a_buffer_whose_rows_are_all_being_written_is_not_called_empty():
 
 
 @pytest.mark.parametrize("name", ["add", "begin", "sample_n_step", "sample_sequences"])
-def test_what_only_trajectories_have_says_how_to_make_them(name):
+def test_methods_of_trajectory_buffers_name_for_env_in_their_error(name):
     with ReplayBuffer(4, FIELDS) as buffer:
         assert not hasattr(buffer, name) and not hasattr(buffer, "nonsense")
         with pytest.raises(AttributeError, match=rf"{name}.*ReplayBuffer\.for_env\(envs, capacity\)"):
@@ -103,7 +103,7 @@ def test_what_only_trajectories_have_says_how_to_make_them(name):
             buffer.nonsense()
 
 
-def test_a_snapshot_does_not_take_the_place_of_the_buffers_own_file(tmp_path):
+def test_snapshot_does_not_replace_the_file_of_its_buffer(tmp_path):
     path, link = tmp_path / "rows", tmp_path / "link"
     with ReplayBuffer(8, FIELDS, path=path, durability="sync") as buffer:
         buffer.push({"x": 1.0})
@@ -117,14 +117,14 @@ def test_a_snapshot_does_not_take_the_place_of_the_buffers_own_file(tmp_path):
         assert len(again) == 2
 
 
-def test_a_directory_is_not_opened_but_loaded(tmp_path):
+def test_error_for_opening_a_directory_suggests_load(tmp_path):
     with ReplayBuffer(4, FIELDS) as buffer:
         buffer.save(tmp_path / "saved")
     with pytest.raises(SegmentError, match=r"found a directory; .*ReplayBuffer\.load"):
         ReplayBuffer.open(tmp_path / "saved")
 
 
-def test_environments_that_do_not_say_when_they_reset_are_refused_with_what_to_say():
+def test_for_env_needs_the_autoreset_mode_in_the_metadata():
     class Silent(gymnasium.vector.VectorEnv):
         single_observation_space = single_action_space = gymnasium.spaces.Discrete(2)
         num_envs = 2

@@ -1,4 +1,4 @@
-"""`out=`: every sampler fills the caller's arrays, all of them and nothing else."""
+"""`out=`: every kind of sampling fills all of the caller's arrays and nothing else."""
 
 import tracemalloc
 
@@ -9,19 +9,19 @@ from gymnasium.vector import AutoresetMode
 
 from shoal.errors import SpaceError, SpaceKeyError
 from shoal.replay import Batch, ReplayBuffer, TrajectoryBuffer
-from tests.replay.samplers import SAMPLERS, check, walked
+from tests.replay.samplers import SAMPLERS, check, make_walk_buffer
 
-EVERY = pytest.mark.parametrize("made", SAMPLERS.values(), ids=SAMPLERS)
+EVERY = pytest.mark.parametrize("make", SAMPLERS.values(), ids=SAMPLERS)
 
 
 def arrays_like(batch):
-    """Arrays for such a batch, full of what must not stay."""
+    """Returns arrays for such a batch, filled with values that must be overwritten."""
     return {name: np.full_like(array, 77) for name, array in batch.items()}
 
 
 @EVERY
-def test_out_is_filled_in_place_with_what_would_have_been_given(made):
-    buffer, sample = made()
+def test_out_is_filled_with_the_same_rows_as_without_out(make):
+    buffer, sample = make()
     out = arrays_like(sample(40))
     for _ in range(3):
         batch = sample(40, out=out)
@@ -29,7 +29,7 @@ def test_out_is_filled_in_place_with_what_would_have_been_given(made):
         assert all(batch[name] is array for name, array in out.items())
         check(batch, buffer)
     buffer.close()
-    (one, first), (other, second) = made(), made()
+    (one, first), (other, second) = make(), make()
     given, new = first(40, out=out), second(40)
     assert given.ids.tolist() == new.ids.tolist()
     for name, array in new.items():
@@ -38,8 +38,8 @@ def test_out_is_filled_in_place_with_what_would_have_been_given(made):
 
 
 @EVERY
-def test_out_that_does_not_fit_is_refused_with_what_would(made):
-    buffer, sample = made()
+def test_error_for_out_that_does_not_fit_names_the_expected_array(make):
+    buffer, sample = make()
     out = arrays_like(sample(8))
     name = next(name for name, array in out.items() if array.ndim > 1)
     fits = out[name]
@@ -60,7 +60,7 @@ def test_out_that_does_not_fit_is_refused_with_what_would(made):
     buffer.close()
 
 
-def test_the_same_arrays_under_other_names_are_looked_at_again():
+def test_out_with_renamed_arrays_is_checked_again():
     fields = {"a": (np.int64, ()), "b": (np.int64, ())}
     with ReplayBuffer(10, fields, seed=0) as buffer:
         buffer.extend({"a": np.arange(10), "b": -np.arange(10)})
@@ -70,8 +70,8 @@ def test_the_same_arrays_under_other_names_are_looked_at_again():
         assert batch["b"] is one and (one <= 0).all() and (other >= 0).all()
 
 
-def test_out_may_serve_several_samplers_of_one_buffer():
-    buffer = walked()
+def test_out_can_be_used_with_several_samplers_of_a_buffer():
+    buffer = make_walk_buffer()
     steps = arrays_like(buffer.sample_n_step(8, 3, 0.5))
     with pytest.raises(SpaceKeyError, match="discount"):
         buffer.sample(8, steps)
@@ -87,7 +87,7 @@ def test_out_may_serve_several_samplers_of_one_buffer():
 
 @pytest.mark.parametrize("stack", [1, 4])
 @pytest.mark.parametrize("name", ["sample", "sample_n_step", "sample_sequences"])
-def test_nothing_large_is_allocated_beside_out(name, stack):
+def test_sample_with_out_allocates_nothing_large(name, stack):
     space = Box(0, 255, (64, 64), np.uint8)
     buffer = TrajectoryBuffer(60, space, Discrete(2), 1, AutoresetMode.NEXT_STEP, seed=0)
     seen, none = np.zeros((1, 64, 64), np.uint8), np.zeros(1, np.bool_)
@@ -108,8 +108,8 @@ def test_nothing_large_is_allocated_beside_out(name, stack):
 
 
 @EVERY
-def test_ids_that_do_not_fit_are_replaced(made):
-    buffer, sample = made()
+def test_ids_that_do_not_fit_are_replaced(make):
+    buffer, sample = make()
     frozen = np.empty(8, np.uint64)
     frozen.flags.writeable = False
     given = sample(8)

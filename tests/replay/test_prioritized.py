@@ -1,4 +1,4 @@
-"""Prioritized draws: in proportion to the priorities, of rows that are there."""
+"""Prioritized draws are in proportion to the priorities of the stored rows."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from shoal.replay import PrioritizedSampler, ReplayBuffer
 FIELDS = {"x": (np.int64, ())}
 
 
-def filled(capacity, pushes, **keywords):
+def make_sampler(capacity, pushes, **keywords):
     buffer = ReplayBuffer(capacity, FIELDS)
     sampler = PrioritizedSampler(buffer, **keywords)
     buffer.extend({"x": np.arange(pushes)})
@@ -17,7 +17,7 @@ def filled(capacity, pushes, **keywords):
 
 @pytest.mark.parametrize(("capacity", "pushes"), [(40, 40), (40, 73), (1000, 1000), (5000, 7000)])
 def test_draws_are_in_proportion_to_the_priorities(capacity, pushes):
-    buffer, sampler = filled(capacity, pushes, alpha=1.0, seed=2)
+    buffer, sampler = make_sampler(capacity, pushes, alpha=1.0, seed=2)
     ids = buffer.latest(capacity).ids
     priorities = np.random.default_rng(3).random(capacity) + 0.05
     assert sampler.update_priorities(ids, priorities) == capacity
@@ -31,8 +31,8 @@ def test_draws_are_in_proportion_to_the_priorities(capacity, pushes):
     buffer.close()
 
 
-def test_alpha_and_beta_do_what_they_say():
-    buffer, sampler = filled(4, 4, alpha=0.5, seed=0)
+def test_alpha_and_beta_have_their_documented_effect():
+    buffer, sampler = make_sampler(4, 4, alpha=0.5, seed=0)
     sampler.update_priorities(buffer.latest(4).ids, [1, 4, 9, 16])
     drawn = np.concatenate([sampler.sample(100)["x"] for _ in range(300)])
     shares = np.bincount(drawn) / len(drawn)
@@ -44,8 +44,8 @@ def test_alpha_and_beta_do_what_they_say():
     buffer.close()
 
 
-def test_new_rows_have_the_highest_priority_there_was():
-    buffer, sampler = filled(1000, 100, alpha=1.0, seed=0)
+def test_new_rows_get_the_highest_priority_so_far():
+    buffer, sampler = make_sampler(1000, 100, alpha=1.0, seed=0)
     sampler.update_priorities(buffer.latest(100).ids, np.full(100, 0.001))
     sampler.update_priorities(buffer.latest(1).ids, [50.0])
     buffer.extend({"x": np.arange(100, 110)})
@@ -54,8 +54,8 @@ def test_new_rows_have_the_highest_priority_there_was():
     buffer.close()
 
 
-def test_a_stale_update_never_hits_the_row_that_took_the_place():
-    buffer, sampler = filled(10, 10, alpha=1.0, seed=0)
+def test_update_for_an_overwritten_row_does_not_change_the_new_row():
+    buffer, sampler = make_sampler(10, 10, alpha=1.0, seed=0)
     old = sampler.sample(10).ids
     stale = buffer.latest(10).ids
     buffer.extend({"x": np.arange(10, 16)})  # slots 0 to 5 hold other rows now
@@ -68,8 +68,8 @@ def test_a_stale_update_never_hits_the_row_that_took_the_place():
     buffer.close()
 
 
-def test_two_samplers_over_the_same_rows_do_not_disturb_each_other():
-    buffer, one = filled(10, 10, alpha=1.0, seed=0)
+def test_two_samplers_of_the_same_rows_are_independent():
+    buffer, one = make_sampler(10, 10, alpha=1.0, seed=0)
     other = PrioritizedSampler(buffer, alpha=1.0, seed=1)
     one.sample(1), other.sample(1)
     ids = buffer.latest(10).ids
@@ -79,8 +79,8 @@ def test_two_samplers_over_the_same_rows_do_not_disturb_each_other():
     buffer.close()
 
 
-def test_a_refused_update_changes_nothing():
-    buffer, sampler = filled(10, 10, alpha=1.0, seed=0)
+def test_an_update_that_raises_changes_nothing():
+    buffer, sampler = make_sampler(10, 10, alpha=1.0, seed=0)
     ids = sampler.sample(1).ids  # the rows have been weighed
     total = sampler._weights.total
     for bad in (0.0, np.nan, 1e30):
@@ -92,8 +92,8 @@ def test_a_refused_update_changes_nothing():
     buffer.close()
 
 
-def test_an_update_that_is_left_out_leaves_no_trace():
-    buffer, sampler = filled(8, 8, alpha=1.0, seed=0)
+def test_a_skipped_update_changes_nothing():
+    buffer, sampler = make_sampler(8, 8, alpha=1.0, seed=0)
     sampler.update_priorities(buffer.latest(8).ids, np.ones(8))
     buffer.push({"x": 8})
     assert sampler.update_priorities([0, 10**6], [1000.0, 1e6]) == 0  # overwritten, and never there
@@ -103,8 +103,8 @@ def test_an_update_that_is_left_out_leaves_no_trace():
     buffer.close()
 
 
-def test_the_least_and_the_highest_priority_are_taken_and_what_is_no_number_refused():
-    buffer, sampler = filled(2, 2, alpha=1.0, seed=0)
+def test_limits_of_priorities_are_accepted_and_other_types_raise():
+    buffer, sampler = make_sampler(2, 2, alpha=1.0, seed=0)
     ids = buffer.latest(2).ids
     assert sampler.update_priorities(ids, [1e-25, 1e25]) == 2
     for bad in (np.array([1 + 5j, 2]), ["2.5", "1"], None, [None, 1], [[1], [2, 3]]):
@@ -117,7 +117,7 @@ def test_the_least_and_the_highest_priority_are_taken_and_what_is_no_number_refu
 
 
 def test_priorities_may_be_of_any_type_and_layout():
-    buffer, sampler = filled(8, 8, alpha=1.0, seed=0)
+    buffer, sampler = make_sampler(8, 8, alpha=1.0, seed=0)
     ids = buffer.latest(8).ids
     many = np.arange(1, 17)
     for given in (many[::2], many[::2].astype(np.float32), many.astype(">f8")[::2], many[::2].tolist()):
@@ -128,7 +128,7 @@ def test_priorities_may_be_of_any_type_and_layout():
 
 
 def test_bad_priorities_are_refused():
-    buffer, sampler = filled(10, 5)
+    buffer, sampler = make_sampler(10, 5)
     ids = buffer.latest(5).ids
     for bad in (np.zeros(5), np.full(5, -1.0), np.full(5, np.nan), np.full(5, np.inf)):
         with pytest.raises(ValueError, match="finite and more than 0"):

@@ -1,4 +1,4 @@
-"""A resumed run draws what an uninterrupted one would have drawn, to the byte; bad files are clear errors."""
+"""A resumed run draws exactly the same rows as an uninterrupted one; damaged files raise clear errors."""
 
 import json
 import shutil
@@ -23,7 +23,7 @@ def rows(begin, count):
 
 
 class PlainRun:
-    """Pushes, draws and updates, each round the same in every run."""
+    """Pushes, draws and updates; each round is the same in every run."""
 
     def __init__(self, buffer, is_new=True):
         self.buffer, self.round = buffer, 0
@@ -47,7 +47,7 @@ class PlainRun:
 
 
 class WalkRun:
-    """The same of two environments, with n-step returns, stacks and sequences."""
+    """The same for two environments, with n-step returns, stacks and sequences."""
 
     def __init__(self, buffer, is_new=True, time=0):
         self.buffer, self.time = buffer, time
@@ -83,11 +83,11 @@ def batch_bytes(batch):
     return {name: np.asarray(array).tobytes() for name, array in {**batch, **extra}.items()}
 
 
-def plain(capacity=100, **options):
+def make_plain_buffer(capacity=100, **options):
     return ReplayBuffer(capacity, FIELDS, seed=1, **options)
 
 
-def walks(capacity=60, **options):
+def make_walk_buffer(capacity=60, **options):
     return TrajectoryBuffer(capacity, SPACE, Discrete(2), 2, AutoresetMode.NEXT_STEP, seed=2, **options)
 
 
@@ -112,8 +112,8 @@ WAYS = {"save": through_save, "snapshot": through_snapshot, "file": through_the_
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("before", [1, 4])  # rows, and more rows than there is room for
 @pytest.mark.parametrize("kind", [PlainRun, WalkRun])
-def test_a_resumed_run_draws_what_an_uninterrupted_one_draws(kind, way, before, tmp_path):
-    make = plain if kind is PlainRun else walks
+def test_resumed_run_draws_the_same_rows_as_an_uninterrupted_run(kind, way, before, tmp_path):
+    make = make_plain_buffer if kind is PlainRun else make_walk_buffer
     uninterrupted = kind(make())
     first = kind(make(path=tmp_path / "run.ring") if way == "file" else make())
     for _ in range(before):
@@ -133,8 +133,8 @@ def test_a_resumed_run_draws_what_an_uninterrupted_one_draws(kind, way, before, 
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_seed_begins_the_draws_anew_and_leaves_the_priorities(way, tmp_path):
-    run = PlainRun(plain(path=tmp_path / "run.ring") if way == "file" else plain())
+def test_a_seed_restarts_the_draws_but_keeps_the_priorities(way, tmp_path):
+    run = PlainRun(make_plain_buffer(path=tmp_path / "run.ring") if way == "file" else make_plain_buffer())
     run.step()
     weights = run.samplers[0]._weights.state()
     WAYS[way](run, tmp_path).close()
@@ -147,7 +147,7 @@ def test_a_seed_begins_the_draws_anew_and_leaves_the_priorities(way, tmp_path):
 
 
 def test_samplers_that_are_not_resumed_are_saved_again(tmp_path):
-    run = PlainRun(plain())
+    run = PlainRun(make_plain_buffer())
     run.step()
     run.buffer.save(tmp_path / "one")
     with ReplayBuffer.load(tmp_path / "one") as buffer:
@@ -162,7 +162,7 @@ def test_samplers_that_are_not_resumed_are_saved_again(tmp_path):
 
 
 def test_names_of_samplers():
-    with plain() as buffer, plain() as other:
+    with make_plain_buffer() as buffer, make_plain_buffer() as other:
         names = [PrioritizedSampler(buffer).name for _ in range(3)]
         assert names == ["sampler", "sampler-2", "sampler-3"] and PrioritizedSampler(other).name == "sampler"
         kept = PrioritizedSampler(buffer, name="mine")
@@ -176,9 +176,9 @@ def test_names_of_samplers():
             PrioritizedSampler.resume([1])
 
 
-def test_whoever_only_pushes_leaves_the_draws_of_a_file_alone(tmp_path):
+def test_a_process_that_only_pushes_does_not_write_the_draws(tmp_path):
     path = tmp_path / "run.ring"
-    run = PlainRun(plain(path=path))
+    run = PlainRun(make_plain_buffer(path=path))
     run.step()
     run.buffer.close()
     with ReplayBuffer.open(path) as actor:
@@ -193,15 +193,15 @@ def test_whoever_only_pushes_leaves_the_draws_of_a_file_alone(tmp_path):
     assert draws_path(path).read_bytes() != kept
 
 
-def test_a_new_file_and_a_new_snapshot_have_no_draws_of_an_older_one(tmp_path):
+def test_new_file_and_new_snapshot_do_not_use_older_draws(tmp_path):
     path = tmp_path / "run.ring"
-    run = PlainRun(plain(path=path))
+    run = PlainRun(make_plain_buffer(path=path))
     run.step()
     run.buffer.close()
     path.unlink()
-    with plain(path=path):
+    with make_plain_buffer(path=path):
         assert not draws_path(path).exists()
-    with plain() as buffer:
+    with make_plain_buffer() as buffer:
         buffer.extend(rows(0, 5))
         buffer.sample(2)
         draws_path(tmp_path / "snap").write_bytes(b"of another")
@@ -211,9 +211,9 @@ def test_a_new_file_and_a_new_snapshot_have_no_draws_of_an_older_one(tmp_path):
         assert again.sample(9).ids.tolist() == expected
 
 
-def test_draws_of_another_file_are_refused(tmp_path):
+def test_draws_of_another_buffer_raise(tmp_path):
     for name in ("one", "other"):
-        run = PlainRun(plain(path=tmp_path / name))
+        run = PlainRun(make_plain_buffer(path=tmp_path / name))
         run.step()
         run.buffer.close()
     shutil.copy(draws_path(tmp_path / "one"), draws_path(tmp_path / "other"))
@@ -223,7 +223,7 @@ def test_draws_of_another_file_are_refused(tmp_path):
     ReplayBuffer.open(tmp_path / "other").close()
 
 
-def spoiled(data):
+def damage_draws(data):
     head = json.loads(data[_HEAD.size : _HEAD.size + struct.unpack_from("<8sII", data)[2]])
     yield "empty", b"", "does not hold the draws"
     yield "short", data[:20], "does not hold the draws"
@@ -238,10 +238,10 @@ def spoiled(data):
         ({"arrays": [["<f4", [10**12]]]}, "does not hold"),
         ({"arrays": [["O", [1]]]}, "does not hold"),
     ):
-        yield str(change), repacked({**head, **change}, data), why
+        yield str(change), repack({**head, **change}, data), why
 
 
-def repacked(head, data):
+def repack(head, data):
     import hashlib
 
     text = json.dumps(head).encode()
@@ -249,13 +249,13 @@ def repacked(head, data):
     return _HEAD.pack(b"SHOALDRW", 1, len(text), hashlib.sha256(rest).digest()) + rest
 
 
-def test_damaged_draws_are_clear_errors_and_the_rows_can_still_be_had(tmp_path):
-    run = PlainRun(plain())
+def test_damaged_draws_raise_and_the_rows_can_still_be_loaded(tmp_path):
+    run = PlainRun(make_plain_buffer())
     run.step()
     run.buffer.save(tmp_path / "saved")
     path = tmp_path / "saved" / "draws"
     whole = path.read_bytes()
-    for name, data, why in spoiled(whole):
+    for name, data, why in damage_draws(whole):
         path.write_bytes(data)
         kind = VersionError if name == "newer" else CorruptFileError
         with pytest.raises(kind, match=why):
@@ -268,8 +268,8 @@ def test_damaged_draws_are_clear_errors_and_the_rows_can_still_be_had(tmp_path):
     run.buffer.close()
 
 
-def test_priorities_that_do_not_fit_the_buffer_are_refused(tmp_path):
-    run = PlainRun(plain())
+def test_saved_priorities_that_do_not_fit_raise(tmp_path):
+    run = PlainRun(make_plain_buffer())
     run.step()
     run.buffer.save(tmp_path / "saved")
     path = tmp_path / "saved" / "draws"
@@ -287,8 +287,8 @@ def test_priorities_that_do_not_fit_the_buffer_are_refused(tmp_path):
     run.buffer.close()
 
 
-def test_a_manifest_with_impossible_ids_is_refused(tmp_path):
-    run = PlainRun(plain())
+def test_manifest_with_impossible_ids_raises(tmp_path):
+    run = PlainRun(make_plain_buffer())
     run.step()
     run.buffer.save(tmp_path / "saved")
     path = tmp_path / "saved" / "manifest.json"
@@ -304,8 +304,8 @@ def test_a_manifest_with_impossible_ids_is_refused(tmp_path):
     run.buffer.close()
 
 
-def test_what_the_first_format_saved_is_still_loaded(tmp_path):
-    buffer = walks()
+def test_format_1_can_still_be_loaded(tmp_path):
+    buffer = make_walk_buffer()
     run = WalkRun(buffer)
     run.step(), run.step()
     buffer.save(tmp_path / "saved")
@@ -322,8 +322,8 @@ def test_what_the_first_format_saved_is_still_loaded(tmp_path):
     buffer.close()
 
 
-def test_episodes_go_on_only_where_they_were_saved(tmp_path):
-    with walks() as buffer:
+def test_resume_episodes_needs_saved_episodes(tmp_path):
+    with make_walk_buffer() as buffer:
         with pytest.raises(ShoalError, match="there are no saved episodes"):
             buffer.resume_episodes()
         WalkRun(buffer).step()

@@ -1,4 +1,4 @@
-"""Fields from spaces: a value of any space of fixed size comes back as it went in, by the names of parts."""
+"""Fields from spaces: values of any space of fixed size are read back unchanged, by field name."""
 
 import string
 
@@ -45,7 +45,7 @@ ROBOT = Dict(joints=Box(-1, 1, (2,), np.float32), grip=Discrete(2), eyes=Tuple([
 
 
 def leaves(value):
-    """The arrays of a nested value, in the order of its space."""
+    """Returns the arrays of a nested value in the order of its space."""
     if isinstance(value, dict):
         return [leaf for item in value.values() for leaf in leaves(item)]
     if isinstance(value, tuple):
@@ -54,7 +54,7 @@ def leaves(value):
 
 
 @given(SPACES, st.integers(0, 2**31 - 1), st.booleans())
-def test_any_value_of_a_space_of_fixed_size_comes_back(space, seed, named):
+def test_values_of_any_space_of_fixed_size_are_read_back(space, seed, named):
     fields = {"obs": space, "reward": (np.float32, ())} if named else space
     space.seed(seed)
     rows = [space.sample() for _ in range(3)]
@@ -99,7 +99,7 @@ def test_fields_are_named_by_their_path():
         assert {name: int(array[0]) for name, array in buffer.latest(1).items()} == {"a~1b": 1, "a/b": 2}
 
 
-def test_a_name_that_was_given_stays_as_it_is():
+def test_a_given_field_name_is_kept():
     with ReplayBuffer(4, {"obs/camera": Dict(left=Discrete(9)), "x~y": (np.int64, ())}) as buffer:
         assert list(buffer.fields) == ["obs/camera/left", "x~y"]
         buffer.push({"obs/camera": {"left": 7}, "x~y": 3})
@@ -107,7 +107,7 @@ def test_a_name_that_was_given_stays_as_it_is():
         assert buffer.latest(2)["obs/camera/left"].tolist() == [7, 8]
 
 
-def test_a_space_that_is_one_array_is_the_field_value():
+def test_a_space_of_one_array_is_the_field_value():
     with ReplayBuffer(4, Box(-9, 9, (3,), np.float32)) as buffer:
         assert list(buffer.fields) == ["value"]
         buffer.push(np.ones(3, np.float32))
@@ -120,7 +120,7 @@ def test_a_space_that_is_one_array_is_the_field_value():
 @pytest.mark.parametrize(
     "space", [Text(5), Sequence(Discrete(2)), OneOf([Discrete(2)]), Graph(Box(0, 1), None)]
 )
-def test_a_space_without_a_fixed_size_is_refused_with_its_place(space):
+def test_error_for_a_space_without_a_fixed_size_names_its_path(space):
     with pytest.raises(SpaceError, match=f"the space: {type(space).__name__} has no fixed size.* use Box"):
         ReplayBuffer(4, space)
     with pytest.raises(SpaceError, match=f"^obs/deep/1: {type(space).__name__} has no fixed size"):
@@ -129,7 +129,7 @@ def test_a_space_without_a_fixed_size_is_refused_with_its_place(space):
         TrajectoryBuffer(4, space, Discrete(2), 1, AutoresetMode.NEXT_STEP)
 
 
-def test_a_row_that_does_not_fit_its_space_is_refused_and_nothing_is_stored():
+def test_row_that_does_not_fit_its_space_raises_and_stores_nothing():
     fitting = {"joints": [0, 0], "grip": 1, "eyes": (np.zeros(3, np.int8), 4)}
     with ReplayBuffer(4, ROBOT) as buffer:
         for change, error, match in [
@@ -150,7 +150,7 @@ def test_a_row_that_does_not_fit_its_space_is_refused_and_nothing_is_stored():
         assert buffer.latest(1)["eyes/1"].tolist() == [4]
 
 
-def test_names_that_would_be_the_same_and_fields_that_are_none_are_refused():
+def test_duplicate_names_and_invalid_fields_raise():
     with pytest.raises(LayoutError, match="two fields have the name 'obs/x'"):
         ReplayBuffer(4, {"obs": Dict(x=Discrete(2)), "obs/x": (np.int64, ())})
     with pytest.raises(LayoutError, match="fields must be a space, or a mapping"):
@@ -159,7 +159,7 @@ def test_names_that_would_be_the_same_and_fields_that_are_none_are_refused():
         ReplayBuffer(4, {3: Discrete(2)})
 
 
-def test_the_fields_of_a_space_are_still_there_in_a_file(tmp_path):
+def test_fields_of_a_space_are_kept_in_a_file(tmp_path):
     with ReplayBuffer(4, ROBOT, path=tmp_path / "rows") as buffer:
         ROBOT.seed(0)
         buffer.push(ROBOT.sample())
@@ -170,7 +170,7 @@ def test_the_fields_of_a_space_are_still_there_in_a_file(tmp_path):
             assert list(again.fields) == ["joints", "grip", "eyes/0", "eyes/1"] and len(again) == 2
 
 
-def test_keys_with_slashes_are_fields_of_a_vector_environments_observations_too():
+def test_keys_with_slashes_work_in_observations_of_vector_environments():
     space = Dict({"a/b": Discrete(9), "~": Tuple([Discrete(9)])})
     with TrajectoryBuffer(20, space, MultiDiscrete([3, 3]), 2, AutoresetMode.SAME_STEP, seed=0) as buffer:
         buffer.begin({"a/b": np.zeros(2, np.int64), "~": (np.zeros(2, np.int64),)})

@@ -1,4 +1,4 @@
-"""`device=`: tensors without a second copy on the CPU, and never memory that a copy to a GPU still reads."""
+"""`device=`: no second copy on the CPU, and no reuse of memory that a copy to a GPU still reads."""
 
 import subprocess
 import sys
@@ -11,9 +11,9 @@ from shoal.replay import Batch, PrioritizedBatch, ReplayBuffer, TrajectoryBuffer
 from shoal.replay.sampling import Sampling
 from shoal.replay.tensors import _SETS
 from tests.replay.late_gpu import install
-from tests.replay.samplers import SAMPLERS, check, plain
+from tests.replay.samplers import SAMPLERS, check, make_plain_buffer
 
-EVERY = pytest.mark.parametrize("made", SAMPLERS.values(), ids=SAMPLERS)
+EVERY = pytest.mark.parametrize("make", SAMPLERS.values(), ids=SAMPLERS)
 
 
 @pytest.fixture
@@ -32,8 +32,8 @@ def gpu(request, monkeypatch):
 
 
 @EVERY
-def test_tensors_hold_what_the_arrays_would(made, torch):
-    (one, sample), (other, arrays) = made(), made()
+def test_tensors_have_the_same_values_as_arrays(make, torch):
+    (one, sample), (other, arrays) = make(), make()
     batch, expected = sample(30, device="cpu"), arrays(30)
     assert type(batch) is type(expected) and list(batch) == list(expected)
     for name, array in expected.items():
@@ -47,12 +47,12 @@ def test_tensors_hold_what_the_arrays_would(made, torch):
 
 
 @EVERY
-def test_a_tensor_on_the_cpu_is_the_gathered_memory_and_stays_as_it_is(made, torch, monkeypatch):
+def test_cpu_tensor_shares_the_leased_memory_and_does_not_change(make, torch, monkeypatch):
     gathered = []
     monkeypatch.setattr(
         Sampling, "lease", lambda *what, real=Sampling.lease: gathered.append(real(*what)) or gathered[-1]
     )
-    buffer, sample = made()
+    buffer, sample = make()
     batch = sample(30, device="cpu")
     for name, array in gathered[0].items():
         assert not array.size or np.shares_memory(batch[name].numpy(), array)
@@ -72,8 +72,8 @@ def test_a_tensor_on_the_cpu_is_the_gathered_memory_and_stays_as_it_is(made, tor
 
 
 @EVERY
-def test_a_batch_for_a_gpu_is_whole_however_late_the_copies_are(made, gpu):
-    buffer, sample = made()
+def test_gpu_batch_is_correct_however_late_the_copies_are(make, gpu):
+    buffer, sample = make()
     batches = [sample(n, device="cuda:1") for n in (16, 16, 16, 5, 40, 16, 16)]
     gpu.finish()
     for batch in batches:
@@ -84,8 +84,8 @@ def test_a_batch_for_a_gpu_is_whole_however_late_the_copies_are(made, gpu):
 
 
 @EVERY
-def test_weights_and_rows_on_a_gpu_are_those_that_arrays_would_be(made, gpu):
-    (one, sample), (other, arrays) = made(), made()
+def test_gpu_batches_have_the_same_values_as_arrays(make, gpu):
+    (one, sample), (other, arrays) = make(), make()
     pairs = [(sample(12, device="cuda:0"), arrays(12)) for _ in range(5)]
     gpu.finish()
     for batch, expected in pairs:
@@ -97,8 +97,8 @@ def test_weights_and_rows_on_a_gpu_are_those_that_arrays_would_be(made, gpu):
     one.close(), other.close()
 
 
-def test_a_set_is_filled_again_only_after_its_event(gpu):
-    with plain() as buffer:
+def test_a_pinned_set_is_reused_only_after_its_event(gpu):
+    with make_plain_buffer() as buffer:
         for _ in range(_SETS + 1):
             buffer.sample(8, device="cuda:0")
     copies = [("copy", "cuda:0")] * 4
@@ -116,7 +116,7 @@ def test_a_set_is_filled_again_only_after_its_event(gpu):
     assert len(gpu.pinned) == _SETS, "memory is kept"
 
 
-def test_rows_are_gathered_into_page_locked_memory_after_the_wait(gpu, monkeypatch):
+def test_rows_are_copied_into_page_locked_memory_after_the_wait(gpu, monkeypatch):
     real = Sampling.fill
 
     def fill(self, batch, options):
@@ -126,20 +126,20 @@ def test_rows_are_gathered_into_page_locked_memory_after_the_wait(gpu, monkeypat
         real(self, batch, options)
 
     monkeypatch.setattr(Sampling, "fill", fill)
-    with plain() as buffer:
+    with make_plain_buffer() as buffer:
         buffer.sample(8, device="cuda:0")
     assert [entry[0] for entry in gpu.log] == ["event", "wait", "gather", *["copy"] * 4, "record"]
 
 
 def test_memory_grows_with_the_largest_batch_and_not_with_their_number(gpu):
-    with plain() as buffer:
+    with make_plain_buffer() as buffer:
         for n in (4, 4, 50, 50, *range(1, 50)):
             buffer.sample(n, device="cuda:0")
         assert len(gpu.pinned) == 2 * _SETS
 
 
-def test_devices_have_sets_of_their_own_and_cuda_is_the_current_one(gpu):
-    with plain() as buffer:
+def test_each_device_has_its_own_sets_and_cuda_means_the_current_device(gpu):
+    with make_plain_buffer() as buffer:
         buffer.sample(8, device="cuda:0")
         gpu.current = 2
         buffer.sample(8, device="cuda")
@@ -148,8 +148,8 @@ def test_devices_have_sets_of_their_own_and_cuda_is_the_current_one(gpu):
     assert [entry[1] for entry in gpu.log if entry[0] == "record"] == [0, 1, 2]
 
 
-def test_a_gather_that_fails_leaves_the_others_whole(gpu, monkeypatch):
-    with plain() as buffer:
+def test_a_failed_sample_does_not_damage_other_batches(gpu, monkeypatch):
+    with make_plain_buffer() as buffer:
         batches = [buffer.sample(8, device="cuda:0") for _ in range(2)]
         with monkeypatch.context() as patch:
             fail = lambda self, batch, options: [array.fill(1) for array in batch.values()] + [1 / 0]  # noqa: E731
@@ -162,13 +162,13 @@ def test_a_gather_that_fails_leaves_the_others_whole(gpu, monkeypatch):
             check(batch, buffer)
 
 
-def test_without_a_cuda_device_that_is_said_once_and_the_batch_is_the_cpu_s(gpu, monkeypatch):
+def test_without_a_cuda_device_it_warns_once_and_uses_the_cpu(gpu, monkeypatch):
     gpu.available = False
     monkeypatch.setattr(tensors, "_warned", set())
-    with plain() as buffer:
-        with pytest.warns(RuntimeWarning, match="no CUDA device") as said:
+    with make_plain_buffer() as buffer:
+        with pytest.warns(RuntimeWarning, match="no CUDA device") as warned:
             batch = buffer.sample(8, device="cuda")
-        assert said[0].filename == __file__
+        assert warned[0].filename == __file__
         check(batch, buffer)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -179,8 +179,8 @@ def test_without_a_cuda_device_that_is_said_once_and_the_batch_is_the_cpu_s(gpu,
 
 
 @EVERY
-def test_out_and_device_are_not_for_one_call(made):
-    buffer, sample = made()
+def test_out_and_device_cannot_be_combined(make):
+    buffer, sample = make()
     with pytest.raises(ValueError, match="out is for arrays, device for tensors; give one"):
         sample(8, out=dict(sample(8)), device="cpu")
     buffer.close()
@@ -188,13 +188,13 @@ def test_out_and_device_are_not_for_one_call(made):
 
 def test_without_torch_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
-    with plain() as buffer:
+    with make_plain_buffer() as buffer:
         with pytest.raises(ImportError, match=r'pip install "shoal\[torch\]"'):
             buffer.sample(8, device="cpu")
         check(buffer.sample(8), buffer)
 
 
-def test_an_empty_buffer_and_a_bad_number_are_refused_as_ever(gpu):
+def test_empty_buffer_and_bad_count_raise_with_a_device_too(gpu):
     with ReplayBuffer(4, {"x": (np.float32, ())}) as buffer:
         for device in ("cpu", "cuda:0"):
             with pytest.raises(ValueError, match="empty buffer"):
@@ -213,7 +213,7 @@ def test_torch_is_imported_only_when_a_device_is_given():
     assert done.stdout.strip() == "False"
 
 
-def test_a_trajectory_buffer_takes_devices_in_all_its_samplers():
+def test_all_sampling_methods_of_a_trajectory_buffer_take_a_device():
     import inspect
 
     samplers = [name for name in dir(TrajectoryBuffer) if name.startswith("sample")]

@@ -1,4 +1,4 @@
-"""Transitions, n-step returns, sequences and stacks against a plain model of what the environments did."""
+"""Compares transitions, n-step returns, sequences and stacks with a simple model of the environments."""
 
 import functools
 import os
@@ -18,7 +18,7 @@ GAMMA = 0.9
 
 
 class Walk(gymnasium.Env):
-    """Says which environment, episode and step it is at; ends or is cut at random."""
+    """Observations hold the environment, episode and step; episodes terminate or are truncated at random."""
 
     observation_space = Box(-1e6, 1e6, (3,), np.float32)
     action_space = Discrete(5)
@@ -44,7 +44,7 @@ class Walk(gymnasium.Env):
 
 
 def run(mode, capacity, steps, num_envs=3):
-    """A buffer and the model: {(env, episode, t): (action, reward, terminated, truncated)} of each step."""
+    """Returns a buffer and the model: {(env, episode, t): (action, reward, terminated, truncated)}."""
     envs = SyncVectorEnv([lambda i=i: Walk(i) for i in range(num_envs)], autoreset_mode=AutoresetMode[mode])
     buffer = ReplayBuffer.for_env(envs, capacity, seed=0)
     observations, _ = envs.reset(seed=1)
@@ -77,7 +77,7 @@ def key_of(observation):
 
 @pytest.mark.parametrize("mode", ["NEXT_STEP", "SAME_STEP", "DISABLED"])
 @pytest.mark.parametrize("capacity", [40, 10_000])
-def test_a_transition_is_what_happened_never_across_an_end(mode, capacity):
+def test_transitions_are_correct_and_never_cross_the_end_of_an_episode(mode, capacity):
     buffer, model = run(mode, capacity, 200)
     batch = buffer.sample(2000)
     ends = 0
@@ -119,7 +119,7 @@ def test_an_n_step_return_ends_with_the_episode(mode, steps):
     buffer.close()
 
 
-def test_an_n_step_return_ends_where_an_early_reset_or_a_replacement_began_again():
+def test_n_step_return_ends_at_an_early_reset_or_a_replaced_worker():
     envs = SyncVectorEnv([lambda: Walk(0)])
     for fault in (False, True):
         buffer = ReplayBuffer.for_env(envs, 100, seed=0)
@@ -139,7 +139,7 @@ def test_an_n_step_return_ends_where_an_early_reset_or_a_replacement_began_again
 
 
 @pytest.mark.parametrize("mode", ["NEXT_STEP", "SAME_STEP", "DISABLED"])
-def test_a_sequence_stays_in_its_episode_unless_asked(mode):
+def test_sequence_stays_in_its_episode_by_default(mode):
     buffer, model = run(mode, 10_000, 200)
     batch = buffer.sample_sequences(300, 6)
     for i in range(300):
@@ -190,7 +190,7 @@ def test_transitions_are_drawn_uniformly():
     buffer.close()
 
 
-def test_prioritized_transitions_are_whole_too():
+def test_prioritized_transitions_are_correct():
     buffer, model = run("NEXT_STEP", 10_000, 60)
     sampler = PrioritizedSampler(buffer, alpha=1.0, seed=3)
     batch = sampler.sample(200)
@@ -229,7 +229,7 @@ class Nested(Walk):
         return {"where": super()._seen(), "deep": {"time": self.t}}
 
 
-def test_nested_observations_are_fields_of_their_own():
+def test_parts_of_nested_observations_are_separate_fields():
     envs = SyncVectorEnv([lambda i=i: Nested(i) for i in range(2)])
     buffer = ReplayBuffer.for_env(envs, 100, seed=0)
     buffer.begin(envs.reset(seed=0)[0])
@@ -246,7 +246,7 @@ def test_nested_observations_are_fields_of_their_own():
     envs.close(), buffer.close()
 
 
-def test_what_is_missing_is_said():
+def test_errors_name_what_is_missing():
     envs = SyncVectorEnv([lambda: Walk(0)] * 2, autoreset_mode=AutoresetMode.SAME_STEP)
     buffer = ReplayBuffer.for_env(envs, 100)
     observations, _ = envs.reset(seed=0)
@@ -271,7 +271,7 @@ def test_what_is_missing_is_said():
 
 
 class Fragile(Walk):
-    """Ends its whole process, or raises, when told to."""
+    """Exits its process, or raises, at a given step."""
 
     action_space = Discrete(7)
 
@@ -290,7 +290,7 @@ class Fragile(Walk):
 
 @pytest.mark.parametrize("mode", ["NEXT_STEP", "SAME_STEP", "DISABLED"])
 @pytest.mark.parametrize("fault", [5, 6])
-def test_no_transition_leads_into_the_rows_of_a_replacement(mode, fault):
+def test_no_transition_leads_to_the_first_row_of_a_replaced_worker(mode, fault):
     makers = [functools.partial(Fragile, i) for i in range(3)]
     with ProcessVectorEnv(
         makers, num_workers=3, autoreset_mode=AutoresetMode[mode], on_fault="restart"
@@ -318,8 +318,8 @@ def test_no_transition_leads_into_the_rows_of_a_replacement(mode, fault):
 
 
 @pytest.mark.parametrize("mode", AutoresetMode, ids=lambda mode: mode.name)
-def test_the_quick_way_and_the_careful_one_store_the_same_rows(mode):
-    """Lists instead of arrays are not plain, and so go through Python."""
+def test_fast_and_general_paths_of_add_store_the_same_rows(mode):
+    """Lists instead of arrays do not fit the fast path, so Python handles them."""
     with shoal.make_vec("CartPole-v1", 8, autoreset_mode=mode) as envs:
         quick = ReplayBuffer.for_env(envs, 200, seed=0)
         careful = ReplayBuffer.for_env(envs, 200, seed=0)
@@ -348,7 +348,7 @@ def test_the_quick_way_and_the_careful_one_store_the_same_rows(mode):
 
 
 @pytest.mark.parametrize("made_for", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED])
-def test_steps_of_another_autoreset_mode_are_refused_before_a_wrong_row_is_stored(made_for):
+def test_steps_of_another_autoreset_mode_raise_before_a_row_is_stored(made_for):
     envs = shoal.make_vec("CartPole-v1", 2, autoreset_mode=AutoresetMode.SAME_STEP)
     of_others = shoal.make_vec("CartPole-v1", 2, autoreset_mode=made_for)
     buffer = ReplayBuffer.for_env(of_others, 1000)
@@ -362,7 +362,7 @@ def test_steps_of_another_autoreset_mode_are_refused_before_a_wrong_row_is_store
     buffer.close(), envs.close(), of_others.close()
 
 
-def test_a_reward_that_is_no_float32_is_refused_and_infinity_is_kept():
+def test_reward_too_large_for_float32_raises_and_infinity_is_stored():
     envs = shoal.make_vec("CartPole-v1", 2)
     buffer = ReplayBuffer.for_env(envs, 100)
     observations = envs.reset(seed=0)[0]

@@ -1,4 +1,4 @@
-"""A push that finds every slot held by stopped writers waits: without the GIL, and open to signals."""
+"""If stopped writers hold every slot, a push waits without the GIL and reacts to signals."""
 
 import contextlib
 import os
@@ -61,11 +61,11 @@ class Holders:
         self._tickets = int(self._tail[0])
 
     def wait_for_tries(self, count=1):
-        """Until as many laps of tickets have been taken in vain."""
+        """Waits until a push has tried this many laps of tickets."""
         wait_until(lambda: int(self._tail[0]) >= self._tickets + 4 * count, 60)
 
     def let_go(self):
-        """All slots at once: no thread of this process pushes during one call of NumPy's."""
+        """Releases all slots at once: no thread of this process pushes during one NumPy call."""
         self._writers[:, 2] = 0
 
     def kill(self):
@@ -76,19 +76,19 @@ class Holders:
 
 @pytest.fixture
 def hold_all():
-    made = []
+    all_holders = []
 
     def hold(buffer):
-        made.append(Holders(buffer))
-        return made[-1]
+        all_holders.append(Holders(buffer))
+        return all_holders[-1]
 
     yield hold
-    for holders in made:
+    for holders in all_holders:
         holders.kill()
 
 
 class Calls:
-    """Calls in threads of their own, and what they returned or raised."""
+    """Runs calls in threads, and records what they returned or raised."""
 
     def __init__(self):
         self.results = {}
@@ -113,7 +113,7 @@ class Calls:
 
 @pytest.mark.parametrize("capacity", [1, 4])
 def test_other_threads_run_while_a_push_waits(hold_all, capacity):
-    """They let the writers go on, which the push needs to succeed."""
+    """The other threads continue the writers, which the push needs to succeed."""
     with ReplayBuffer(capacity, ROW) as buffer:
         holders, calls = hold_all(buffer), Calls()
         calls.start("push", lambda: buffer.push(row(7)))
@@ -124,7 +124,7 @@ def test_other_threads_run_while_a_push_waits(hold_all, capacity):
         assert buffer.latest(1)["x"].tolist() == [7]
 
 
-def test_a_push_still_gives_up_when_the_writers_stay_stopped(hold_all):
+def test_push_times_out_if_the_writers_stay_stopped(hold_all):
     with ReplayBuffer(1, ROW) as buffer:
         hold_all(buffer)
         with pytest.raises(ShoalError, match="0 of 1 rows stored: living writers hold every slot"):
@@ -135,7 +135,7 @@ def test_a_push_still_gives_up_when_the_writers_stay_stopped(hold_all):
 
 @pytest.fixture
 def signal_when_waiting():
-    """Starts a process that sends this one a signal once a push has tried in vain."""
+    """Starts a process that sends a signal to this one after a push has failed once."""
     senders = []
 
     def start(holders, number):
@@ -154,7 +154,7 @@ def signal_when_waiting():
 
 
 def test_a_signal_handler_runs_while_a_push_waits(hold_all, signal_when_waiting):
-    """It lets the writers go on, which the push needs to succeed."""
+    """The handler continues the writers, which the push needs to succeed."""
     with ReplayBuffer(1, ROW) as buffer:
         holders = hold_all(buffer)
         before = signal.signal(signal.SIGUSR1, lambda *_: holders.let_go())
@@ -166,7 +166,7 @@ def test_a_signal_handler_runs_while_a_push_waits(hold_all, signal_when_waiting)
         assert buffer.latest(1)["x"].tolist() == [7]
 
 
-def test_ctrl_c_ends_a_push_that_waits(hold_all, signal_when_waiting):
+def test_ctrl_c_interrupts_a_waiting_push(hold_all, signal_when_waiting):
     with ReplayBuffer(1, ROW) as buffer:
         holders = hold_all(buffer)
         signal_when_waiting(holders, signal.SIGINT)
@@ -177,7 +177,7 @@ def test_ctrl_c_ends_a_push_that_waits(hold_all, signal_when_waiting):
         assert buffer.latest(1)["x"].tolist() == [2]
 
 
-def test_closing_the_buffer_ends_a_push_that_waits(hold_all):
+def test_closing_the_buffer_ends_a_waiting_push(hold_all):
     buffer = ReplayBuffer(1, ROW)
     holders, calls = hold_all(buffer), Calls()
     calls.start("push", lambda: buffer.push(row(7)))
@@ -186,7 +186,7 @@ def test_closing_the_buffer_ends_a_push_that_waits(hold_all):
     assert isinstance(calls.join()["push"], ClosedError)
 
 
-def test_threads_that_push_through_one_handle_while_it_waits_store_their_own_rows(hold_all):
+def test_other_threads_store_their_own_rows_while_a_push_waits(hold_all):
     with ReplayBuffer(4, ROW) as buffer:
         holders, calls = hold_all(buffer), Calls()
         calls.start("few", lambda: buffer.extend(rows([1, 2])))
@@ -205,7 +205,7 @@ def test_threads_that_push_through_one_handle_while_it_waits_store_their_own_row
             assert x == value[int(number)] and (y == x).all()
 
 
-def test_a_row_is_stored_as_it_was_given_though_its_arrays_change_while_it_waits(hold_all):
+def test_waiting_push_stores_its_row_even_if_the_arrays_change(hold_all):
     with ReplayBuffer(4, ROW) as buffer:
         holders, calls = hold_all(buffer), Calls()
         given = rows([1, 2])
@@ -218,7 +218,7 @@ def test_a_row_is_stored_as_it_was_given_though_its_arrays_change_while_it_waits
         assert found["x"].tolist() == [1, 2] and found["y"].tolist() == [[1] * 3, [2] * 3]
 
 
-def test_steps_added_by_two_threads_while_the_buffer_waits_keep_their_parts(hold_all):
+def test_steps_added_by_two_threads_while_a_push_waits_are_not_mixed(hold_all):
     space = gymnasium.spaces.Box(-np.inf, np.inf, (2,))
     buffer = TrajectoryBuffer(4, space, gymnasium.spaces.Discrete(100), 2, AutoresetMode.NEXT_STEP)
     with buffer:
