@@ -268,7 +268,7 @@ def _add_viewer(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         type=whole,
         action="append",
         metavar="K",
-        help="also show the tick of environment K; may be repeated",
+        help="also show the tick of environment K (its steps since the reset); may be repeated",
     )
     top.add_argument(
         "--seconds", type=seconds, metavar="S", help="stop after S seconds (default: when the run ends)"

@@ -84,7 +84,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="only check that every suite and every sweep runs, in a few seconds; the numbers mean nothing",
     )
     parser.add_argument(
-        "--mine", metavar="MODULE:FACTORY", help="measure your environment in every backend and recommend one"
+        "--mine",
+        metavar="MODULE:FACTORY",
+        help="measure your environment in every backend and recommend one; also a C file or a bundled id",
     )
     parser.add_argument(
         "--only",

@@ -36,7 +36,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seed", type=whole, default=0, metavar="S", help="seed of all random choices (default: %(default)s)"
     )
-    parser.add_argument("--only", choices=["workers", "ring", "parents"], help="run only this part")
+    parser.add_argument(
+        "--only",
+        choices=["workers", "ring", "parents"],
+        help="run only this part; parents are the trainers",
+    )
     parser.add_argument("--minutes", type=_time, metavar="M", help="start no new round after M minutes")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument(
