@@ -203,7 +203,7 @@ class SpaceError(ShoalError, ValueError):
     >>> buffer = shoal.ReplayBuffer(10, {"x": (np.float32, (2,))})
     >>> buffer.push({"x": [1, 2, 3]})
     Traceback (most recent call last):
-    shoal.errors.SpaceError: field 'x': expected rows of shape (2,), ...
+    shoal.errors.SpaceError: field 'x': expected rows of shape (2,) in an array ...
     >>> buffer.close()
     """
 

@@ -46,7 +46,7 @@ def test_parent_that_is_not_a_directory_is_an_error(tmp_path, parent):
 @pytest.mark.parametrize("opener", ["open", "attach"])
 def test_another_layout_is_an_error_that_names_the_field(tmp_path, name, opener):
     other = Layout({"reward": (np.float32, (8,)), "done": (np.bool_, (8,)), "frame": (np.uint8, (2, 30, 30))})
-    message = r"another layout than expected: 'reward': expected float32\[8\], found float64\[8\]$"
+    message = r"another layout than expected: 'reward': expected float32\[8\], found float64\[8\]; pass the"
     made = Segment.file(LAYOUT, tmp_path / "ring.seg") if opener == "open" else Segment.named(LAYOUT, name)
     with made, pytest.raises(LayoutError, match=message):
         Segment.open(made.path, other) if opener == "open" else Segment.attach(name, other)

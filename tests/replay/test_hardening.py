@@ -74,7 +74,7 @@ def test_value_that_fits_is_stored_unchanged_and_others_raise(dtype, value, stor
 def test_error_for_a_row_without_its_leading_axis_suggests_push():
     with ReplayBuffer(8, {"x": (np.float32, (3,))}) as buffer:
         with pytest.raises(
-            SpaceError, match=r"\[n, 3\] in all, found \[3\]; nothing stored; for one row use push\(row\)"
+            SpaceError, match=r"\[n, 3\], found \[3\]; nothing stored; for one row use push\(row\)"
         ):
             buffer.extend({"x": np.zeros(3, np.float32)})
         assert buffer.push({"x": np.zeros(3, np.float32)}) == 0

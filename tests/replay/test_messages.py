@@ -34,7 +34,7 @@ def test_error_of_load_names_what_it_expected(tmp_path):
     with ReplayBuffer(4, FIELDS) as buffer:
         buffer.snapshot(tmp_path / "snap")
         buffer.save(tmp_path / "saved")
-    with pytest.raises(FileNotFoundError, match=r"open a snapshot with ReplayBuffer\.open"):
+    with pytest.raises(FileNotFoundError, match=r"a snapshot, use ReplayBuffer\.open"):
         ReplayBuffer.load(tmp_path / "snap")
     (tmp_path / "saved" / "0.npy").unlink()
     with pytest.raises(CorruptFileError, match=r"0\.npy"):

@@ -157,7 +157,7 @@ def test_old_gym_environment_and_bad_info_raise():
         with logged(), pytest.raises(ValueError, match="tuple of 2, found ndarray"):
             envs.reset()
     with ProcessVectorEnv([OlderReset]) as envs:
-        with logged(), pytest.raises(TypeError, match="keyword argument 'seed'; is it .* old Gym interface"):
+        with logged(), pytest.raises(TypeError, match="keyword argument 'seed'; if .* old Gym interface"):
             envs.reset(seed=0)
 
 

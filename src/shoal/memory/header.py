@@ -27,7 +27,7 @@ def read_header(fd: int, what: str) -> tuple[Layout, int, int]:
     if status == _FOREIGN:
         raise CorruptFileError(
             f"the {what} is not a Shoal segment: expected it to begin with b'SHOALSEG', "
-            f"found {header['magic']!r}"
+            f"found {header['magic']!r}; check the path or the name"
         )
     if status == _TOO_SHORT or status == _WRONG_SIZE:
         expected = f"{size}" if status == _WRONG_SIZE else f"at least {HEADER_BYTES}"

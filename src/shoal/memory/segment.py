@@ -286,7 +286,10 @@ class Segment(Mapping[str, NDArray[Any]]):
                 _require_layout(layout)
             found, size, data_offset = read_header(fd, what)
             if layout is not None and layout.digest != found.digest:
-                raise LayoutError(f"the {what} has another layout than expected: {layout.difference(found)}")
+                raise LayoutError(
+                    f"the {what} has another layout than expected: {layout.difference(found)}; pass the "
+                    "layout with which it was made, or none"
+                )
             if kind == "file" and not readonly:
                 fill_holes(fd, size)
             mapping = map_segment(fd, size, not readonly)

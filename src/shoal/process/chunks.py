@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 _FORBIDDEN = ("reset", "step", "close", "_setattr", "_check_spaces")
-_OLD_GYM = "is it an environment of the old Gym interface?"
+_OLD_GYM = "if this environment has the old Gym interface, wrap it in one that has Gymnasium's"
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,7 @@ def convert_rows(name: str, value: Any, column: Column) -> NDArray[Any]:
             hint += "; for one row use push(row), or give [row]"
         whole = ", ".join(["n", *map(str, column.shape)])
         raise SpaceError(
-            f"field {name!r}: expected rows of shape {column.shape}, so [{whole}] in all, found "
+            f"field {name!r}: expected rows of shape {column.shape} in an array of shape [{whole}], found "
             f"{list(given.shape)}; {hint}"
         )
     if given.dtype != column.dtype and not _fits(given, array):

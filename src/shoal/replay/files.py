@@ -97,8 +97,9 @@ def load(directory: Path, seed: int | None) -> ReplayBuffer:
         written = (directory / "manifest.json").read_text()
     except (FileNotFoundError, NotADirectoryError):
         raise FileNotFoundError(
-            f"expected a directory that save wrote, with a manifest.json in it, at {str(directory)!r}, found "
-            f"{'something else' if directory.exists() else 'nothing'}; open a snapshot with ReplayBuffer.open"
+            "load needs a directory that save wrote, with a manifest.json in it; at "
+            f"{str(directory)!r} it found {'something else' if directory.exists() else 'nothing'}. Correct "
+            "the path; to open a file or a snapshot, use ReplayBuffer.open"
         ) from None
     except UnicodeDecodeError as error:
         raise CorruptFileError(f"{str(directory)!r}: its manifest is not text: {error}") from error

@@ -96,7 +96,8 @@ class Session:
         except (ConnectionRefusedError, FileNotFoundError):
             live = ", ".join(found.name for found in names.list_paths()) or "none"
             raise SessionError(
-                f"no session in {path.parent} is called {path.name!r}; live sessions: {live}"
+                f"no session in {path.parent} is called {path.name!r}; live sessions: {live}. Start that "
+                "run first, or choose a live session"
             ) from None
         except OSError as error:
             raise SessionError(f"session {path.name!r} does not answer: {error.strerror or error}") from error
@@ -261,8 +262,9 @@ class Session:
         if isinstance(env_id, bool) or not isinstance(env_id, (int, np.integer)):
             raise TypeError(f"an environment's id must be an int, got {type(env_id).__name__}: {env_id!r}")
         if not 0 <= env_id < self.facts["num_worlds"]:
+            worlds = self.facts["num_worlds"]
             raise IndexError(
-                f"environment {env_id} is out of range for {self.facts['num_worlds']} environments"
+                f"environment {env_id} is out of range for {worlds} environments; ids are 0 to {worlds - 1}"
             )
         return int(env_id)
 
@@ -270,7 +272,7 @@ class Session:
         if self._closed:
             raise ClosedError(f"this connection to session {self._name!r} was closed; attach again")
         if self._ended:
-            raise SessionError(f"the run {self._name!r} has ended")
+            raise SessionError(f"the run {self._name!r} has ended; attach again when a new run has started")
 
     def _ask(self, note: Note) -> Note:
         """Sends a note and returns the answer; also opens windows that arrive meanwhile."""

@@ -138,7 +138,9 @@ def env_id(given: Any, worlds: int) -> int:
     if isinstance(given, bool) or not isinstance(given, (int, np.integer)):
         raise TypeError(f"an environment's id must be an int, got {type(given).__name__}: {given!r}")
     if not 0 <= given < worlds:
-        raise IndexError(f"environment {given} is out of range for {worlds} environments")
+        raise IndexError(
+            f"environment {given} is out of range for {worlds} environments; ids are 0 to {worlds - 1}"
+        )
     return int(given)
 
 

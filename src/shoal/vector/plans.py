@@ -129,9 +129,9 @@ def _require_functions(env_fns: Any) -> list[Callable[[], Any]]:
     try:
         functions = list(env_fns)
     except TypeError:
+        found = f"the class {env_fns.__name__}" if isinstance(env_fns, type) else type(env_fns).__name__
         raise TypeError(
-            f"env_fns must be a list of functions that make environments, such as [make] * 8, got "
-            f"{type(env_fns).__name__}"
+            f"env_fns must be a list of functions that make environments, such as [make] * 8, got {found}"
         ) from None
     for number, function in enumerate(functions):
         if not callable(function):
