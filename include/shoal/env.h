@@ -61,7 +61,7 @@ typedef struct shoal_field {
     uint32_t ndim;
     uint32_t reserved;             /* 0 */
     int64_t shape[SHOAL_MAX_NDIM]; /* of one agent's row; at most 2**26 elements */
-    double low, high;              /* bounds of every element, where lows or highs is NULL */
+    double low, high;              /* bounds of every element: low if lows is NULL, high if highs is NULL */
     const double *lows, *highs;    /* one bound for each element, or NULL */
 } shoal_field;
 
@@ -115,7 +115,7 @@ typedef struct shoal_envs {
     const uint64_t *action_bytes;
     double *rewards;      /* per row; ignored in a row that is reset */
     uint8_t *terminated;  /* per row, 0 or 1; ignored in a row that is reset */
-    uint8_t *truncated;   /* per row, 0 before the call; step may set 1, the host does at its time limit */
+    uint8_t *truncated;   /* per row, 0 before the call; step may set 1; the host sets 1 at the time limit */
     const uint8_t *reset; /* per environment, read by step: 1 means reset it instead of stepping it */
 } shoal_envs;
 
