@@ -15,7 +15,12 @@
 #include <unistd.h>
 
 /* An observation says where it comes from, and says it in every word: environment, episode, time. */
-enum { ENVS = 3, OBS_WORDS = 64, ROWS = 64, STACK = 4, LENGTH = 6 };
+#ifdef __SANITIZE_THREAD__ /* under which copies go byte by byte */
+enum { OBS_WORDS = 8, PUSHED_STEPS = 300, BATCHES = 200 };
+#else
+enum { OBS_WORDS = 64, PUSHED_STEPS = 1500, BATCHES = 4000 };
+#endif
+enum { ENVS = 3, ROWS = 64, STACK = 4, LENGTH = 6 };
 enum { TERMINATED_AT = 8, TRUNCATED_AT, FIRST_AT, REWARD_AT = 12, PREVIOUS_AT = 16, OBS_AT = 24 };
 enum { STRIDE = OBS_AT + 8 * OBS_WORDS + 8, MOST = 4096 };
 
@@ -251,7 +256,7 @@ static void test_what_is_drawn_is_what_happened(void) {
 }
 
 static void test_every_transition_comes_with_the_same_chance(void) {
-    enum { CAPACITY = 60, BATCHES = 4000 };
+    enum { CAPACITY = 60 };
     batch *b = malloc(sizeof *b);
     static uint64_t counts[2][1 << 12];
     shoal_rng rng;
@@ -389,9 +394,11 @@ static void check_threads(uint64_t capacity, uint64_t steps) {
         CHECK(pthread_join(threads[i], NULL) == 0);
 }
 
-static void test_what_is_drawn_while_others_push_into_a_small_ring_is_whole(void) { check_threads(48, 1500); }
+static void test_what_is_drawn_while_others_push_into_a_small_ring_is_whole(void) {
+    check_threads(48, PUSHED_STEPS);
+}
 static void test_what_is_drawn_while_others_push_into_a_large_ring_is_whole(void) {
-    check_threads(1000, 1500);
+    check_threads(1000, PUSHED_STEPS);
 }
 
 /* Rows that are put back by their ids are where they were, and the next ticket is the one that was given. */
