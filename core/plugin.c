@@ -70,7 +70,7 @@ int shoal_plugin_open(const char *path, shoal_plugin *plugin, shoal_message *why
         return refuse(why, "a plug-in needs an absolute path, got %s", path);
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (library == NULL)
-        return refuse(why, "%s cannot be loaded: %s", path, dlerror());
+        return refuse(why, "%s cannot be loaded: %s; build it again with `shoal build`", path, dlerror());
     const shoal_entry_v1 *entry = (const shoal_entry_v1 *)dlsym(library, "shoal_entry");
     int result = entry == NULL ? refuse(why,
                                         "%s exports no symbol shoal_entry; is it a Shoal environment? "

@@ -106,7 +106,8 @@ typedef struct shoal_rng { /* NumPy's PCG64 */
 typedef struct shoal_envs {
     uint64_t num_envs;
     const shoal_value *options; /* in the order of shoal_entry.options */
-    void *instances; /* 64-byte aligned, zeroed before init; environment i begins at i * instance_bytes */
+    void *instances;            /* 64-byte aligned, zeroed before init; one lane: environment i begins at
+                                 * i * instance_bytes; else see spec.lanes */
     uint64_t instance_bytes;
     shoal_rng *rng;                    /* one per environment, seeded by the host */
     void *const *observations;         /* [field] -> packed rows */

@@ -1,1 +1,3 @@
 """Environments that were written for other libraries, compiled unmodified."""
+
+__all__: list[str] = []
