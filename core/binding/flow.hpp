@@ -37,11 +37,13 @@ class Flow {
     nb::dict statistics() const;
     nb::tuple look(uint64_t env);
     nb::list fields(uint64_t env);
+    nb::tuple render(uint64_t env);
     shoal_flow *flow() const { return flow_; }
     uint64_t under_way() const { return flow_ == nullptr ? 0 : shoal_flow_under_way(flow_) * unit_; }
 
   private:
     void require_open() const;
+    void wait_for_step(uint64_t env);
     uint64_t place_of(uint64_t env) const {
         return env / unit_ * stepper_.description().spec.lanes + env % unit_;
     }
@@ -190,8 +192,9 @@ inline nb::tuple Flow::look(uint64_t env) {
         stepper_.rows_of(*last_, static_cast<uint64_t>(found - ids), stepper_.own_actions(), place));
 }
 
-/* The exported state of an environment. If it is being stepped, waits for the end of the step. */
-inline nb::list Flow::fields(uint64_t env) {
+/* If an environment is being stepped, waits for the end of the step. No other thread can send it meanwhile,
+ * because this call is inside the guard. */
+inline void Flow::wait_for_step(uint64_t env) {
     require_open();
     if (env >= busy_.size() * unit_)
         throw nb::index_error("no such environment");
@@ -203,7 +206,18 @@ inline nb::list Flow::fields(uint64_t env) {
         }
         stepper_.guard().check_interrupts();
     }
-    return stepper_.fields_of(place_of(env)); /* no other thread can send it: this call is inside the guard */
+}
+
+/* The exported state of an environment. */
+inline nb::list Flow::fields(uint64_t env) {
+    wait_for_step(env);
+    return stepper_.fields_of(place_of(env));
+}
+
+/* The picture of an environment: height, width and pixels. */
+inline nb::tuple Flow::render(uint64_t env) {
+    wait_for_step(env);
+    return stepper_.render(place_of(env));
 }
 
 inline nb::dict Flow::statistics() const {

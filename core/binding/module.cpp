@@ -192,6 +192,7 @@ NB_MODULE(_core, m) {
         .def_prop_ro("abi", &Plugin::abi)
         .def_prop_ro("options", &Plugin::options)
         .def("has_extension", &Plugin::has_extension, "id"_a)
+        .def_prop_ro("render_fps", &Plugin::render_fps)
         .def("describe", &Plugin::describe, "values"_a)
         .def("info", &Plugin::info);
 
@@ -249,6 +250,7 @@ NB_MODULE(_core, m) {
         .def("recv", &Flow::recv)
         .def("look", &Flow::look, "env"_a)
         .def("fields", &Flow::fields, "env"_a)
+        .def("render", &Flow::render, "env"_a)
         .def("close", &Flow::close)
         .def_prop_ro("under_way", &Flow::under_way)
         .def_prop_ro("statistics", &Flow::statistics);

@@ -7,6 +7,7 @@
 #include "python.hpp"
 
 #include <shoal/ext/info.h>
+#include <shoal/ext/render.h>
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
@@ -66,6 +67,12 @@ class Plugin {
         return plugin_.entry->get_extension == nullptr ? nullptr : plugin_.entry->get_extension(id);
     }
     bool has_extension(const std::string &id) const { return extension(id.c_str()) != nullptr; }
+
+    /* Pictures per second of a video; 0 if the plug-in draws none or does not say. */
+    uint32_t render_fps() const {
+        auto *render = static_cast<const shoal_render_v1 *>(extension(SHOAL_EXT_RENDER));
+        return render == nullptr ? 0 : render->fps;
+    }
 
     nb::list options() const {
         nb::list all;

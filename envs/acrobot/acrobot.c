@@ -2,7 +2,7 @@
  * dynamics, no torque noise): the same dynamics, draws, rewards and spaces. */
 // SPDX-License-Identifier: MIT
 #ifndef REAL
-#include "../lanes.h"
+#include "../lanes_view.h"
 
 #define PI 3.141592653589793
 #define MAX_SPEED_1 (4 * PI)
@@ -55,6 +55,23 @@ static const char *describe(const shoal_value *options, shoal_spec *spec) {
     return lanes_describe(options, spec, sizeof(Acrobot_float));
 }
 
+/* Gymnasium's picture: the line to reach, and two links of one meter, each with a joint at its upper end. */
+static void draw_state(const shoal_canvas *canvas, const double *state) {
+    const double scale = 500 / 4.4;
+    double x = 250, y = 250, angle = 0;
+    shoal_draw_rectangle(canvas, 0, 136, 500, 1, 0x000000);
+    for (int link = 0; link < 2; link++) {
+        angle += state[link];
+        double end_x = x + scale * lanes_sin_double(angle), end_y = y + scale * lanes_cos_double(angle);
+        shoal_draw_line(canvas, x, y, end_x, end_y, 0.2 * scale, 0x00cccc);
+        shoal_draw_circle(canvas, x, y, 0.1 * scale, 0xcccc00);
+        x = end_x;
+        y = end_y;
+    }
+}
+
+LANES_VIEW(500, 500, 15, draw_state, "theta_1", "theta_2", "theta_dot_1", "theta_dot_2")
+
 const shoal_entry_v1 shoal_entry = {
     .abi_major = SHOAL_ABI_MAJOR,
     .abi_minor = SHOAL_ABI_MINOR,
@@ -64,7 +81,7 @@ const shoal_entry_v1 shoal_entry = {
     .describe = describe,
     .reset = reset,
     .step = step,
-    .get_extension = lanes_get_extension,
+    .get_extension = lanes_view_extension,
 };
 
 #else /* The physics, once per precision. */

@@ -2,8 +2,7 @@
  * dynamics, draws, rewards and spaces. */
 // SPDX-License-Identifier: MIT
 #ifndef REAL
-#include "../lanes.h"
-#include <shoal/ext/state.h>
+#include "../lanes_view.h"
 
 #define X_LIMIT 2.4
 #define THETA_LIMIT (12 * 2 * 3.141592653589793 / 360)
@@ -59,24 +58,17 @@ static const char *describe(const shoal_value *options, shoal_spec *spec) {
     return lanes_describe(options, spec, sizeof(CartPole_float));
 }
 
-/* One lane of the block, as numbers of the same type for both precisions. */
-static void state_fields(shoal_envs *envs, uint64_t env, void *host,
-                         void (*add)(void *host, const shoal_state_field *field)) {
-    static const char *const columns[] = {"x", "x_dot", "theta", "theta_dot"};
-    double numbers[4];
-    for (uint64_t i = 0; i < 4; i++) {
-        const void *block = lanes_block(envs, env);
-        uint64_t at = i * LANES + env % LANES; /* the first four arrays of a CartPole */
-        numbers[i] =
-            envs->options[PRECISION].s[0] == 'f' ? ((const float *)block)[at] : ((const double *)block)[at];
-    }
-    shoal_state_field state = {.name = "state", .dtype = SHOAL_FLOAT64, .ndim = 1, .shape = {4}};
-    state.data = numbers;
-    state.role = SHOAL_ROLE_SCALAR;
-    state.columns = columns;
-    state.num_columns = 4;
-    add(host, &state);
+/* Gymnasium's picture: a cart of 50 x 30 pixels on a track, and the pole, 125 pixels for its meter. */
+static void draw_state(const shoal_canvas *canvas, const double *state) {
+    double x = 300 + state[0] * (600 / (2 * X_LIMIT)), y = 292.5; /* the axle */
+    double aside = lanes_sin_double(state[2]), up = lanes_cos_double(state[2]);
+    shoal_draw_rectangle(canvas, x - 25.5, 284, 51, 31, 0x000000);
+    shoal_draw_line(canvas, x - 5.5 * aside, y + 5.5 * up, x + 120.5 * aside, y - 120.5 * up, 11, 0xca9865);
+    shoal_draw_circle(canvas, x, y, 5.5, 0x8184cb);
+    shoal_draw_rectangle(canvas, 0, 299, 600, 1, 0x000000);
 }
+
+LANES_VIEW(400, 600, 50, draw_state, "x", "x_dot", "theta", "theta_dot")
 
 /* Only a damaged checkpoint has a pole further down than after the step in which it fell. */
 static const char *restore(shoal_envs *envs, uint64_t env, const void *in, uint64_t bytes) {
@@ -94,11 +86,8 @@ static const char *restore(shoal_envs *envs, uint64_t env, const void *in, uint6
 }
 
 static const void *get_extension(const char *id) {
-    static const shoal_state_v1 state = {state_fields};
     static const shoal_checkpoint_v1 checkpoint = {lanes_checkpoint_size, lanes_checkpoint_save, restore};
-    if (strcmp(id, SHOAL_EXT_CHECKPOINT) == 0)
-        return &checkpoint;
-    return strcmp(id, SHOAL_EXT_STATE) == 0 ? &state : lanes_get_extension(id);
+    return strcmp(id, SHOAL_EXT_CHECKPOINT) == 0 ? &checkpoint : lanes_view_extension(id);
 }
 
 const shoal_entry_v1 shoal_entry = {

@@ -2,7 +2,7 @@
  * environment: the same dynamics, draws, rewards and spaces. */
 // SPDX-License-Identifier: MIT
 #ifndef REAL
-#include "../lanes.h"
+#include "picture.h"
 
 #define MIN_POSITION -1.2
 #define MAX_POSITION 0.6
@@ -55,6 +55,12 @@ static const char *describe(const shoal_value *options, shoal_spec *spec) {
     return lanes_describe(options, spec, sizeof(MountainCar_float));
 }
 
+static void draw_state(const shoal_canvas *canvas, const double *state) {
+    draw_mountain_car(canvas, 0.5, state[0]);
+}
+
+LANES_VIEW(PICTURE_HIGH, PICTURE_WIDE, 30, draw_state, "position", "velocity")
+
 const shoal_entry_v1 shoal_entry = {
     .abi_major = SHOAL_ABI_MAJOR,
     .abi_minor = SHOAL_ABI_MINOR,
@@ -64,7 +70,7 @@ const shoal_entry_v1 shoal_entry = {
     .describe = describe,
     .reset = reset,
     .step = step,
-    .get_extension = lanes_get_extension,
+    .get_extension = lanes_view_extension,
 };
 
 #else /* The physics, once per precision. */

@@ -2,7 +2,7 @@
  * dynamics, draws, rewards and spaces. */
 // SPDX-License-Identifier: MIT
 #ifndef REAL
-#include "../lanes.h"
+#include "../lanes_view.h"
 
 #define PI 3.141592653589793
 #define MAX_SPEED 8
@@ -54,6 +54,18 @@ static const char *describe(const shoal_value *options, shoal_spec *spec) {
     return lanes_describe(options, spec, sizeof(Pendulum_float));
 }
 
+/* Gymnasium's picture, without the arrow of the last torque, which is no part of the state. */
+static void draw_state(const shoal_canvas *canvas, const double *state) {
+    const double scale = 500 / 4.4, middle = 250;
+    double x = middle - scale * lanes_sin_double(state[0]), y = middle - scale * lanes_cos_double(state[0]);
+    shoal_draw_line(canvas, middle, middle, x, y, 0.2 * scale, 0xcc4d4d);
+    shoal_draw_circle(canvas, middle, middle, 0.1 * scale, 0xcc4d4d);
+    shoal_draw_circle(canvas, x, y, 0.1 * scale, 0xcc4d4d);
+    shoal_draw_circle(canvas, middle, middle, 0.05 * scale, 0x000000);
+}
+
+LANES_VIEW(500, 500, 30, draw_state, "theta", "theta_dot")
+
 const shoal_entry_v1 shoal_entry = {
     .abi_major = SHOAL_ABI_MAJOR,
     .abi_minor = SHOAL_ABI_MINOR,
@@ -63,7 +75,7 @@ const shoal_entry_v1 shoal_entry = {
     .describe = describe,
     .reset = reset,
     .step = step,
-    .get_extension = lanes_get_extension,
+    .get_extension = lanes_view_extension,
 };
 
 #else /* The physics, once per precision. */

@@ -5,16 +5,18 @@
  * 1 at the goal and -1 for leaving the board, and both end the episode. `cc -DSQUARED_MAIN -I include
  * envs/squared/squared.c && ./a.out` plays it. */
 // SPDX-License-Identifier: MIT
+#include <shoal/draw.h>
 #include <shoal/env.h>
 #include <shoal/ext/checkpoint.h>
 #include <shoal/ext/info.h>
 #include <shoal/ext/observe.h>
+#include <shoal/ext/render.h>
 #include <shoal/ext/state.h>
 #include <string.h>
 
 enum { EMPTY = 0, AGENT = 1, GOAL = 2 };
 enum { STAY = 0, DOWN = 1, UP = 2, LEFT = 3, RIGHT = 4, NUM_ACTIONS = 5 };
-enum { MAX_SIZE = 255 };
+enum { MAX_SIZE = 255, PIXELS = 512 };
 
 typedef struct Squared {
     int32_t size, row, column, goal_row, goal_column;
@@ -92,8 +94,8 @@ SHOAL_OBSERVE(Squared, observe)
 /* Exports the state to watchers: the board with the goal, and the agent. add copies both. */
 static void state_fields(shoal_envs *envs, uint64_t env, void *host,
                          void (*add)(void *host, const shoal_state_field *field)) {
-    static const shoal_category tiles[] = {{EMPTY, "empty", 0x1f2430, 0}, {GOAL, "goal", 0x6cc070, 0}};
-    static const shoal_category kinds[] = {{AGENT, "agent", 0xf2b84b, 0}};
+    static const shoal_category tiles[] = {{EMPTY, "empty", 0xffffff, 0}, {GOAL, "goal", 0xff0000, 0}};
+    static const shoal_category kinds[] = {{AGENT, "agent", 0x0000ff, 0}};
     static const char *const columns[] = {"kind", "r", "c"};
     const Squared *self = SHOAL_INSTANCE(Squared, envs, env);
     uint8_t cells[MAX_SIZE * MAX_SIZE] = {EMPTY};
@@ -116,12 +118,33 @@ static void state_fields(shoal_envs *envs, uint64_t env, void *host,
     add(host, &walker);
 }
 
+/* Draws one environment: the goal as a square, the agent as a circle, and the lines of the board. */
+static void render_size(shoal_envs *envs, uint64_t env, uint32_t *height, uint32_t *width) {
+    (void)envs, (void)env;
+    *height = *width = PIXELS;
+}
+static void render_draw(shoal_envs *envs, uint64_t env, uint8_t *rgb) {
+    const Squared *self = SHOAL_INSTANCE(Squared, envs, env);
+    shoal_canvas canvas = {rgb, PIXELS, PIXELS};
+    double cell = PIXELS / (double)envs->options[0].i, line = cell > 24 ? 3 : cell / 8;
+    shoal_draw_fill(&canvas, 0xffffff);
+    shoal_draw_rectangle(&canvas, self->goal_column * cell, self->goal_row * cell, cell, cell, 0xff0000);
+    shoal_draw_circle(&canvas, (self->column + 0.5) * cell, (self->row + 0.5) * cell, cell / 3, 0x0000ff);
+    for (int64_t i = 0; i <= envs->options[0].i; i++) {
+        shoal_draw_rectangle(&canvas, 0, (double)i * cell - line / 2, PIXELS, line, 0x000000);
+        shoal_draw_rectangle(&canvas, (double)i * cell - line / 2, 0, line, PIXELS, 0x000000);
+    }
+}
+
 static const void *get_extension(const char *id) {
     static const shoal_checkpoint_v1 plain = {0, 0, 0}; /* the host copies the struct */
     static const shoal_observe_v1 observer = {Squared_observe};
+    static const shoal_render_v1 render = {.fps = 4, .size = render_size, .draw = render_draw};
     static const shoal_state_v1 state = {state_fields};
     if (strcmp(id, SHOAL_EXT_INFO) == 0)
         return &INFO;
+    if (strcmp(id, SHOAL_EXT_RENDER) == 0)
+        return &render;
     if (strcmp(id, SHOAL_EXT_STATE) == 0)
         return &state;
     if (strcmp(id, SHOAL_EXT_OBSERVE) == 0)

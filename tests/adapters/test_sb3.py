@@ -1,7 +1,10 @@
 """Stable-Baselines3 over Shoal: step for step what its own DummyVecEnv gives, and its algorithms learn."""
 
+import sys
 from functools import partial
 from inspect import signature
+from itertools import pairwise
+from types import ModuleType
 
 import gymnasium
 import numpy as np
@@ -19,7 +22,12 @@ from stable_baselines3 import DQN, PPO  # noqa: E402
 from stable_baselines3.common.env_util import make_vec_env  # noqa: E402
 from stable_baselines3.common.evaluation import evaluate_policy  # noqa: E402
 from stable_baselines3.common.monitor import Monitor  # noqa: E402
-from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor, VecNormalize  # noqa: E402
+from stable_baselines3.common.vec_env import (  # noqa: E402
+    DummyVecEnv,
+    VecMonitor,
+    VecNormalize,
+    VecVideoRecorder,
+)
 
 from shoal.adapters import sb3  # noqa: E402
 
@@ -250,23 +258,34 @@ def test_it_is_printed_with_the_environments_it_holds(env):
     made.close()
 
 
-def test_advice_on_drawing_leads_to_pictures():
+def test_environments_in_c_and_in_python_give_pictures():
     env = sb3.make("CartPole-v1", 2)
-    advised = r"lambda: gymnasium.make\('CartPole-v1', render_mode='rgb_array'\)"
-    with pytest.raises(ValueError, match=advised):
+    with pytest.raises(ValueError, match='render needs render_mode="rgb_array"'):
         env.get_images()
     env.close()
-    with pytest.raises(ValueError, match=advised):
-        sb3.make("CartPole-v1", 2, render_mode="rgb_array")
+    for more in ({}, {"backend": "process", "num_workers": 2}):
+        env = sb3.make("CartPole-v1", 2, render_mode="rgb_array", **more)
+        env.reset()
+        assert [image.shape for image in env.get_images()] == [(400, 600, 3)] * 2
+        env.close()
     env = sb3.make(lambda: Telling(render_mode="rgb_array"), 2, num_workers=1)  # which needs no pygame
     env.reset()
     assert len(env.get_images()) == 2
     env.close()
-    with pytest.raises(TypeError, match="leave out backend='process' and the options of worker"):
-        sb3.make("Snake-v0", 2, backend="process", num_workers=2, render_mode="rgb_array")
-    env = sb3.make("Snake-v0", 2, backend="process", num_workers=2)
-    env.reset()
-    assert env.envs.render_env(0).ndim == 3
+
+
+def test_the_video_recorder_of_sb3_gets_every_picture(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "moviepy", ModuleType("moviepy"))  # it would only write the file
+    env = sb3.make("CartPole-v1", 2, render_mode="rgb_array")
+    recorder = VecVideoRecorder(env, str(tmp_path), lambda step: step == 0, video_length=100)
+    recorder.reset()
+    for _ in range(5):
+        recorder.step(np.ones(2, np.int64))
+    frames = recorder.recorded_frames.copy()
+    recorder.recorded_frames.clear()
+    assert recorder.frames_per_sec == 50  # the video runs at the speed of the environment
+    assert [frame.shape for frame in frames] == [(400, 1200, 3)] * 6
+    assert all((one != other).any() for one, other in pairwise(frames))
     env.close()
 
 

@@ -185,8 +185,9 @@ def four():
         ({"autoreset_mode": "never"}, ValueError, "never"),
         ({"max_episode_steps": 0}, ValueError, "max_episode_steps must be from 1"),
         ({"check": ["speed"]}, ValueError, r"check may name \['actions', 'nan'\]"),
-        ({"render_mode": "human"}, ValueError, "render_mode"),
-        ({"render_mode": "rgb_array"}, ValueError, "cannot be drawn; .* lambda: gymnasium.make"),
+        ({"render_mode": "human"}, ValueError, "must be None or 'rgb_array' .* 'human'; `shoal watch`"),
+        ({"render_mode": "rgb"}, ValueError, "must be None or 'rgb_array' for CartPole-v1, got 'rgb'$"),
+        ({"render_mode": 3}, ValueError, "must be None or 'rgb_array' for CartPole-v1, got 3$"),
         ({"max_slots": 0}, ValueError, "max_slots must be from 1"),
         ({"bufers": "live"}, TypeError, "did you mean 'buffers'"),
         ({"colour": 3}, TypeError, "CartPole-v1 has no option 'colour'; it has"),
@@ -198,19 +199,43 @@ def test_a_bad_argument_is_named(kwargs, kind, message):
         shoal.make_vec("CartPole-v1", **{"num_envs": 2, **kwargs})
 
 
-def test_advice_on_drawing_is_given_only_where_it_helps():
-    with shoal.make_vec("CartPole-v1", 2) as envs:
-        with pytest.raises(
-            ValueError, match="^CartPole-v1 in C cannot be drawn; Gymnasium's own version can"
-        ):
+BLANK = """
+#include <shoal/env.h>
+static const char *describe(const shoal_value *options, shoal_spec *spec) {
+    (void)options;
+    shoal_field one = {.dtype = SHOAL_INT64, .kind = SHOAL_DISCRETE, .low = 0, .high = 1};
+    spec->instance_bytes = 8;
+    spec->add_observation(spec->host, &one);
+    spec->add_action(spec->host, &one);
+    return 0;
+}
+static void nothing(shoal_envs *envs, uint64_t begin, uint64_t end) { (void)envs, (void)begin, (void)end; }
+const shoal_entry_v1 shoal_entry = {.abi_major = SHOAL_ABI_MAJOR, .abi_minor = SHOAL_ABI_MINOR,
+    .name = "NAME", .describe = describe, .reset = nothing, .step = nothing};
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("FrozenLake-v1", "; Gymnasium's own version can: pass a function .* lambda: gymnasium.make"),
+        ("Mine-v0", ""),
+    ],
+)
+def test_advice_on_drawing_is_given_only_where_it_helps(name, advice, tmp_path):
+    source = tmp_path / "blank.c"
+    source.write_text(BLANK.replace("NAME", name))
+    with shoal.make_vec(source, 2) as envs:
+        assert envs.metadata["render_modes"] == [] and "render_fps" not in envs.metadata
+        with pytest.raises(ValueError, match=f"^{name} in C cannot be drawn{advice}"):
             envs.render()
-    with shoal.make_vec("Squared-v0", 2) as envs:
-        with pytest.raises(ValueError, match="^Squared-v0 in C cannot be drawn$"):
-            envs.render()  # Gymnasium has no environment of that id
+    with pytest.raises(ValueError, match=f"must be None for {name}, got 'rgb_array'; {name} in C cannot"):
+        shoal.make_vec(source, 2, render_mode="rgb_array")
+
+
+def test_render_without_a_mode_says_which_to_pass():
     with shoal.make_vec("Snake-v0", 2) as envs, pytest.raises(ValueError, match="render needs render_mode"):
         envs.render()
-    with pytest.raises(ValueError, match="must be None or 'rgb_array', got 'human'"):
-        shoal.make_vec("Snake-v0", 2, render_mode="human")
 
 
 def test_absurdly_many_environments_are_refused_before_anything_is_allocated():

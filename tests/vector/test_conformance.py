@@ -466,5 +466,17 @@ def test_a_picture_of_one_environment_is_the_same(backend):
     with make(backend, "Snake-v0", 3) as envs, make("native", "Snake-v0", 3) as native:
         assert_same(envs.reset(seed=0), native.reset(seed=0))
         assert_same(envs.render_env(2), native.render_env(2))
-    with make(backend) as envs, pytest.raises(shoal.ShoalError, match="cannot be drawn"):
-        envs.render_env(2)
+
+
+@both
+def test_pictures_of_all_environments_are_the_same(backend):
+    with make(backend, render_mode="rgb_array") as envs, make("native", render_mode="rgb_array") as native:
+        assert (envs.render_mode, envs.metadata["render_modes"]) == ("rgb_array", ["rgb_array"])
+        assert envs.metadata["render_fps"] == native.metadata["render_fps"] == 50
+        envs.reset(seed=0), native.reset(seed=0)
+        found, expected = envs.render(), native.render()
+        assert isinstance(found, tuple) and len(found) == envs.num_envs
+        for one, other in zip(found, expected, strict=True):
+            assert one.shape == (400, 600, 3) and one.flags.writeable
+            assert_same(one, other)
+        assert (found[0] != found[1]).any()

@@ -181,6 +181,8 @@ class VecEnv(vec_env.VecEnv):
         self._pending = False
         self._in_c = envs.is_in_c
         super().__init__(envs.num_envs, envs.single_observation_space, envs.single_action_space)
+        if "render_fps" in envs.metadata:  # for VecVideoRecorder
+            self.metadata["render_fps"] = envs.metadata["render_fps"]
 
     def __repr__(self) -> str:
         return f"<shoal.adapters.sb3.VecEnv of {self.envs!r}>"

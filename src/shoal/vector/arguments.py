@@ -24,6 +24,7 @@ __all__ = [
     "describe_undrawable",
     "env_id",
     "no_options",
+    "render_metadata",
     "render_mode",
     "reset_mask",
     "seconds",
@@ -34,6 +35,7 @@ __all__ = [
 AUTORESET_CODES = {mode: getattr(_core, f"AUTORESET_{mode.name}") for mode in AutoresetMode}
 """The core's numbers for Gymnasium's modes."""
 _LONGEST_S = 1e9
+_FRAMES_PER_S = 30  # of a video, if the plug-in does not say
 
 
 def seeds(seed: int | Sequence[int | None] | None, number: int) -> list[int | None]:
@@ -61,13 +63,23 @@ def seeds(seed: int | Sequence[int | None] | None, number: int) -> list[int | No
     return [None if value is None else int(value) for value in values]
 
 
-def render_mode(mode: str | None, drawable: bool, name: str) -> str | None:
-    """Returns the render mode of environments in C; raises ValueError if `name` does not support it."""
-    if mode is None or (mode == "rgb_array" and drawable):
+def render_metadata(plugin: _core.Plugin) -> dict[str, Any]:
+    """Returns the entries of `metadata` about pictures, as Gymnasium names them."""
+    if not plugin.has_extension("shoal.render/1"):
+        return {"render_modes": []}
+    return {"render_modes": ["rgb_array"], "render_fps": plugin.render_fps or _FRAMES_PER_S}
+
+
+def render_mode(mode: str | None, plugin: _core.Plugin) -> str | None:
+    """Returns the render mode of environments in C; raises ValueError if they do not have it."""
+    modes = render_metadata(plugin)["render_modes"]
+    if mode is None or mode in modes:
         return mode
-    if drawable:
-        raise ValueError(f"render_mode must be None or 'rgb_array', got {mode!r}")
-    raise ValueError(f"render_mode must be None, got {mode!r}: {describe_undrawable(name)}")
+    allowed = " or ".join(map(repr, [None, *modes]))
+    reason = f"; {describe_undrawable(plugin.name)}"
+    if modes:
+        reason = "; `shoal watch` shows a run in the browser" if mode == "human" else ""
+    raise ValueError(f"render_mode must be {allowed} for {plugin.name}, got {mode!r}{reason}")
 
 
 def describe_undrawable(name: str) -> str:

@@ -357,9 +357,8 @@ class VectorEnv(StateAccess, gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def render(self) -> tuple[Any, ...]:
         """Returns a picture of every environment: what its `render` returns, or an array (C)."""
-        if self.backend == "process":
+        if self._info is None:
             return self._call_and_wait("render", "render", (), {})
-        assert self._info is not None
         self._guard.require_open()
         if self.render_mode is None:
             if not self.metadata["render_modes"]:
@@ -532,7 +531,8 @@ class VectorEnv(StateAccess, gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def _picture(self, operation: str, env_id: int) -> NDArray[np.uint8]:
         height, width, pixels = self._use_stepper(operation, "render", env_id)
-        return np.frombuffer(pixels, np.uint8).reshape(height, width, 3)
+        picture: NDArray[np.uint8] = np.frombuffer(pixels, np.uint8).reshape(height, width, 3).copy()
+        return picture  # a copy, because users may draw on it
 
     def _use_stepper(self, operation: str, method: StepperMethod, env_id: int, *rest: Any) -> Any:
         """Calls a method of the stepper; `operation` is what the user called."""

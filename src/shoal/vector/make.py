@@ -184,16 +184,12 @@ def make_vec(
     base = _find_plugin_spec(given_env, library, info)
     if backend == "process":
         _reject_if(num_threads is not None, "num_threads is not for worker processes; use num_workers")
-        _reject_if(
-            render_mode is not None,
-            "render_mode is not for C environments in worker processes; leave out backend='process' and the "
-            "options of worker processes, or draw one environment with envs.render_env(0)",
-        )
         limit = info.max_episode_steps
         if max_episode_steps is not None:
             limit = arguments.count("max_episode_steps", max_episode_steps, 2**32 - 1)
         count = arguments.count("num_envs", num_envs, 2**24)
-        plugins = PluginEnvs(info, str(library.absolute()), count, limit)
+        mode = arguments.render_mode(render_mode, info.plugin)
+        plugins = PluginEnvs(info, str(library.absolute()), count, limit, mode)
         made = ProcessVectorEnv(plugins, **shared, **processes)
         made.spec = None if base is None else record_spec(base, VectorizeMode.ASYNC, given, given_options)
         return made
@@ -210,8 +206,8 @@ def make_vec(
         render_mode=render_mode,
     )
     made = VectorEnv(threads, common)
-    mode = VectorizeMode.VECTOR_ENTRY_POINT
-    made.spec = None if base is None else record_spec(base, mode, given, given_options)
+    entry = VectorizeMode.VECTOR_ENTRY_POINT
+    made.spec = None if base is None else record_spec(base, entry, given, given_options)
     return made
 
 

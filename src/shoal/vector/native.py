@@ -62,9 +62,7 @@ class NativeBackend:
     ) -> None:
         self._info, self._common = info, common
         self._num_envs = arguments.count("num_envs", num_envs, _MAX_ENVS)
-        drawable = info.plugin.has_extension("shoal.render/1")
-        self._render_mode = arguments.render_mode(render_mode, drawable, info.plugin.name)
-        self._modes = ["rgb_array"] if drawable else []
+        self._render_mode = arguments.render_mode(render_mode, info.plugin)
         self._threads = (
             _core.cpu_count() if num_threads is None else arguments.count("num_threads", num_threads, 4096)
         )
@@ -123,7 +121,7 @@ class NativeBackend:
             info.observation_space,
             info.action_space,
             arguments.batched(info.observation_space, rows),
-            {"render_modes": self._modes},
+            arguments.render_metadata(info.plugin),
             self._render_mode,
             Bounds(),
             info,

@@ -29,6 +29,7 @@ class PluginEnvs:
     path: str
     num_envs: int
     time_limit: int
+    render_mode: str | None = None
 
     def __len__(self) -> int:
         return self.num_envs

@@ -96,6 +96,7 @@ class ProcessBackend:
             common.batch_size is not None,
         )
         self._info = self._division.info
+        self._render_mode = env_fns.render_mode if isinstance(env_fns, PluginEnvs) else None
         self._num_envs = self._division.num_envs
         self.guard = _core.Guard()
         self.workers = Workers(
@@ -111,7 +112,12 @@ class ProcessBackend:
         facts, division, info = self.workers.start(), self._division, self._info
         name = facts.get("name", "")
         if info is not None:
-            facts = {"observation_space": info.observation_space, "action_space": info.action_space}
+            facts = {
+                "observation_space": info.observation_space,
+                "action_space": info.action_space,
+                "metadata": arguments.render_metadata(info.plugin),
+                "render_mode": self._render_mode,
+            }
             name = info.plugin.name
         observation, action = self._given_spaces
         batched, single = observation_spaces(self._mode, facts, observation, self._num_envs)

@@ -14,13 +14,12 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from shoal.native.plugin import PluginInfo, load
+from shoal.vector import arguments
 from shoal.vector.backend import Common
 from shoal.vector.env import VectorEnv
 from shoal.vector.native import NativeBackend
 
 __all__ = ["SingleEnv", "make_single", "single_entry_point"]
-
-_FRAMES_PER_S = 30
 
 
 class SingleEnv(gymnasium.Env[Any, Any]):
@@ -52,7 +51,7 @@ class SingleEnv(gymnasium.Env[Any, Any]):
         self.observation_space = self._envs.single_observation_space
         self.action_space = self._envs.single_action_space
         self.render_mode = render_mode
-        self.metadata = _metadata(info)
+        self.metadata = arguments.render_metadata(info.plugin)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -105,7 +104,7 @@ def make_single(library: Path, *, render_mode: str | None = None, **options: Any
 
 def single_entry_point(library: Path, info: PluginInfo) -> Any:
     """Returns the entry point for `gymnasium.make`, whose metadata lists the render modes."""
-    return SingleMaker(library, _metadata(info))
+    return SingleMaker(library, arguments.render_metadata(info.plugin))
 
 
 @dataclass(frozen=True)
@@ -117,12 +116,6 @@ class SingleMaker:
 
     def __call__(self, **keywords: Any) -> SingleEnv:
         return make_single(self.library, **keywords)
-
-
-def _metadata(info: PluginInfo) -> dict[str, Any]:
-    if not info.plugin.has_extension("shoal.render/1"):
-        return {"render_modes": []}
-    return {"render_modes": ["rgb_array"], "render_fps": _FRAMES_PER_S}
 
 
 def _first(space: Space[Any], batch: Any) -> Any:
