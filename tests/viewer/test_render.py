@@ -43,7 +43,7 @@ def at(pixels, row, column, scale):
     return tuple(pixels[int((row + 0.5) * scale), int((column + 0.5) * scale)])
 
 
-def bare(shot, width, **more):
+def bare(shot, width=None, **more):
     return render(shot, width, legend=False, caption=False, **more)
 
 
@@ -171,11 +171,78 @@ def test_without_a_picture_the_first_agents_observation_is_drawn():
 
 
 def test_a_vector_is_drawn_as_bars_on_both_sides_of_zero():
-    pixels = bare(snapshot(step=[Field("observation", np.array([1.0, -1.0, np.nan, 0.5]))]), 200, height=80)
+    pixels = bare(snapshot(step=[Field("observation", np.array([1.0, -1.0, np.nan, 0.5]))]), 640, height=80)
     ink = (pixels == rgb("#3fbfc6")).all(-1)
+    (zero,) = np.flatnonzero((pixels == rgb("#8b9aa3")).all(-1).all(0))
     right, left = ink[:20].any(0), ink[20:40].any(0)
-    assert right[100:].any() and not right[:99].any() and left[:100].any() and not left[101:].any()
+    assert right[zero + 1 :].any() and not right[:zero].any() and left[:zero].any() and not left[zero:].any()
     assert not ink[40:60].any() and ink[60:].any(0).sum() == pytest.approx(right.sum() / 2, abs=1)
+
+
+NAMES = ("cart position, m", "cart velocity, m/s", "angle", "spin")
+
+
+def is_written(pixels, text, size=2):
+    """Whether a text is somewhere in a picture, in the colour of text."""
+    ink, wanted = (pixels == rgb("#e6edf0")).all(-1), mask_of(text, size)
+    if ink.shape[0] < wanted.shape[0] or ink.shape[1] < wanted.shape[1]:
+        return False
+    windows = np.lib.stride_tricks.sliding_window_view(ink[:, : wanted.shape[1] + 40], wanted.shape)
+    return bool((windows == wanted).all((-1, -2)).any())
+
+
+def test_bars_have_their_names_and_values():
+    seen = Field("observation", np.array([0.25, -1.5, np.nan, 0.0]), columns=NAMES)
+    state = Field("state", np.zeros(4), "scalar", columns=("x", "v", "a", "s"))  # nothing to draw
+    pixels = bare(snapshot(state, step=[seen]))
+    for at, (name, value) in enumerate(zip(NAMES, ("0.25", "-1.5", "nan", "0"), strict=True)):
+        row = pixels[at * 120 : (at + 1) * 120]
+        assert is_written(row[:, :480], name) and is_written(row[:, 800:], value)
+        assert not is_written(row, NAMES[at - 1])
+
+
+def test_numbers_without_names_have_their_positions():
+    pixels = bare(snapshot(step=[Field("observation", np.array([3.0, 4.0]))]), 320)
+    assert is_written(pixels[:80, :40], "0") and is_written(pixels[80:, :40], "1")
+
+
+def test_every_field_of_an_observation_is_named():
+    seen = [Field("observation/speed", np.array([7.0])), Field("observation/arm", np.arange(2.0))]
+    pixels = bare(snapshot(step=seen), 600)
+    assert all(is_written(pixels, text) for text in ("speed", "arm 0", "arm 1"))
+
+
+def test_without_an_observation_exported_numbers_are_named():
+    pixels = bare(snapshot(Field("state", np.array([7.0, 2.0]), "scalar", columns=("x", "spin"))), 600)
+    assert is_written(pixels, "x") and is_written(pixels, "spin")
+
+
+@pytest.mark.parametrize("count", [1, 7, 64, 500])
+@pytest.mark.parametrize(("width", "height"), [(16, 16), (40, 700), (900, 17), (161, 90), (640, 480)])
+def test_bars_of_any_number_fit_into_any_size(count, width, height):
+    names = tuple(f"a long name of number {at}" for at in range(count))
+    for columns in ((), names):
+        seen = Field("observation", np.linspace(-1, 1, count), columns=columns)
+        pixels = bare(snapshot(step=[seen]), width, height=height)
+        assert pixels.shape == (height, width, 3)
+        assert (pixels == rgb("#3fbfc6")).all(-1).any()
+
+
+def test_too_many_numbers_have_the_name_of_their_field():
+    pixels = bare(snapshot(step=[Field("observation", np.ones(300))]), 400, height=200)
+    ink = (pixels[:16] == rgb("#8b9aa3")).all(-1)
+    says = mask_of("observation [300]", 1)
+    assert (ink[4 : 4 + says.shape[0], 8 : 8 + says.shape[1]] == says).all()
+
+
+@pytest.mark.parametrize(("wide", "expected"), [(600, 600), (1200, 1200), (84, 924), (30, 960)])
+def test_an_environments_own_picture_is_enlarged_by_whole_numbers(wide, expected):
+    frame = np.random.default_rng(1).integers(0, 255, (20, wide, 3), np.uint8)
+    state = Field("state", np.zeros(2), "scalar")
+    pixels = render(snapshot(state, step=[Field("frame", frame, "image")]), legend=False, caption=False)
+    assert pixels.shape == (20 * expected // wide, expected, 3)
+    each = expected // wide
+    assert (pixels == frame.repeat(each, 0).repeat(each, 1)).all()
 
 
 def test_the_legend_names_every_category_and_the_caption_has_episode_and_tick():

@@ -1,19 +1,24 @@
-"""Reads the state of environments in C: exported fields, and the rows of their last step."""
+"""Reads the state of environments in C: exported fields, the rows of their last step, and a picture."""
 
 from __future__ import annotations
 
 import time
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+from gymnasium.spaces import Discrete
 from numpy.typing import NDArray
 
 from shoal.errors import ShoalError
 from shoal.native.plugin import FieldInfo, PluginInfo
 from shoal.state.exports import from_native
-from shoal.state.snapshot import Field, Snapshot
+from shoal.state.snapshot import Category, Field, Snapshot
 
 __all__ = ["Looker"]
+
+_DRAWN = ("grid", "entities", "image")  # the roles of fields that a viewer draws by itself
+_NAMED_COLOR = "#3fbfc6"  # of named actions, which are not drawn
 
 
 class Looker:
@@ -37,9 +42,23 @@ class Looker:
         error = ""
         try:
             world = self.fields(source, env_id)
+            if not any(field.role in _DRAWN for field in world.values()):
+                step |= self._frame(source, env_id)
         except (ShoalError, ValueError) as wrong:  # the step's results can still be shown
             error = f"{type(wrong).__name__}: {wrong}"
         return Snapshot(env_id, episode, tick, time.monotonic_ns(), world, step, error)
+
+    def _frame(self, source: Any, env_id: int) -> dict[str, Field]:
+        """Returns the environment's own picture, if it can be drawn."""
+        if not self._info.plugin.has_extension("shoal.render/1"):
+            return {}
+        height, width, pixels = source.render(env_id - self._first)
+        return {"frame": Field("frame", np.frombuffer(pixels, np.uint8).reshape(height, width, 3), "image")}
+
+    @cached_property
+    def _names(self) -> dict[str, list[tuple[str, list[str], list[str]]]]:
+        """Text, names of elements and names of values of each field, from the plug-in's shoal.info/1."""
+        return self._info.plugin.info() or {}
 
     def _step(
         self,
@@ -59,12 +78,28 @@ class Looker:
         return {field.name: field for field in fields}
 
     def _named(self, prefix: str, infos: list[FieldInfo], rows: list[bytes]) -> list[Field]:
-        names = [prefix if info.name is None else f"{prefix}/{info.name}" for info in infos]
-        return [  # `rows` is empty if there was no action
-            self._field(name, info.dtype, info.shape, data)
-            for name, info, data in zip(names, infos, rows, strict=False)
-        ]
+        described = self._names.get(f"{prefix}s", [])
+        fields = []
+        for number, (info, data) in enumerate(zip(infos, rows, strict=False)):  # no rows: no action yet
+            name = prefix if info.name is None else f"{prefix}/{info.name}"
+            elements, values = described[number][1:] if number < len(described) else ([], [])
+            columns = tuple(elements) if info.shape and len(elements) == info.shape[-1] else ()
+            named: tuple[Category, ...] = ()
+            if prefix == "action" and isinstance(info.space, Discrete) and len(values) == info.space.n:
+                first = int(info.space.start)
+                named = tuple(Category(first + at, word, _NAMED_COLOR) for at, word in enumerate(values))
+            fields.append(self._field(name, info.dtype, info.shape, data, columns, named))
+        return fields
 
-    def _field(self, name: str, dtype: np.dtype[Any], shape: tuple[int, ...], data: bytes) -> Field:
+    def _field(
+        self,
+        name: str,
+        dtype: np.dtype[Any],
+        shape: tuple[int, ...],
+        data: bytes,
+        columns: tuple[str, ...] = (),
+        categories: tuple[Category, ...] = (),
+    ) -> Field:
         agents = self._info.agents
-        return Field(name, np.frombuffer(data, dtype).reshape(shape if agents == 1 else (agents, *shape)))
+        array = np.frombuffer(data, dtype).reshape(shape if agents == 1 else (agents, *shape))
+        return Field(name, array, columns=columns, categories=categories)

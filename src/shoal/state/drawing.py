@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from textwrap import wrap
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.draw import HEIGHT, PITCH, Pixels, mask_of, rgb
+from shoal.draw import HEIGHT, PITCH, Pixels, rgb
+from shoal.state.bars import draw_bars, write
 from shoal.state.painting import columns_of, draw_entities, paint
 from shoal.state.snapshot import Field, Snapshot
 
 __all__ = ["render"]
 
-_STAGE, _BAR, _FOOT, _TEXT, _ACCENT = rgb("#080c0e", "#12191d", "#081018", "#e6edf0", "#3fbfc6")
+_STAGE, _BAR, _FOOT = rgb("#080c0e", "#12191d", "#081018")
 _LINE = 2 * HEIGHT + 10  # pixels of a line of text at twice its size
 _MOST_ERROR_LINES = 3
+_WIDTH = 960
 
 
 def render(
     snapshot: Snapshot,
-    width: int = 960,
+    width: int | None = None,
     height: int | None = None,
     *,
     layers: Sequence[str] | None = None,
@@ -31,9 +34,10 @@ def render(
 ) -> Pixels:
     """Draws a snapshot as [height, width, 3] of uint8.
 
-    `layers` names the fields of the world to draw, all by default. If the environment exports no world, it
-    draws the environment's own picture, else its observation. By default the height follows from the width
-    and the shape of the world.
+    `layers` names the fields of the world to draw, all by default. If the world has nothing to draw, it draws
+    the environment's own picture, else its observation: a picture, or each number with its name. By default
+    the width is 960, or for the environment's own picture a multiple of its width, and the height follows
+    from the width and the shape of what is drawn.
 
     >>> from shoal.state import Field, Snapshot, render
     >>> ground = Field("ground", np.eye(4, dtype=np.int8), role="grid")
@@ -44,7 +48,7 @@ def render(
         raise TypeError(
             f"render draws a Snapshot, such as shoal.attach(name).snapshot(0), got {type(snapshot).__name__}"
         )
-    if width < 16 or (height is not None and height < 16):
+    if (width is not None and width < 16) or (height is not None and height < 16):
         raise ValueError(f"a picture is at least 16 by 16 pixels, not {width} by {height}")
     unknown = set(layers or ()) - set(snapshot.world)
     if unknown:
@@ -52,8 +56,11 @@ def render(
     world = [one for name, one in snapshot.world.items() if layers is None or name in layers]
     ground = [one for role in ("image", "grid") for one in world if one.role == role and _is_flat(one)]
     marks = [one for one in world if one.role == "entities" and columns_of(one) is not None]
-    if not snapshot.world:
-        ground = _own_picture(snapshot)
+    has_world = any(one.role in ("image", "grid", "entities") for one in snapshot.world.values())
+    own = [] if has_world else _own_picture(snapshot)
+    ground += own
+    if width is None:
+        width = _WIDTH if not own else own[0].data.shape[1] * max(1, _WIDTH // own[0].data.shape[1])
 
     top, left, rows, cols = _extent(ground, marks)
     key = _legend([*ground, *marks], width) if legend else np.empty((0, width, 3), np.uint8)
@@ -76,7 +83,7 @@ def render(
     for one in marks:
         draw_entities(stage, one, scale, x0, y0)
     if not ground and not marks:
-        _draw_bars(stage, snapshot)
+        draw_bars(stage, _list_numbers(snapshot))
     whole = np.concatenate([stage, key, foot])
     return whole if height is None else whole[:height]
 
@@ -104,6 +111,16 @@ def _own_picture(snapshot: Snapshot) -> list[Field]:
         ):
             return [seen]
     return []
+
+
+def _list_numbers(snapshot: Snapshot) -> list[Field]:
+    """Returns the first agent's observation, or without one the numbers that the environment exports."""
+    seen = [
+        replace(one, data=_first_agent(snapshot, one.data))
+        for name, one in snapshot.step.items()
+        if name.startswith("observation")
+    ]
+    return seen or [one for one in snapshot.world.values() if one.role == "scalar" and one.data.size]
 
 
 def _first_agent(snapshot: Snapshot, data: NDArray[Any]) -> NDArray[Any]:
@@ -149,37 +166,6 @@ def _draw_ground(
     stage[place] = np.where(seen[..., None], colors, stage[place])
 
 
-def _draw_bars(stage: Pixels, snapshot: Snapshot) -> None:
-    """Draws each number of the observation as a bar from zero."""
-    found = next((one for name, one in snapshot.step.items() if name.startswith("observation")), None)
-    if found is None:
-        _write(stage, "NOTHING TO DRAW", 12, 12)
-        return
-    values = _first_agent(snapshot, found.data).astype(np.float64).reshape(-1)
-    finite = np.where(np.isfinite(values), values, 0.0)
-    reach = float(np.abs(finite).max(initial=0.0)) or 1.0
-    height, width = stage.shape[:2]
-    names = found.columns if len(found.columns) == len(values) else tuple(map(str, range(len(values))))
-    texts = len(values) * (2 * HEIGHT + 4) <= height and width >= 320
-    left, right = (140, width - 140) if texts else (8, width - 8)
-    zero = (left + right) // 2 if (finite < 0).any() else left
-    for at, value in enumerate(finite):
-        top, bottom = round(at * height / len(values)), round((at + 1) * height / len(values))
-        gap = (bottom - top) // 4
-        end = round(zero + value / reach * (right - zero))
-        stage[top + gap : max(top + gap + 1, bottom - gap), min(zero, end) : max(zero, end)] = _ACCENT
-        if texts:
-            middle = (top + bottom) // 2 - HEIGHT
-            _write(stage, names[at][:10], 8, middle)
-            _write(stage, f"{values[at]:.4g}", right + 12, middle)
-
-
-def _write(picture: Pixels, text: str, left: int, top: int) -> None:
-    """Writes text at twice its size; text that does not fit is cut off."""
-    ink = mask_of(text, 2)[: max(0, len(picture) - top), : max(0, picture.shape[1] - left)]
-    picture[top : top + ink.shape[0], left : left + ink.shape[1]][ink] = _TEXT
-
-
 def _entries(drawn: list[Field]) -> Iterator[tuple[str, Pixels]]:
     for one in drawn:
         if one.role == "image":
@@ -202,7 +188,7 @@ def _legend(drawn: list[Field], width: int) -> Pixels:
     for name, color, at, line in placed:
         top = line * _LINE + 5
         strip[top : top + 14, at : at + 14] = color
-        _write(strip, name, at + 22, top)
+        write(strip, name, at + 22, top)
     return strip
 
 
@@ -223,5 +209,5 @@ def _caption(snapshot: Snapshot, width: int) -> Pixels:
     bar = np.empty((_LINE * len(lines), width, 3), np.uint8)
     bar[:] = _FOOT
     for at, line in enumerate(lines):
-        _write(bar, line, 12, at * _LINE + 5)
+        write(bar, line, 12, at * _LINE + 5)
     return bar
