@@ -63,8 +63,8 @@ static void draw_state(const shoal_canvas *canvas, const double *state) {
     for (int link = 0; link < 2; link++) {
         angle += state[link];
         double end_x = x + scale * lanes_sin_double(angle), end_y = y + scale * lanes_cos_double(angle);
-        shoal_draw_line(canvas, x, y, end_x, end_y, 0.2 * scale, 0x00cccc);
-        shoal_draw_circle(canvas, x, y, 0.1 * scale, 0xcccc00);
+        shoal_draw_line(canvas, x, y, end_x, end_y, 23.5, 0x00cccc);
+        shoal_draw_circle(canvas, x, y, 11.5, 0xcccc00);
         x = end_x;
         y = end_y;
     }

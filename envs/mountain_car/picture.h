@@ -29,8 +29,8 @@ static void draw_mountain(const shoal_canvas *canvas) {
 }
 
 static void draw_flag(const shoal_canvas *canvas, double goal) {
-    double x = (double)(int)ridge_x(goal), foot = ridge_y(goal), top = foot - 50;
-    double cloth[] = {x + 0.5, top, x + 0.5, top + 10, x + 25, top + 5};
+    double x = (double)(int)(ridge_x(goal) + 0.001), foot = ridge_y(goal), top = foot - 50;
+    double cloth[] = {x, top - 0.5, x, top + 10.5, x + 26.5, top + 5};
     shoal_draw_rectangle(canvas, x, top, 1, 50, 0x000000);
     shoal_draw_polygon(canvas, cloth, 3, 0xcccc00);
 }

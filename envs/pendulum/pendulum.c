@@ -58,10 +58,10 @@ static const char *describe(const shoal_value *options, shoal_spec *spec) {
 static void draw_state(const shoal_canvas *canvas, const double *state) {
     const double scale = 500 / 4.4, middle = 250;
     double x = middle - scale * lanes_sin_double(state[0]), y = middle - scale * lanes_cos_double(state[0]);
-    shoal_draw_line(canvas, middle, middle, x, y, 0.2 * scale, 0xcc4d4d);
-    shoal_draw_circle(canvas, middle, middle, 0.1 * scale, 0xcc4d4d);
-    shoal_draw_circle(canvas, x, y, 0.1 * scale, 0xcc4d4d);
-    shoal_draw_circle(canvas, middle, middle, 0.05 * scale, 0x000000);
+    shoal_draw_line(canvas, middle, middle, x, y, 23.5, 0xcc4d4d);
+    shoal_draw_circle(canvas, middle, middle, 11.5, 0xcc4d4d);
+    shoal_draw_circle(canvas, x, y, 11.5, 0xcc4d4d);
+    shoal_draw_circle(canvas, middle, middle, 5.5, 0x000000);
 }
 
 LANES_VIEW(500, 500, 30, draw_state, "theta", "theta_dot")

@@ -130,7 +130,7 @@ static void render_draw(shoal_envs *envs, uint64_t env, uint8_t *rgb) {
     shoal_draw_fill(&canvas, 0xffffff);
     shoal_draw_rectangle(&canvas, self->goal_column * cell, self->goal_row * cell, cell, cell, 0xff0000);
     shoal_draw_circle(&canvas, (self->column + 0.5) * cell, (self->row + 0.5) * cell, cell / 3, 0x0000ff);
-    for (int64_t i = 0; i <= envs->options[0].i; i++) {
+    for (int64_t i = 0; cell >= 8 && i <= envs->options[0].i; i++) {
         shoal_draw_rectangle(&canvas, 0, (double)i * cell - line / 2, PIXELS, line, 0x000000);
         shoal_draw_rectangle(&canvas, (double)i * cell - line / 2, 0, line, PIXELS, 0x000000);
     }

@@ -284,7 +284,7 @@ def test_the_video_recorder_of_sb3_gets_every_picture(tmp_path, monkeypatch):
     frames = recorder.recorded_frames.copy()
     recorder.recorded_frames.clear()
     assert recorder.frames_per_sec == 50  # the video runs at the speed of the environment
-    assert [frame.shape for frame in frames] == [(400, 1200, 3)] * 6
+    assert [frame.shape for frame in frames] == [(800, 600, 3)] * 6
     assert all((one != other).any() for one, other in pairwise(frames))
     env.close()
 

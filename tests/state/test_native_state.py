@@ -139,7 +139,7 @@ def test_env_id_out_of_range_is_an_index_error(how, env_id):
 
 
 def test_without_the_hook_there_is_nothing():
-    with shoal.make_vec("Acrobot-v1", 2, session=None) as envs:
+    with shoal.make_vec("Pixels-v0", 2, session=None) as envs:
         envs.reset(seed=0)
         assert envs.state() == {} and envs.states() == {} and envs.state_schema() == {}
 
