@@ -1,7 +1,7 @@
 """Writes the page and the picture of every bundled environment: `make env-pages`.
 
     plug-in -> shoal.native.describe.EnvDescription -> docs/envs/NAME.md, docs/environments.md
-    a run from seed 0                               -> docs/pictures/env_NAME.svg or .png  (env_pictures.py)
+    a run from seed 0                               -> docs/pictures/env_NAME.png  (env_pictures.py)
 
 The files are committed, so that they can be read without a build. tests/docs/test_env_pages.py fails when
 they are not what this program writes.
@@ -37,12 +37,7 @@ def stem(name: str) -> str:
 
 
 def picture(name: str) -> str:
-    return f"env_{stem(name)}.{'png' if has_world(name) else 'svg'}"
-
-
-def has_world(name: str) -> bool:
-    """Whether it is drawn from pixels; the others are drawn from their observations."""
-    return name in ("Pixels-v0", "Reef-v0", "Snake-v0", "Squared-v0")
+    return f"env_{stem(name)}.png"
 
 
 def pages() -> dict[Path, str]:
@@ -149,9 +144,13 @@ def _spaces(fields: tuple[FieldDescription, ...]) -> str:
 
 
 def _caption(name: str) -> str:
-    if name == "Pixels-v0":
-        return "the four frames of one observation"
-    return "one environment, as `shoal watch` draws it" if has_world(name) else "four moments of one episode"
+    captions = {
+        "Pixels-v0": "the four frames of one observation",
+        "Reef-v0": "one environment, as `shoal watch` draws it",
+        "Snake-v0": "one environment, as `shoal watch` draws it",
+        "Squared-v0": "one environment, as `render` draws it",
+    }
+    return captions.get(name, "four moments of one episode")
 
 
 def main() -> int:

@@ -108,7 +108,8 @@ def make_vec(
         episode_stats: Put return and length of finished episodes into `info["episode"]`.
         check: What is checked in each step: "actions" (they are in the space, and not NaN), "nan" (no
             observation or reward is NaN). None: "actions" for environments in C, nothing for those in Python.
-        render_mode: "rgb_array" for C environments that can be drawn, or a mode of the Python environment.
+        render_mode: "rgb_array" for C environments with `shoal.render/1` (all bundled ones), or a mode of the
+            Python environment.
         batch_size: Step asynchronously with `send` and `recv`, which returns the first `batch_size` ready.
         shared_memory: Process backend: False lets observations of custom spaces travel as messages.
         max_length: Process backend: the bound for Sequence spaces, which they need to be in shared memory.
