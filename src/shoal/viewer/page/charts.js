@@ -154,7 +154,8 @@ export function drawBars(ctx, x, y, w, h, values, names = [], range = undefined)
     return;
   }
   const small = w < 140,
-    label = small ? 0 : Math.min(120, w * 0.24),
+    widest = small ? 0 : Math.max(...Array.from(values, (_, i) => ctx.measureText(names[i] ?? String(i)).width)),
+    label = small ? 0 : Math.min(widest + 12, w * 0.4),
     figure = small ? 0 : 68;
   const room = w - label - figure,
     zero = x + label + (least ? room / 2 : 0),

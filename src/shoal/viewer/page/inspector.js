@@ -80,9 +80,10 @@ export class Inspector {
     ]);
     drawHistogram(row.histogram, found);
     const stride = column < 0 ? 1 : field.shape[1];
-    const first = [];
+    const first = [],
+      named = field.columns.length === field.data.length; // one number for each name
     for (let i = Math.max(0, column); i < field.data.length && first.length < FIRST; i += stride)
-      first.push(number(field.data[i]));
-    say(row.values, first.join("  ") + (found.count + found.odd > FIRST ? "  …" : ""));
+      first.push(named ? `${field.columns[i]}: ${number(field.data[i])}` : number(field.data[i]));
+    say(row.values, first.join(named ? "\n" : "  ") + (found.count + found.odd > FIRST ? "  …" : ""));
   }
 }

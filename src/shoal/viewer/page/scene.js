@@ -189,9 +189,13 @@ export function drawPlain(ctx, width, height, frame, agent, agents) {
   if (!found) return;
   const one = ofAgent(found, agent, agents);
   if (one.data.length === 1) {
-    ctx.font = `600 ${Math.round(Math.min(64, width / 4, height / 3))}px system-ui, sans-serif`;
+    const size = Math.round(Math.min(64, width / 4, height / 3));
+    ctx.font = `600 ${size}px system-ui, sans-serif`;
     Object.assign(ctx, { textAlign: "center", textBaseline: "middle", fillStyle: theme().text });
-    return ctx.fillText(number(one.data[0]), width / 2, height / 2, width - 8);
+    ctx.fillText(number(one.data[0]), width / 2, height / 2, width - 8);
+    ctx.font = `${Math.max(10, Math.round(size / 3))}px system-ui, sans-serif`;
+    ctx.fillStyle = theme().muted;
+    return ctx.fillText(one.columns[0] ?? found.name, width / 2, height / 2 + size, width - 8);
   }
   const w = Math.min(width - 8, 760),
     rows = Math.min(64, one.data.length);

@@ -69,13 +69,20 @@ export function describePlace(layers, hidden, x, y, found) {
   return parts.join("  ·  ");
 }
 
+/** Formats a value: yes or no, a number, or a number with its name, as 1 (push right). */
+function tellValue(field, value) {
+  if (field.dtype[1] === "b") return value ? "yes" : "no";
+  const name = categoryOf(field, value)?.[1];
+  return name ? `${number(value)} (${name})` : number(value);
+}
+
 /** Returns the fields of a step except observations as pairs: action, reward, terminated, truncated. */
 export function describeStep(frame, agent, agents) {
   const rows = [];
   for (const [name, field] of frame.step) {
     if (name.startsWith("observation") || name === "frame") continue;
     const { data } = ofAgent(field, agent, agents);
-    const values = Array.from(data.slice(0, 12), (v) => (field.dtype[1] === "b" ? (v ? "yes" : "no") : number(v)));
+    const values = Array.from(data.slice(0, 12), (v) => tellValue(field, v));
     rows.push([name, values.join(", ") + (data.length > 12 ? " …" : "")]);
   }
   return rows;
