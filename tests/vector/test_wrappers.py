@@ -152,9 +152,10 @@ def test_wrapper_does_not_change_leased_arrays(backend):
         assert_close(kept, copies)
 
 
-def test_episodes_are_filmed(tmp_path):
+@pytest.mark.parametrize(("name", "options"), [("Snake-v0", {"agents": 1}), ("CartPole-v1", {})])
+def test_episodes_are_filmed(name, options, tmp_path):
     pytest.importorskip("moviepy", reason="needs moviepy: make torch")
-    with shoal.make_vec("Snake-v0", 2, agents=1, render_mode="rgb_array") as envs:
+    with shoal.make_vec(name, 2, render_mode="rgb_array", **options) as envs:
         env = wrappers.RecordVideo(
             envs, str(tmp_path / "films"), video_length=5, step_trigger=lambda step: step == 0
         )
@@ -162,6 +163,19 @@ def test_episodes_are_filmed(tmp_path):
         for _ in range(8):
             env.step(np.zeros(envs.num_envs, np.int64))
         env.close()
+    assert env.frames_per_sec == envs.metadata["render_fps"] == {"Snake-v0": 10, "CartPole-v1": 50}[name]
+    assert [path.suffix for path in (tmp_path / "films").iterdir() if path.suffix == ".mp4"] == [".mp4"]
+
+
+def test_an_episode_of_one_environment_is_filmed(tmp_path):
+    pytest.importorskip("moviepy", reason="needs moviepy: make torch")
+    env = gymnasium.make("shoal/CartPole-v1", render_mode="rgb_array")
+    env = gymnasium.wrappers.RecordVideo(env, str(tmp_path / "films"), episode_trigger=lambda number: True)
+    env.reset(seed=0)
+    for _ in range(8):
+        env.step(1)
+    assert len(env.recorded_frames) == 9 and env.recorded_frames[0].shape == (400, 600, 3)
+    env.close()
     assert [path.suffix for path in (tmp_path / "films").iterdir() if path.suffix == ".mp4"] == [".mp4"]
 
 
