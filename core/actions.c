@@ -1,4 +1,5 @@
-/* Checks actions before anything is stepped: discrete ranges and NaN, at memory speed. */
+/* Checks actions before anything is stepped: discrete ranges and NaN, at memory speed. The build compiles
+ * this file once for each instruction set (core/isa.c). */
 // SPDX-License-Identifier: MIT
 #include "engine.h"
 
@@ -40,7 +41,6 @@
         return -1;                                                                                           \
     }
 
-SHOAL_MULTIVERSION
 int64_t shoal_engine_bad_action(const shoal_field *field, const void *rows, uint64_t count, int check_nan) {
     uint64_t elements = shoal_field_elements(field);
     int is_float = field->dtype.code == SHOAL_CODE_FLOAT;

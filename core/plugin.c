@@ -3,6 +3,8 @@
 #define _GNU_SOURCE
 #include "plugin.h"
 
+#include "isa.h"
+
 #include <dlfcn.h>
 #include <math.h>
 #include <stdarg.h>
@@ -63,6 +65,19 @@ static int check_entry(const shoal_entry_v1 *entry, const char *path, shoal_mess
     return 0;
 }
 
+/* Finds the entry for the largest instruction set that is in use: shoal_entry_avx512, shoal_entry_avx2, or
+ * shoal_entry itself, which every plug-in has. */
+static const shoal_entry_v1 *find_entry(void *library) {
+    for (int isa = (int)shoal_isa_chosen(); isa > SHOAL_ISA_DEFAULT; isa--) {
+        char name[32];
+        snprintf(name, sizeof name, "shoal_entry_%s", shoal_isa_name((shoal_isa)isa));
+        const shoal_entry_v1 *entry = (const shoal_entry_v1 *)dlsym(library, name);
+        if (entry != NULL)
+            return entry;
+    }
+    return (const shoal_entry_v1 *)dlsym(library, "shoal_entry");
+}
+
 int shoal_plugin_open(const char *path, shoal_plugin *plugin, shoal_message *why) {
     memset(plugin, 0, sizeof *plugin);
     why->text[0] = '\0';
@@ -71,7 +86,7 @@ int shoal_plugin_open(const char *path, shoal_plugin *plugin, shoal_message *why
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (library == NULL)
         return refuse(why, "%s cannot be loaded: %s; build it again with `shoal build`", path, dlerror());
-    const shoal_entry_v1 *entry = (const shoal_entry_v1 *)dlsym(library, "shoal_entry");
+    const shoal_entry_v1 *entry = find_entry(library);
     int result = entry == NULL ? refuse(why,
                                         "%s exports no symbol shoal_entry; is it a Shoal environment? "
                                         "It must define `const shoal_entry_v1 shoal_entry`",

@@ -1,4 +1,5 @@
-/* Settling: dense loops that compilers vectorise, and lists of the few episodes that end. */
+/* Settling: dense loops that compilers vectorise, and lists of the few episodes that end. The build compiles
+ * this file once for each instruction set (core/isa.c). */
 // SPDX-License-Identifier: MIT
 #include "settle.h"
 
@@ -7,7 +8,6 @@
 #include <emmintrin.h>
 #endif
 
-/* Compiled for each instruction set, with its caller. */
 #define INLINE static inline __attribute__((always_inline))
 
 /* Packs up to 64 flags, each a byte of 0 or 1, into bits. Without SSE2, one multiplication packs eight. */
@@ -92,7 +92,6 @@ INLINE void update(shoal_due *due, const uint8_t *reset, uint64_t count) {
     }
 }
 
-SHOAL_MULTIVERSION
 uint64_t shoal_settle(const shoal_engine_arrays *arrays, const shoal_envs *to, uint64_t begin, uint64_t count,
                       uint32_t time_limit, shoal_due *due, shoal_statistics *statistics) {
     double *rewards = to->rewards + begin, *total = arrays->total + begin, return_sum = 0;

@@ -9,8 +9,7 @@
  *   observe_lane(block, lane, row)         writes the same bytes of one observation as those two
  *
  * A plug-in includes itself twice, with REAL as double and as float, and offers the choice as its first
- * option. Everything called from a lane loop is LANES_INLINE, so that it is compiled for each instruction set
- * with its caller. */
+ * option. Everything called from a lane loop is LANES_INLINE, so that the loop is vectorised. */
 // SPDX-License-Identifier: MIT
 #ifndef SHOAL_LANES_H
 #define SHOAL_LANES_H
@@ -295,7 +294,7 @@ LANES_INLINE uint64_t lanes_list(const shoal_envs *envs, uint64_t begin, uint64_
         for (uint64_t env = begin; env < end; env++)                                                         \
             reset_lane((Block *)lanes_block(envs, env), env % LANES, envs, env);                             \
     }                                                                                                        \
-    SHOAL_MULTIVERSION static void LANES_NAME(step)(shoal_envs * envs, uint64_t begin, uint64_t last) {      \
+    static void LANES_NAME(step)(shoal_envs * envs, uint64_t begin, uint64_t last) {                         \
         for (uint64_t end; begin < last; begin = end) {                                                      \
             end = last - begin < LANES_STRETCH ? last : begin + LANES_STRETCH;                               \
             uint16_t list[LANES_STRETCH + LANES_SLACK];                                                      \

@@ -507,3 +507,11 @@ def test_a_package_outside_its_bounds_is_a_failure(
 def test_a_package_that_is_missing_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gymnasium", None)  # type: ignore[arg-type]
     assert is_failure(finding("gymnasium"), "cannot be imported", "pip install 'gymnasium")
+
+
+def test_an_instruction_set_that_the_user_chose_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor._core, "INSTRUCTION_SETS", ("default", "avx2"))
+    monkeypatch.setattr(doctor._core, "INSTRUCTION_SET", "avx2")
+    assert finding("instruction set") == Finding("ok", "avx2", name="instruction set")
+    monkeypatch.setattr(doctor._core, "INSTRUCTION_SET", "default")
+    assert is_warning(finding("instruction set"), "default, chosen by SHOAL_ISA", "to use avx2")

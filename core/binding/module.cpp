@@ -9,6 +9,7 @@
 #include "guard.hpp"
 #include "host.hpp"
 #include "info_reader.hpp"
+#include "isa.h"
 #include "plan.hpp"
 #include "platform.h"
 #include "plugin.hpp"
@@ -27,6 +28,7 @@
 
 #include <climits>
 #include <cstring>
+#include <stdexcept>
 #include <utility>
 
 namespace nb = nanobind;
@@ -163,6 +165,13 @@ nb::tuple inspect(int fd) {
 NB_MODULE(_core, m) {
     nb::set_leak_warnings(false); /* at exit, threads of the user may still hold objects */
     m.doc() = "Shoal's native core. Private: use the shoal package.";
+    if (shoal_isa_error() != nullptr)
+        throw std::runtime_error(shoal_isa_error()); /* becomes an ImportError */
+    nb::list isas;
+    for (int isa = 0; isa <= shoal_isa_detect(); isa++)
+        isas.append(shoal_isa_name(static_cast<shoal_isa>(isa)));
+    m.attr("INSTRUCTION_SETS") = nb::tuple(isas);
+    m.attr("INSTRUCTION_SET") = shoal_isa_name(shoal_isa_chosen());
 
     nb::class_<Mapping>(m, "Mapping", nb::type_slots(mapping_slots), nb::is_weak_referenceable())
         .def(nb::init<int, uint64_t, bool>(), "fd"_a, "size"_a, "writable"_a)

@@ -74,7 +74,6 @@ static uint8_t slope(const shoal_envs *envs) {
 }
 
 /* Repeats `run` to the end of `out`, each time `lift` greys brighter. */
-SHOAL_MULTIVERSION
 static void paint(uint8_t *restrict out, uint64_t bytes, const uint8_t *restrict run, uint64_t run_bytes,
                   uint8_t lift) {
     uint8_t level = 0;

@@ -114,8 +114,7 @@ static inline void terrain_connect(int8_t *terrain, int32_t height, int32_t widt
 }
 
 /* Ground and growth of every cell, as levels below TERRAIN_LEVELS. */
-SHOAL_MULTIVERSION static void terrain_raise(int32_t *grounds, int32_t *growths, int32_t height,
-                                             int32_t width, uint32_t seed) {
+static void terrain_raise(int32_t *grounds, int32_t *growths, int32_t height, int32_t width, uint32_t seed) {
     int32_t edge = height < width ? height : width;
     float scale = 1 / (edge < 28    ? 20
                        : edge < 112 ? (float)edge / 1.4f

@@ -176,14 +176,11 @@ SHOAL_EXPORT const shoal_entry_v1 shoal_entry;
         }                                                                                                    \
     }
 
-/* Compiles a function, and the always_inline functions in it, for several instruction sets and chooses one at
- * load time. The results are the same, because plug-ins are compiled with -ffp-contract=off. */
-#if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__clang__) && __GNUC__ >= 12 &&                \
-    !defined(SHOAL_ONE_ISA)
-#define SHOAL_MULTIVERSION __attribute__((target_clones("arch=x86-64-v4", "avx2", "default")))
-#else
+/* Has no effect; it remains for sources that use it. `shoal build` compiles the whole file once for each
+ * instruction set (x86-64, AVX2, AVX-512), and Shoal chooses one when it loads the library. The results are
+ * the same, because plug-ins are compiled with -ffp-contract=off. Define SHOAL_ONE_ISA for the first set
+ * alone. */
 #define SHOAL_MULTIVERSION
-#endif
 
 /* The stream of numpy.random.Generator(PCG64(seed)): the same random numbers in the same order as in Python.
  */

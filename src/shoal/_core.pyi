@@ -5,6 +5,11 @@ from typing_extensions import Buffer
 
 __version__: str
 
+INSTRUCTION_SETS: tuple[str, ...]
+"""Those that this machine runs: default, then avx2 and avx512 where it has them."""
+INSTRUCTION_SET: str
+"""The one that this process uses: the last of these, or $SHOAL_ISA."""
+
 GATE_BYTES: int
 GATE_LIVENESS_AT: int
 GATE_GUARD_LIVENESS_AT: int

@@ -101,6 +101,13 @@ def _system(root: Path) -> Finding:
     return Finding("failure", found, "Shoal runs on Linux and macOS")
 
 
+def _instruction_set(root: Path) -> Finding:
+    found, most = _core.INSTRUCTION_SET, _core.INSTRUCTION_SETS[-1]
+    if found != most:
+        return Finding("warning", f"{found}, chosen by SHOAL_ISA", f"remove the variable to use {most}")
+    return Finding("ok", found)
+
+
 def _cores(root: Path) -> Finding:
     cores = os.cpu_count() or 1
     usable = len(os.sched_getaffinity(0)) if sys.platform == "linux" else cores
@@ -337,6 +344,7 @@ _PROBES: dict[str, Callable[[Path], Finding]] = {
     "python": _python,
     "numpy": lambda root: _package("numpy"),
     "gymnasium": lambda root: _package("gymnasium"),
+    "instruction set": _instruction_set,
     "cores": _cores,
     "memory": _memory,
     "anonymous memory": _anonymous_memory,

@@ -23,9 +23,8 @@ rm -f "$out"/core_*.o
 
 if [ -n "$sanitize" ]; then
     flags="$flags -fsanitize=$sanitize -fno-sanitize-recover=all -fno-omit-frame-pointer"
-    # GCC writes a small memcpy out as instructions without telling the thread sanitizer; and functions that
-    # are chosen at load for an instruction set are chosen before that sanitizer is ready.
-    case $sanitize in *thread*) flags="$flags -fno-builtin -DSHOAL_ONE_ISA" ;; esac
+    # GCC writes a small memcpy out as instructions without telling the thread sanitizer.
+    case $sanitize in *thread*) flags="$flags -fno-builtin" ;; esac
     echo 'int main(void) { return 0; }' >"$out/trivial.c"
     if ! "$cc" -fsanitize="$sanitize" "$out/trivial.c" -o "$out/trivial" 2>"$out/trivial.log"; then
         version=$("$cc" -dumpversion 2>/dev/null | cut -d. -f1)

@@ -119,13 +119,3 @@ def test_the_script_builds_the_libraries_of_tests_beside_the_programs(tmp_path: 
     assert (tmp_path / "build/core-plain/small.so").exists()
     (tmp_path / "tests/core/plugins/small.c").write_text("not C\n")
     assert run(script).returncode == 1
-
-
-def test_the_script_builds_for_one_instruction_set_under_the_thread_sanitizer(tmp_path: Path) -> None:
-    main = "#ifdef SHOAL_ONE_ISA\nint main(void) { return 0; }\n#else\nint main(void) { return 3; }\n#endif\n"
-    script = small_tree(tmp_path, main)
-    assert run(script).returncode == 1
-    done = run(script, SANITIZE="thread")
-    if done.stdout.startswith("skipped:"):
-        pytest.skip(f"machine: {done.stdout}")
-    assert done.returncode == 0, done.stderr

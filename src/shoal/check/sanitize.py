@@ -20,7 +20,6 @@ from shoal.native.build import find_compiler
 
 __all__ = ["SANITIZE", "explain_report", "sanitized_environment"]
 
-# SHOAL_ONE_ISA: the function that chooses an instruction set would run before the runtime is ready.
 SANITIZE = (
     "-g",
     "-O1",
@@ -28,7 +27,6 @@ SANITIZE = (
     "-fsanitize=address,undefined",
     "-fno-sanitize=object-size",  # AddressSanitizer reports the same with more detail
     "-fno-sanitize-recover=all",
-    "-DSHOAL_ONE_ISA",
 )
 
 

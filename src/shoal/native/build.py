@@ -14,40 +14,25 @@ import json
 import os
 import platform
 import re
-import shlex
 import shutil
 import stat
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from shoal import _core
 from shoal.errors import BuildError, explain_os_errors
+from shoal.native import compilers
+from shoal.native.compilers import LANGUAGES, Language
 
 __all__ = ["build", "cache_directory", "find_compiler", "include_directory"]
 
 _DAY_S = 86400.0
 _MAX_AGE_S = 90 * _DAY_S
-_FLAGS = ("-O3", "-ffp-contract=off", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra")
-
-
-@dataclass(frozen=True, slots=True)
-class _Language:
-    flags: tuple[str, ...]
-    variable: str
-    compilers: tuple[str, ...]
-
-
-# A call of an undeclared function would compile, and fail only when the library is loaded.
-_C = _Language(("-std=c11", "-Werror=implicit-function-declaration"), "CC", ("cc", "gcc", "clang"))
-_CPP = _Language(("-std=c++17",), "CXX", ("c++", "g++", "clang++"))
-_LANGUAGES = {".c": _C, ".cc": _CPP, ".cpp": _CPP}
+_FLAGS = ("-O3", "-ffp-contract=off", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra")
 
 
 def build(
@@ -67,15 +52,16 @@ def build(
     A BuildError contains the compiler's whole message, also as `compiler_output`, and the `command`.
     """
     path, language = _check_source(source)
-    program = _find_compiler(language, compiler)
-    own = (*language.flags, *_FLAGS, *flags)
-    command = [*program, *own, f"-I{path.parent}", f"-I{include_directory()}"]
+    program = compilers.find_compiler(language, compiler)
+    own = [*language.flags, *_FLAGS, *flags, f"-I{path.parent}", f"-I{include_directory()}"]
+    isas = compilers.instruction_sets([*program, *flags])
+    compile_to = partial(_compile, program, own, path, libraries, isas)
     if output is not None:
         target = Path(output).absolute()
         if target.is_dir():
             raise BuildError(f"the output {target} is a directory; give the path of a file in it")
         with (
-            _compile(command, path, target, libraries) as built,
+            compile_to(target) as built,
             explain_os_errors(f"write {target}", BuildError),
         ):
             os.replace(built, target)
@@ -83,10 +69,12 @@ def build(
 
     tools = _hash_tools(tuple(program), os.stat(program[0]).st_mtime_ns)
     directory = cache_directory()
-    inputs = _hash_inputs(tools, [*command, *libraries], path, directory)
+    command = [*program, *own]
+    others = [*libraries, *isas]
+    inputs = _hash_inputs(tools, command, others, path, directory)
     while not _is_own_file(library := directory / f"{path.stem}-{inputs}.so"):
-        with _compile(command, path, library, libraries) as built:
-            compiled, inputs = inputs, _hash_inputs(tools, [*command, *libraries], path, directory)
+        with compile_to(library) as built:
+            compiled, inputs = inputs, _hash_inputs(tools, command, others, path, directory)
             if compiled == inputs:  # otherwise a file changed while the compiler ran: compile again
                 os.replace(built, library)
                 _prune(directory)
@@ -105,65 +93,34 @@ def include_directory() -> Path:
     raise BuildError(f"shoal/env.h is neither in {installed} nor in {checkout}; install shoal again")
 
 
-def _check_source(source: str | Path) -> tuple[Path, _Language]:
+def _check_source(source: str | Path) -> tuple[Path, Language]:
     path = Path(source).absolute()
     if path.is_dir():
         example = path / f"{path.name}.c"
         raise BuildError(f"{source} is a directory; give the source file in it, such as {example}")
-    if path.suffix not in _LANGUAGES:
+    if path.suffix not in LANGUAGES:
         raise BuildError(
-            f"{source} must end in one of {', '.join(_LANGUAGES)}, found {path.suffix or 'no suffix'}"
+            f"{source} must end in one of {', '.join(LANGUAGES)}, found {path.suffix or 'no suffix'}"
         )
     if not path.is_file():
         raise BuildError(f"there is no file {path}; `shoal new NAME` writes one to start from")
-    return path, _LANGUAGES[path.suffix]
+    return path, LANGUAGES[path.suffix]
 
 
 def find_compiler(source: str | Path) -> list[str]:
     """Returns the command that compiles a file, as C unless its suffix is one of C++: program and flags."""
-    return _find_compiler(_LANGUAGES.get(Path(source).suffix, _C), None)
-
-
-def _find_compiler(language: _Language, given: str | None) -> list[str]:
-    """Returns the command that compiles this language; its program is an absolute path."""
-    chosen = (given or os.environ.get(language.variable, "")).strip()
-    for candidate in [chosen] if chosen else language.compilers:
-        try:
-            program, *flags = [candidate] if shutil.which(candidate) else shlex.split(candidate)
-        except ValueError as error:
-            raise BuildError(
-                f"{language.variable} is not a valid command: {candidate!r}: {error}; correct the quotes"
-            ) from error
-        found = shutil.which(program)
-        if found is not None:
-            return [str(Path(found).absolute()), *flags]
-    asked = f"{chosen!r}" if chosen else f"any of {', '.join(language.compilers)}"
-    raise BuildError(
-        f"no compiler: looked for {asked} on the PATH. Install one (Debian: apt install build-essential; "
-        f"macOS: xcode-select --install), or set {language.variable} to yours"
-    )
-
-
-def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
-    """Runs the compiler; raises BuildError with all of its output if it fails."""
-    try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace"
-        )
-    except OSError as error:
-        raise BuildError(f"the compiler cannot be run: {error}\ncommand: {shlex.join(command)}") from error
-    if done.returncode != 0:
-        output = (done.stderr + done.stdout).strip() or f"(no output; exit status {done.returncode})"
-        raise BuildError(
-            f"the compiler failed:\n{output}\ncommand: {shlex.join(command)}",
-            command=shlex.join(command),
-            compiler_output=done.stderr + done.stdout,
-        )
-    return done
+    return compilers.find_compiler(LANGUAGES.get(Path(source).suffix, LANGUAGES[".c"]))
 
 
 @contextmanager
-def _compile(command: list[str], source: Path, library: Path, libraries: Sequence[str]) -> Iterator[Path]:
+def _compile(
+    program: list[str],
+    flags: Sequence[str],
+    source: Path,
+    libraries: Sequence[str],
+    isas: Sequence[str],
+    library: Path,
+) -> Iterator[Path]:
     """Compiles and yields the complete library, in a temporary directory beside its destination."""
     try:
         # A private directory, so that no other user can replace the file while the compiler writes it.
@@ -172,9 +129,7 @@ def _compile(command: list[str], source: Path, library: Path, libraries: Sequenc
         raise BuildError(f"cannot write beside {library}: {error.strerror}; choose another output") from error
     try:
         built = scratch / library.name
-        done = _run([*command, str(source), "-o", str(built), *libraries, "-lm"])
-        if done.stderr:
-            print(done.stderr, end="", file=sys.stderr)
+        compilers.compile_library(program, flags, source, built, libraries, isas)
         with explain_os_errors(f"write {library} to disk", BuildError), built.open("rb") as file:
             os.fsync(file.fileno())
         yield built
@@ -189,23 +144,23 @@ def _compile(command: list[str], source: Path, library: Path, libraries: Sequenc
 def _hash_tools(program: tuple[str, ...], mtime_ns: int) -> str:
     """Returns a hash of the compiler and the machine, because machines may share a home directory."""
     del mtime_ns  # only a key of the cache: a new file is a new compiler
-    return _digest([_run([*program, "--version"]).stdout, platform.machine(), *platform.libc_ver()])
+    return _digest([compilers.run([*program, "--version"]).stdout, platform.machine(), *platform.libc_ver()])
 
 
-def _hash_inputs(tools: str, command: list[str], source: Path, directory: Path) -> str:
+def _hash_inputs(tools: str, command: list[str], others: list[str], source: Path, directory: Path) -> str:
     """Returns a hash of everything that the library depends on.
 
     The compiler lists the headers (-MM). The list is cached until one of those files, or the set of names in
     the source's directory, changes.
     """
-    record = directory / f"{source.stem}-{_digest([tools, *command, str(source)])}.json"
+    record = directory / f"{source.stem}-{_digest([tools, *command, *others, str(source)])}.json"
     names = sorted(os.listdir(source.parent))
     files = _read_record(record, names)
     _touch(record)
     if files is None:
         files = _list_dependencies(command, source)
         _write_record(record, {"names": names, "files": files, "contents": _hash_contents(files)})
-    return _digest([tools, *command, _hash_contents(files)])
+    return _digest([tools, *command, *others, _hash_contents(files)])
 
 
 def _read_record(record: Path, names: list[str]) -> list[str] | None:
@@ -229,7 +184,7 @@ def _write_record(record: Path, known: dict[str, object]) -> None:
 
 def _list_dependencies(command: list[str], source: Path) -> list[str]:
     """Returns the source and the headers that it includes, without those of the system."""
-    rule = _run([*command, "-MM", "-MT", "it", str(source)]).stdout
+    rule = compilers.run([*command, "-MM", "-MT", "it", str(source)]).stdout
     words = re.findall(r"(?:\\.|[^\s\\])+", rule.removeprefix("it:").replace("\\\n", " "))
     return [re.sub(r"\\(.)", r"\1", word).replace("$$", "$") for word in words]
 

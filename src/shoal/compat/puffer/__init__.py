@@ -258,5 +258,11 @@ def writable_globals(library: Path) -> list[str]:
         name, _, kind, _, size, _, section = ([part.strip() for part in line.split("|")] + [""] * 7)[:7]
         own = name.startswith(("puffer_", "Py", "_", "completed.", "shoal_"))
         if section in (".data", ".bss") and size and kind and not own:
-            found.append(re.sub(r"\.\d+$", "", name))
+            found.append(_strip_name(name))
     return sorted(set(found))
+
+
+def _strip_name(symbol: str) -> str:
+    """Returns a variable's name without the number of a function's own and the instruction set (elf.py)."""
+    plain = re.sub(r"( \[clone )?\.(avx2|avx512)\]?$", "", symbol)
+    return re.sub(r"\.\d+$", "", plain)
