@@ -21,7 +21,7 @@ RERUNS ?= 0
 AGAIN := --reruns $(RERUNS) --reruns-delay 3 -rR
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(AGAIN)
 
-.PHONY: all run test quick slow-list check fix asan asan-python fuzz stress tsan bench learn test-gymnasium test-viewer test-adapters torch clean chaos soak docs env-pages test-cluster test-puffer wheels hooks
+.PHONY: all run test quick slow-list check fix asan asan-python fuzz stress tsan bench learn test-gymnasium test-viewer test-adapters torch clean chaos soak docs env-pages test-cluster test-compiler test-puffer wheels hooks
 
 all: check test
 
@@ -194,6 +194,12 @@ $(VENV)/.wheel: $(VENV)/.build-needs $(NATIVE) lab/pyproject.toml $(shell find s
 torch: $(VENV)/.ready
 	@$(PIP) install torch==2.13.0 array-api-compat moviepy || \
 	    $(call cannot,make torch needs torch 2.13.0 which pip cannot install for $$($(PYTHON) --version))
+
+# C environments compiled by the Python package ziglang, as on a machine without a compiler.
+test-compiler: $(VENV)/.ready
+	@if $(PIP) install "ziglang>=0.17"; then \
+	    $(BIN)/python -m pytest $(AGAIN) tests/native/test_zig.py $(ARGS); \
+	else $(call cannot,make test-compiler needs ziglang which pip cannot install for this machine); fi
 
 # Wheels for every Python that pyproject.toml names, into dist; Linux builds them in containers.
 wheels: $(VENV)/.created

@@ -457,7 +457,21 @@ def test_low_limit_on_processes_is_a_warning_with_advice(
 
 def test_no_compiler_on_the_path_is_a_warning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert is_warning(finding("compiler"), "no cc, gcc or clang", "install")
+    monkeypatch.setattr(doctor, "find_zig", lambda: None)
+    assert is_warning(finding("compiler"), "no cc, gcc or clang", 'pip install "shoal[compiler]"')
+
+
+def test_the_package_ziglang_is_found_where_there_is_no_other_compiler(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    zig = tmp_path / "ziglang" / "zig"
+    zig.parent.mkdir()
+    zig.write_text(f"#!{shutil.which('sh')}\n[ $1 = cc ] && echo clang of zig\n")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(doctor, "find_zig", lambda: zig)
+    assert is_warning(finding("compiler"), "no cc, gcc or clang", "install")  # it cannot be run
+    zig.chmod(0o755)
+    assert finding("compiler") == Finding("ok", "ziglang: clang of zig", name="compiler")
 
 
 def test_compiler_that_does_not_run_is_skipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -27,6 +27,14 @@ def python(source, cwd, **environment):
     return done.stdout.strip()
 
 
+def without_compiler(tmp_path):
+    """Variables for a process that finds no compiler: an empty PATH, and a module in the place of ziglang."""
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    (empty / "ziglang.py").touch()
+    return {"PATH": str(empty), "PYTHONPATH": str(empty), "CC": ""}
+
+
 def test_the_version_is_said_in_one_place():
     said = re.search(r'^version = "(.+)"$', PYPROJECT.read_text(), re.MULTILINE)[1]
     assert shoal.__version__ == importlib.metadata.version("shoal") == said
@@ -70,21 +78,19 @@ try:
 except shoal.errors.BuildError as error:
     print(error)
 """
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    first, second, refused = python(source, tmp_path, PATH=str(empty), CC="").splitlines()
+    first, second, refused = python(source, tmp_path, **without_compiler(tmp_path)).splitlines()
     assert (first, second) == ("(4, 4)", "(4,)")
-    assert refused.startswith("no compiler: looked for any of cc, gcc, clang on the PATH. Install one")
+    assert refused.startswith(
+        "no compiler: looked for any of cc, gcc, clang on the PATH, and for the Python package ziglang. "
+    )
 
 
 @pytest.mark.parametrize("command", [["new", "my_env"], ["doctor"]])
 def test_commands_that_need_no_compiler_work_without_one(command, tmp_path):
-    empty = tmp_path / "empty"
-    empty.mkdir()
     done = subprocess.run(
         [sys.executable, "-m", "shoal", *command],
         cwd=tmp_path,
-        env={**os.environ, "PATH": str(empty), "CC": ""},
+        env={**os.environ, **without_compiler(tmp_path)},
         capture_output=True,
         text=True,
         timeout=100,

@@ -30,6 +30,7 @@ from shoal.errors import NoRoomError, ShmFullError, ShoalError
 from shoal.memory import Layout, Segment, list_names
 from shoal.memory.limits import file_size_limits, format_bytes, memory_limits, space_limits
 from shoal.memory.names import name_directory
+from shoal.native.compilers import find_zig
 
 __all__ = ["Finding", "examine", "report", "run"]
 
@@ -304,8 +305,15 @@ def _compiler(root: Path) -> Finding:
         line = _first_line(path, "--version") if path else None
         if line is not None:
             return Finding("ok", f"{name}: {line}")
-    advice = "install one (Debian: apt install gcc; macOS: xcode-select --install) to write environments in C"
-    return Finding("warning", "no cc, gcc or clang that runs", advice)
+    zig = find_zig()
+    line = _first_line(str(zig), "cc", "--version") if zig is not None else None
+    if line is not None:
+        return Finding("ok", f"ziglang: {line}")
+    advice = (
+        'install one to write environments in C (pip install "shoal[compiler]"; Debian: apt install gcc; '
+        "macOS: xcode-select --install)"
+    )
+    return Finding("warning", "no cc, gcc or clang that runs, and no Python package ziglang", advice)
 
 
 def _cuda(root: Path) -> Finding:

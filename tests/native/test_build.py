@@ -208,7 +208,9 @@ def test_a_compiler_that_is_not_there_is_named(source, variable, monkeypatch):
 
 def test_without_any_compiler_the_message_says_what_to_install(source, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(BuildError, match="cc, gcc, clang.*apt install build-essential"):
+    monkeypatch.setattr("shoal.native.compilers.find_zig", lambda: None)
+    expected = r"cc, gcc, clang.*ziglang.*pip install \"shoal\[compiler\]\".*apt install build-essential"
+    with pytest.raises(BuildError, match=expected):
         build(source)
 
 

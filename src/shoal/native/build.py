@@ -28,7 +28,7 @@ from shoal.errors import BuildError, explain_os_errors
 from shoal.native import compilers
 from shoal.native.compilers import LANGUAGES, Language
 
-__all__ = ["build", "cache_directory", "find_compiler", "include_directory"]
+__all__ = ["build", "cache_directory", "find_compiler", "include_directory", "user_cache"]
 
 _DAY_S = 86400.0
 _MAX_AGE_S = 90 * _DAY_S
@@ -45,10 +45,11 @@ def build(
 ) -> Path:
     """Compiles an environment and returns the absolute path of its library.
 
-    The compiler is `compiler`, else $CC ($CXX for C++), else the first of cc, gcc and clang; each may contain
-    flags. Its warnings go to stderr. With `output` the library is always compiled and written there. Without
-    it, the library is in the cache ($XDG_CACHE_HOME/shoal or ~/.cache/shoal) and compiled only if something
-    changed. `flags` come after Shoal's own and before its include directories, `libraries` after the source.
+    The compiler is `compiler`, else $CC ($CXX for C++), else the first of cc, gcc and clang, else the Python
+    package ziglang; the first two may contain flags. Its warnings go to stderr. With `output` the library is
+    always compiled and written there. Without it, the library is in the cache ($XDG_CACHE_HOME/shoal or
+    ~/.cache/shoal) and compiled only if something changed. `flags` come after Shoal's own and before its
+    include directories, `libraries` after the source.
     A BuildError contains the compiler's whole message, also as `compiler_output`, and the `command`.
     """
     path, language = _check_source(source)
@@ -205,10 +206,10 @@ def _digest(parts: Iterable[str]) -> str:
 
 def cache_directory() -> Path:
     """Returns the user's cache or, if that is not safe, a temporary directory of this process."""
-    return _find_user_cache() or _private_directory(os.getpid())
+    return user_cache() or _private_directory(os.getpid())
 
 
-def _find_user_cache() -> Path | None:
+def user_cache() -> Path | None:
     """Returns the user's cache; None if it cannot be written or another user could put a library there."""
     base = Path(os.environ.get("XDG_CACHE_HOME", ""))
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import platform
 import shlex
@@ -16,9 +17,11 @@ from pathlib import Path
 from shoal.errors import BuildError
 from shoal.native.elf import separate
 
-__all__ = ["LANGUAGES", "Language", "compile_library", "find_compiler", "instruction_sets", "run"]
+__all__ = ["LANGUAGES", "Language", "compile_library", "find_compiler", "find_zig", "instruction_sets", "run"]
 
-_ISAS = {"avx2": "-march=x86-64-v3", "avx512": "-march=x86-64-v4"}
+# The oldest GNU libc that zig's libraries run on, as that of the wheels; a system without GNU libc has musl.
+_ZIG_LIBC = "gnu.2.28" if platform.libc_ver()[0] == "glibc" else "musl"
+_ISAS = {"avx2": "x86-64-v3", "avx512": "x86-64-v4"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,16 +29,21 @@ class Language:
     flags: tuple[str, ...]
     variable: str
     compilers: tuple[str, ...]
+    zig: str
+    """The command of zig that compiles it."""
 
 
 # A call of an undeclared function would compile, and fail only when the library is loaded.
-_C = Language(("-std=c11", "-Werror=implicit-function-declaration"), "CC", ("cc", "gcc", "clang"))
-_CPP = Language(("-std=c++17",), "CXX", ("c++", "g++", "clang++"))
+_C = Language(("-std=c11", "-Werror=implicit-function-declaration"), "CC", ("cc", "gcc", "clang"), "cc")
+_CPP = Language(("-std=c++17",), "CXX", ("c++", "g++", "clang++"), "c++")
 LANGUAGES = {".c": _C, ".cc": _CPP, ".cpp": _CPP}
 
 
 def find_compiler(language: Language, given: str | None = None) -> list[str]:
-    """Returns the command that compiles this language; its program is an absolute path."""
+    """Returns the command that compiles this language; its program is an absolute path.
+
+    It is `given`, else $CC or $CXX, else the first compiler on the PATH, else zig of the package ziglang.
+    """
     chosen = (given or os.environ.get(language.variable, "")).strip()
     for candidate in [chosen] if chosen else language.compilers:
         try:
@@ -47,11 +55,36 @@ def find_compiler(language: Language, given: str | None = None) -> list[str]:
         found = shutil.which(program)
         if found is not None:
             return [str(Path(found).absolute()), *flags]
-    asked = f"{chosen!r}" if chosen else f"any of {', '.join(language.compilers)}"
+    zig = None if chosen else find_zig()
+    if zig is not None:
+        return [str(zig), language.zig, *_zig_target()]
+    asked = f"{chosen!r} on the PATH"
+    if not chosen:
+        asked = f"any of {', '.join(language.compilers)} on the PATH, and for the Python package ziglang"
     raise BuildError(
-        f"no compiler: looked for {asked} on the PATH. Install one (Debian: apt install build-essential; "
-        f"macOS: xcode-select --install), or set {language.variable} to yours"
+        f'no compiler: looked for {asked}. Install one (pip install "shoal[compiler]"; Debian: apt install '
+        f"build-essential; macOS: xcode-select --install), or set {language.variable} to yours"
     )
+
+
+def find_zig() -> Path | None:
+    """Returns the program of the package ziglang; None if that is not installed."""
+    spec = importlib.util.find_spec("ziglang")
+    for directory in (spec.submodule_search_locations or ()) if spec is not None else ():
+        program = Path(directory).absolute() / "zig"
+        if os.access(program, os.X_OK):
+            return program
+    return None
+
+
+def _zig_target() -> list[str]:
+    """Returns the flags for any CPU of this kind; without them, zig compiles for the very CPU it runs on.
+
+    A library in a shared cache would then end another machine's process with SIGILL.
+    """
+    machine = {"arm64": "aarch64"}.get(platform.machine(), platform.machine())
+    system = "macos" if sys.platform == "darwin" else f"linux-{_ZIG_LIBC}"
+    return ["-target", f"{machine}-{system}", "-fno-sanitize=all"]  # it would check for undefined behaviour
 
 
 def instruction_sets(words: Sequence[str]) -> tuple[str, ...]:
@@ -63,6 +96,26 @@ def instruction_sets(words: Sequence[str]) -> tuple[str, ...]:
         return ()
     alone = ("-m", "-flto", "-fsanitize", "-DSHOAL_ONE_ISA")
     return () if any(word.startswith(alone) for word in words) else tuple(_ISAS)
+
+
+def _is_zig(program: Sequence[str]) -> bool:
+    return Path(program[0]).name.startswith("zig") or "ziglang" in program
+
+
+def _name_cpu(program: Sequence[str], isa: str) -> str:
+    cpu = _ISAS[isa]
+    return f"-march={cpu.replace('-', '_') if _is_zig(program) else cpu}"
+
+
+def _environment(command: Sequence[str]) -> dict[str, str] | None:
+    """Returns the variables of a compiler that needs others than this process has."""
+    if not _is_zig(command) or "ZIG_GLOBAL_CACHE_DIR" in os.environ:
+        return None
+    from shoal.native.build import cache_directory, user_cache
+
+    if user_cache() is not None:
+        return None  # zig then keeps its runtime beside it, in the user's cache
+    return {**os.environ, "ZIG_GLOBAL_CACHE_DIR": str(cache_directory() / "zig")}
 
 
 def run(command: list[str]) -> subprocess.CompletedProcess[str]:
@@ -85,7 +138,13 @@ def _start(command: list[str]) -> Iterator[subprocess.Popen[str]]:
     pipe = subprocess.PIPE
     try:
         started = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, errors="replace"
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=pipe,
+            stderr=pipe,
+            text=True,
+            errors="replace",
+            env=_environment(command),
         )
     except OSError as error:
         raise BuildError(f"the compiler cannot be run: {error}\ncommand: {shlex.join(command)}") from error
@@ -124,7 +183,8 @@ def compile_library(
                 break
             path.write_bytes(separated)
             objects.append(path)
-    _show(run([*program, "-shared", "-fPIC", *map(str, objects), "-o", str(library), *link]))
+    # -O3: zig compiles its own runtime on its first link, for many seconds longer without it.
+    _show(run([*program, "-O3", "-shared", "-fPIC", *map(str, objects), "-o", str(library), *link]))
 
 
 @contextmanager
@@ -136,7 +196,7 @@ def _start_all(
         started = {}
         for isa in isas:
             path = directory / f"{isa}.o"
-            command = [*program, *flags, _ISAS[isa], "-c", str(source), "-o", str(path)]
+            command = [*program, *flags, _name_cpu(program, isa), "-c", str(source), "-o", str(path)]
             started[isa] = path, stack.enter_context(_start(command))
         yield started
 
