@@ -171,6 +171,9 @@ static void finish_row(shoal_engine *engine, uint64_t row, shoal_statistics *sta
     statistics->episodes++;
     statistics->return_sum += engine->arrays.total[row];
     statistics->length_sum += engine->arrays.length[row];
+    if (engine->arrays.epoch != NULL)
+        shoal_range_add(statistics->ranges, atomic_load_explicit(engine->arrays.epoch, memory_order_relaxed),
+                        engine->arrays.total[row], engine->arrays.length[row]);
 }
 
 /* SHOAL_SAME_STEP: copies the last observation of an episode before the reset overwrites it. */
@@ -290,11 +293,16 @@ uint64_t shoal_engine_step(shoal_engine *engine, const void *const *actions, con
 
 void shoal_engine_statistics(const shoal_engine *engine, shoal_statistics *sum) {
     memset(sum, 0, sizeof *sum);
-    for (uint32_t i = 0; i < engine->num_parts; i++) {
-        const shoal_statistics *one = &engine->parts[i].statistics;
-        sum->steps += one->steps;
-        sum->episodes += one->episodes;
-        sum->length_sum += one->length_sum;
-        sum->return_sum += one->return_sum;
-    }
+    for (uint32_t i = 0; i < engine->num_parts; i++)
+        shoal_statistics_add(sum, &engine->parts[i].statistics);
 }
+
+void shoal_statistics_add(shoal_statistics *sum, const shoal_statistics *one) {
+    sum->steps += one->steps;
+    sum->episodes += one->episodes;
+    sum->length_sum += one->length_sum;
+    sum->return_sum += one->return_sum;
+    shoal_ranges_merge(sum->ranges, one->ranges);
+}
+
+void shoal_engine_set_epoch(shoal_engine *engine, const shoal_word *epoch) { engine->arrays.epoch = epoch; }

@@ -11,6 +11,7 @@
 #ifndef SHOAL_ENGINE_H
 #define SHOAL_ENGINE_H
 
+#include "history.h"
 #include "plugin.h"
 
 #ifdef __cplusplus
@@ -23,13 +24,14 @@ enum shoal_autoreset { SHOAL_NEXT_STEP = 0, SHOAL_SAME_STEP = 1, SHOAL_DISABLED 
 typedef struct shoal_engine_arrays {
     void *instances;
     shoal_rng *rng;
-    uint8_t *reset;        /* per environment: the next step resets it */
-    uint32_t *elapsed;     /* per environment: steps of this episode */
-    double *total;         /* per row: reward so far of this episode */
-    uint32_t *length;      /* per row: steps so far of this episode */
-    double *last_return;   /* per row: return of the last finished episode */
-    uint32_t *last_length; /* per row: its length */
-    uint32_t *episode;     /* per environment: episodes started */
+    uint8_t *reset;          /* per environment: the next step resets it */
+    uint32_t *elapsed;       /* per environment: steps of this episode */
+    double *total;           /* per row: reward so far of this episode */
+    uint32_t *length;        /* per row: steps so far of this episode */
+    double *last_return;     /* per row: return of the last finished episode */
+    uint32_t *last_length;   /* per row: its length */
+    uint32_t *episode;       /* per environment: episodes started */
+    const shoal_word *epoch; /* the epoch of the session's history (history.h); NULL: no session */
 } shoal_engine_arrays;
 
 /* Where one step's results go. */
@@ -43,7 +45,11 @@ typedef struct shoal_targets {
 typedef struct shoal_statistics {
     uint64_t steps, episodes, length_sum;
     double return_sum;
+    shoal_range ranges[2]; /* by epoch % 2 */
 } shoal_statistics;
+
+/* Adds `one`, which its thread may be writing. */
+void shoal_statistics_add(shoal_statistics *sum, const shoal_statistics *one);
 
 typedef struct shoal_engine shoal_engine;
 
@@ -76,6 +82,8 @@ uint64_t shoal_engine_step_range(shoal_engine *engine, shoal_envs *envs, uint64_
 /* Returns the first row whose action is out of bounds (or NaN, with `check_nan`); -1 if there is none. */
 int64_t shoal_engine_bad_action(const shoal_field *field, const void *rows, uint64_t count, int check_nan);
 
+/* Statistics have ranges for the epochs of this word from now on. */
+void shoal_engine_set_epoch(shoal_engine *engine, const shoal_word *epoch); /* [main] */
 void shoal_engine_statistics(const shoal_engine *engine, shoal_statistics *sum);
 shoal_envs *shoal_engine_envs(shoal_engine *engine); /* for extensions [main] */
 

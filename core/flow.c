@@ -310,11 +310,6 @@ uint64_t shoal_flow_under_way(const shoal_flow *flow) {
 }
 
 void shoal_flow_statistics(const shoal_flow *flow, shoal_statistics *sum) {
-    for (uint32_t i = 0; i < flow->num_workers; i++) {
-        const shoal_statistics *one = &flow->workers[i].statistics;
-        sum->steps += one->steps;
-        sum->episodes += one->episodes;
-        sum->length_sum += one->length_sum;
-        sum->return_sum += one->return_sum;
-    }
+    for (uint32_t i = 0; i < flow->num_workers; i++)
+        shoal_statistics_add(sum, &flow->workers[i].statistics);
 }

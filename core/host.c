@@ -4,6 +4,7 @@
 #include "host.h"
 
 #include <errno.h>
+#include <math.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -14,6 +15,7 @@
 
 enum { MAX_WATCHERS = 32, MAX_CLIENTS = 40, MOST_MILLIHERTZ = 60000 }; /* publishers find a place, too */
 enum { ACCEPT_PAUSE_MS = 50 };
+static const uint64_t EPOCH_NS = SHOAL_HISTORY_PERIOD_MS * (uint64_t)1000000;
 
 typedef struct client {
     int fd;         /* -1: unused */
@@ -25,6 +27,12 @@ typedef struct client {
     int64_t envs[SHOAL_MAX_WATCHED];
 } client;
 
+/* The counters at one moment. */
+typedef struct counted {
+    uint64_t time_ns; /* 0: not counted yet */
+    shoal_statistics sum;
+} counted;
+
 struct shoal_host {
     shoal_host_plan plan;
     int sleep_fd, wake_fd; /* ends the thread */
@@ -32,6 +40,8 @@ struct shoal_host {
     client clients[MAX_CLIENTS];
     int window_fds[SHOAL_MAX_WATCHED];
     uint64_t no_accept_until; /* no connection is accepted before this time */
+    uint64_t began_ns;
+    counted ends[2]; /* the counters at the ends of the last two epochs, the newer one last */
 };
 
 static void close_fd(int *fd) {
@@ -166,6 +176,84 @@ static void publish(shoal_host *host, client *from) {
     }
 }
 
+/* A mean with the range around it. A range that was not read in time, or in the middle of a change, may miss
+ * the mean; it is widened. */
+static shoal_curve make_curve(double mean, double low, double high, double weight) {
+    if (!(weight > 0) || mean != mean)
+        return (shoal_curve){0};
+    return (shoal_curve){(float)mean, (float)(low < mean ? low : mean), (float)(high > mean ? high : mean),
+                         (float)weight};
+}
+
+/* The bin between two counts; `range` is that of the epoch between them. */
+static shoal_bin make_bin(const shoal_host *host, const counted *from, const counted *to,
+                          const shoal_range *range) {
+    const double seconds = (double)(to->time_ns - from->time_ns) / 1e9;
+    const double episodes = (double)(to->sum.episodes - from->sum.episodes);
+    const double returns = (to->sum.return_sum - from->sum.return_sum) / episodes;
+    const double lengths = (double)(to->sum.length_sum - from->sum.length_sum) / episodes;
+    const double rate = (double)(to->sum.steps - from->sum.steps) / seconds;
+    /* The last interval of a run may be too short to measure a rate. */
+    const double timed = seconds * 1000 * 4 >= SHOAL_HISTORY_PERIOD_MS ? seconds : 0;
+    shoal_bin bin = {.begin = (double)(from->time_ns - host->began_ns) / 1e9,
+                     .end = (double)(to->time_ns - host->began_ns) / 1e9,
+                     .steps = to->sum.steps,
+                     .episodes = to->sum.episodes};
+    bin.curves[SHOAL_CURVE_RETURN] =
+        range == NULL ? make_curve(returns, returns, returns, episodes)
+                      : make_curve(returns, range->return_low, range->return_high, episodes);
+    bin.curves[SHOAL_CURVE_LENGTH] =
+        range == NULL ? make_curve(lengths, lengths, lengths, episodes)
+                      : make_curve(lengths, range->length_low, range->length_high, episodes);
+    bin.curves[SHOAL_CURVE_RATE] = make_curve(rate, rate, rate, timed);
+    return bin;
+}
+
+/* Ends an epoch. Its bin is added at the end of the next epoch, when no thread is still writing the range. */
+static void end_epoch(shoal_host *host, uint64_t now) {
+    shoal_history *history = host->plan.history;
+    const uint32_t epoch = atomic_load_explicit(&history->epoch, memory_order_relaxed);
+    counted end = {.time_ns = now};
+    host->plan.count(host->plan.context, &end.sum);
+    const counted *from = &host->ends[0], *to = &host->ends[1];
+    if (from->time_ns != 0 && to->time_ns > from->time_ns) {
+        const shoal_range *range = &end.sum.ranges[(epoch - 1) % 2];
+        shoal_bin bin = make_bin(host, from, to, range->epoch == epoch - 1 ? range : NULL);
+        shoal_history_collect(history, epoch - 1, &bin);
+        shoal_history_add(history, &bin);
+    }
+    host->ends[0] = host->ends[1];
+    host->ends[1] = end;
+    atomic_store_explicit(&history->epoch, epoch + 1, memory_order_relaxed);
+    for (uint32_t i = 0; i < host->plan.lines; i++)
+        atomic_store_explicit((shoal_word *)(host->plan.due + (size_t)i * SHOAL_DUE_BYTES) + 1, epoch + 1,
+                              memory_order_relaxed);
+}
+
+/* Counts the returns of the last episode of each row in bins; rows may be written meanwhile. */
+static void count_returns(const shoal_host *host, int64_t values[SHOAL_MAX_WATCHED]) {
+    const shoal_host_plan *plan = &host->plan;
+    double low = INFINITY, high = -INFINITY;
+    for (int pass = 0; pass < 2; pass++) {
+        for (uint64_t row = 0; row < plan->rows; row++) {
+            const double one = plan->last_return[row];
+            if (plan->last_length[row] == 0 || !isfinite(one))
+                continue;
+            if (pass == 0) {
+                low = one < low ? one : low;
+                high = one > high ? one : high;
+                continue;
+            }
+            const double at = high > low ? (one - low) / (high - low) * SHOAL_RETURN_BINS : 0;
+            const int bin = at >= SHOAL_RETURN_BINS ? SHOAL_RETURN_BINS - 1 : at > 0 ? (int)at : 0;
+            values[0]++;
+            values[3 + bin]++;
+        }
+    }
+    memcpy(&values[1], &low, sizeof low);
+    memcpy(&values[2], &high, sizeof high);
+}
+
 static int count_watchers(const shoal_host *host) {
     int count = 0;
     for (int i = 0; i < MAX_CLIENTS; i++)
@@ -192,6 +280,12 @@ static void answer(shoal_host *host, client *c) {
         break;
     case SHOAL_FACTS:
         passed_fd = host->plan.facts_fd;
+        break;
+    case SHOAL_HISTORY:
+        passed_fd = host->plan.history_fd;
+        break;
+    case SHOAL_RETURNS:
+        count_returns(host, note.values);
         break;
     case SHOAL_COUNTERS: {
         shoal_statistics sum = {0};
@@ -294,6 +388,13 @@ static void *run(void *argument) {
             }
             timeout_ms = (int)((last + period - now) / 1000000) + 1;
         }
+        if (host->plan.history != NULL) {
+            const uint64_t now = shoal_now_ns(), end = host->ends[1].time_ns + EPOCH_NS;
+            if (now >= end)
+                end_epoch(host, now);
+            const int left_ms = now >= end ? SHOAL_HISTORY_PERIOD_MS : (int)((end - now) / 1000000) + 1;
+            timeout_ms = timeout_ms < 0 || timeout_ms > left_ms ? left_ms : timeout_ms;
+        }
         if (host->no_accept_until > shoal_now_ns()) {
             polled[1].fd = -1;
             timeout_ms = timeout_ms < 0 || timeout_ms > ACCEPT_PAUSE_MS ? ACCEPT_PAUSE_MS : timeout_ms;
@@ -322,6 +423,7 @@ static void release(shoal_host *host) {
     close_fd(&host->sleep_fd);
     close_fd(&host->plan.listen_fd);
     close_fd(&host->plan.facts_fd);
+    close_fd(&host->plan.history_fd);
     free(host);
 }
 
@@ -337,6 +439,9 @@ int shoal_host_start(const shoal_host_plan *plan, shoal_host **out) {
         host->window_fds[i] = -1;
         plan->watched[i].env = -1;
     }
+    host->began_ns = shoal_now_ns();
+    if (plan->history != NULL)
+        end_epoch(host, host->began_ns); /* the first epoch begins with the counters of now */
     int error = -shoal_wakeup_create(&host->sleep_fd, &host->wake_fd);
     if (error == 0) {
         sigset_t all, before;
@@ -348,7 +453,8 @@ int shoal_host_start(const shoal_host_plan *plan, shoal_host **out) {
         host->sleep_fd = host->wake_fd = -1;
     }
     if (error != 0) {
-        host->plan.listen_fd = host->plan.facts_fd = -1; /* they still belong to the caller */
+        host->plan.listen_fd = host->plan.facts_fd = host->plan.history_fd =
+            -1; /* they still belong to the caller */
         release(host);
         return -error;
     }
@@ -361,6 +467,10 @@ void shoal_host_stop(shoal_host *host) {
     while (write(host->wake_fd, &one, sizeof one) < 0 && errno == EINTR)
         continue;
     pthread_join(host->thread, NULL);
+    if (host->plan.history != NULL) { /* the bins of the last two epochs */
+        end_epoch(host, shoal_now_ns());
+        end_epoch(host, shoal_now_ns());
+    }
     release(host);
 }
 

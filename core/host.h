@@ -1,11 +1,13 @@
 /* A session's host: one thread that answers processes that watch a running vector environment.
  *
- *   watcher --- FACTS, COUNTERS, WATCH envs ---> host --- `watched`, `due` ---> stepping thread
- *   watcher <-- fds of facts and windows ------- host <-- PUBLISH env, fd ----- stepping thread
+ *   watcher --- FACTS, COUNTERS, WATCH envs ---> host --- `watched`, `due`, epoch ---> stepping thread
+ *   watcher <-- fds of facts, history, windows - host <-- PUBLISH env, fd ------------ stepping thread
  *
  * 1. A watcher's environments are forgotten when its connection closes, so a killed watcher leaves nothing.
  * 2. While anything is watched, the host sets `due` in every line, at the rate of the fastest watcher.
- * 3. The thread takes no lock, does not call Python and never blocks: a client that does not read is dropped.
+ * 3. Four times a second the host reads the counters and adds a bin to the history, watched or not. Watchers
+ * map the history read-only, so it costs the run nothing to read it.
+ * 4. The thread takes no lock, does not call Python and never blocks: a client that does not read is dropped.
  *
  * It answers only processes of the same user. */
 // SPDX-License-Identifier: MIT
@@ -35,8 +37,14 @@ enum shoal_note_kind {
     SHOAL_COUNTERS = 2,
     SHOAL_WATCH = 3,
     SHOAL_WINDOW = 4,
-    SHOAL_PUBLISH = 5
+    SHOAL_PUBLISH = 5,
+    SHOAL_HISTORY = 6, /* the answer carries the descriptor of the history */
+    SHOAL_RETURNS = 7  /* the returns of the last episode of each row: see SHOAL_RETURN_BINS */
 };
+
+/* RETURNS: the values are the number of rows that have finished an episode, the bits of the lowest and of the
+ * highest return, and then the number of returns in each of these bins of equal width. */
+enum { SHOAL_RETURN_BINS = 12 };
 
 /* Writer: the host. Readers: threads and workers that step. A new generation means a new window, even for the
  * same environment. */
@@ -49,10 +57,15 @@ typedef struct shoal_host_plan {
     int listen_fd, facts_fd; /* the host owns both; `listen_fd` does not block */
     uint64_t num_envs;
     shoal_watched *watched; /* SHOAL_MAX_WATCHED */
-    char *due;              /* `lines` of SHOAL_DUE_BYTES, each begins with a shoal_word */
+    char *due;              /* `lines` of SHOAL_DUE_BYTES: a shoal_word, and the epoch of the history */
     uint32_t lines;
     void (*count)(void *context, shoal_statistics *sum); /* reads counters while threads write them */
     void *context;
+    shoal_history *history; /* NULL: none is kept */
+    int history_fd;         /* the host owns it; read-only */
+    const double *last_return;
+    const uint32_t *last_length; /* of `rows`; 0: no episode has ended */
+    uint64_t rows;
 } shoal_host_plan;
 
 typedef struct shoal_host shoal_host;

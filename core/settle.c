@@ -92,6 +92,23 @@ INLINE void update(shoal_due *due, const uint8_t *reset, uint64_t count) {
     }
 }
 
+/* Takes the episodes that ended into the range of this epoch. */
+INLINE void widen(shoal_range ranges[2], uint32_t epoch, const double *total, const uint32_t *length,
+                  const uint16_t *list, uint64_t ended) {
+    double low = total[list[0]], high = low;
+    uint32_t shortest = length[list[0]], longest = shortest;
+    for (uint64_t i = 1; i < ended; i++) {
+        const double one = total[list[i]];
+        const uint32_t steps = length[list[i]];
+        low = one < low ? one : low;
+        high = one > high ? one : high;
+        shortest = steps < shortest ? steps : shortest;
+        longest = steps > longest ? steps : longest;
+    }
+    shoal_range_add(ranges, epoch, low, shortest);
+    shoal_range_add(ranges, epoch, high, longest);
+}
+
 uint64_t shoal_settle(const shoal_engine_arrays *arrays, const shoal_envs *to, uint64_t begin, uint64_t count,
                       uint32_t time_limit, shoal_due *due, shoal_statistics *statistics) {
     double *rewards = to->rewards + begin, *total = arrays->total + begin, return_sum = 0;
@@ -121,6 +138,9 @@ uint64_t shoal_settle(const shoal_engine_arrays *arrays, const shoal_envs *to, u
         return_sum += total[env];
         length_sum += length[env];
     }
+    if (ended != 0 && arrays->epoch != NULL)
+        widen(statistics->ranges, atomic_load_explicit(arrays->epoch, memory_order_relaxed), total, length,
+              due->list, ended);
     due->count = (uint16_t)ended;
     statistics->episodes += ended;
     statistics->length_sum += length_sum;

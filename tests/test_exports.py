@@ -32,10 +32,13 @@ PUBLIC = {
     ],
     "shoal.state": [
         "Category",
+        "Curve",
         "Field",
+        "History",
         "Session",
         "Snapshot",
         "attach",
+        "read_history",
         "render",
         "sessions",
         "to_png",

@@ -17,7 +17,10 @@
 
 namespace nb = nanobind;
 
-enum { SUMS = 8 }; /* statistics of a worker in a row, so that each worker has a cache line of its own */
+/* Statistics of a worker in a row, so that no two workers share a cache line: four sums, and the ranges of
+ * two epochs (shoal_range). */
+enum { SUMS = 16, SUMS_RANGES_AT = 4 };
+static_assert(SUMS_RANGES_AT + 2 * sizeof(shoal_range) / sizeof(double) <= SUMS);
 
 /* An array has one entry per row, per environment or per worker. An entry is `items` numbers; 0: the
  * plug-in's instance_bytes. */

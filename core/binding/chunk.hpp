@@ -49,7 +49,7 @@ class Chunk {
         finished_ = named.take<shoal_word>("finished");
         episode_ = named.take<uint32_t>("episode");
         over_ = named.take<uint8_t>("over");
-        sums_ = named.take<double>("sums"); /* steps, episodes, sum of returns, sum of lengths */
+        sums_ = named.take<double>("sums"); /* steps, episodes, sum of returns, sum of lengths, ranges */
         due_ = named.take<shoal_word>("due");
         generic_ = nb::module_::import_("numpy").attr("generic");
     }
@@ -316,6 +316,8 @@ class Chunk {
             sums_[1] += 1;
             sums_[2] += total_[env_id];
             sums_[3] += length_[env_id];
+            shoal_range_add(reinterpret_cast<shoal_range *>(sums_ + SUMS_RANGES_AT),
+                            due_[1].load(std::memory_order_relaxed), total_[env_id], length_[env_id]);
             if (autoreset_ == SHOAL_SAME_STEP)
                 begin_episode(local);
             else

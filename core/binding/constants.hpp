@@ -77,6 +77,14 @@ inline void add_constants(nb::module_ &m) {
     m.attr("NOTE_WATCH") = static_cast<int>(SHOAL_WATCH);
     m.attr("NOTE_WINDOW") = static_cast<int>(SHOAL_WINDOW);
     m.attr("NOTE_PUBLISH") = static_cast<int>(SHOAL_PUBLISH);
+    m.attr("NOTE_HISTORY") = static_cast<int>(SHOAL_HISTORY);
+    m.attr("NOTE_RETURNS") = static_cast<int>(SHOAL_RETURNS);
+    m.attr("RETURN_BINS") = static_cast<int>(SHOAL_RETURN_BINS);
+
+    m.attr("HISTORY_BYTES") = sizeof(shoal_history);
+    m.attr("HISTORY_LOGGED") = static_cast<int>(SHOAL_HISTORY_LOGGED);
+    m.attr("HISTORY_NAME_BYTES") = static_cast<int>(SHOAL_HISTORY_NAME_BYTES);
+    m.attr("HISTORY_PERIOD_S") = SHOAL_HISTORY_PERIOD_MS / 1000.0;
 }
 
 #endif

@@ -5,6 +5,7 @@
 
 #include "arrays.hpp"
 #include "flow.hpp"
+#include "history.hpp"
 #include "host.h"
 #include "python.hpp"
 #include "stepper.hpp"
@@ -18,11 +19,11 @@ namespace nb = nanobind;
 /* Keeps the memory that it reads alive. The environments close it before they close themselves. */
 class Host {
   public:
-    /* Owns both descriptors from now on. `counted` is the Stepper or Flow, or an array of sums, [rows, SUMS].
-     */
+    /* Owns the three descriptors from now on. `counted` is the Stepper or Flow, or an array of sums, [rows,
+     * SUMS]; `returns` and `lengths` are those of each row's last episode. */
     Host(int listen_fd, int facts_fd, uint64_t num_envs, nb::object watched, nb::object due,
-         nb::object counted)
-        : kept_{watched, due, counted}, forks_(shoal_fork_count()) {
+         nb::object counted, nb::object history, int history_fd, nb::object returns, nb::object lengths)
+        : kept_{watched, due, counted, history, returns, lengths}, forks_(shoal_fork_count()) {
         Buffer list, lines;
         list.take(watched);
         lines.take(due);
@@ -36,7 +37,14 @@ class Host {
                                 static_cast<char *>(lines->buf),
                                 static_cast<uint32_t>(lines->len / SHOAL_DUE_BYTES),
                                 nullptr,
-                                nullptr};
+                                nullptr,
+                                history_of(history),
+                                history_fd,
+                                nullptr,
+                                nullptr,
+                                nb::len(returns)};
+        plan.last_return = static_cast<const double *>(memory_of(returns, plan.rows * sizeof(double)));
+        plan.last_length = static_cast<const uint32_t *>(memory_of(lengths, plan.rows * sizeof(uint32_t)));
         if (nb::isinstance<Flow>(counted)) {
             plan.count = [](void *flow, shoal_statistics *sum) {
                 shoal_flow_statistics(static_cast<shoal_flow *>(flow), sum);
@@ -72,19 +80,27 @@ class Host {
   private:
     void add_up(shoal_statistics *sum) const {
         double sums[4] = {};
-        for (size_t row = 0; row < num_rows_; row++)
-            for (int i = 0; i < 4; i++) { /* the worker may be writing at the same time */
+        *sum = {};
+        for (size_t row = 0; row < num_rows_; row++) {
+            double one[SUMS];
+            for (int i = 0; i < SUMS; i++) { /* the worker may be writing at the same time */
                 uint64_t bits = __atomic_load_n(reinterpret_cast<const uint64_t *>(rows_ + row * SUMS + i),
                                                 __ATOMIC_RELAXED);
-                double one;
-                memcpy(&one, &bits, sizeof one);
-                sums[i] += one;
+                memcpy(&one[i], &bits, sizeof one[i]);
             }
-        *sum = {static_cast<uint64_t>(sums[0]), static_cast<uint64_t>(sums[1]),
-                static_cast<uint64_t>(sums[3]), sums[2]};
+            for (int i = 0; i < 4; i++)
+                sums[i] += one[i];
+            shoal_range ranges[2];
+            memcpy(ranges, one + SUMS_RANGES_AT, sizeof ranges);
+            shoal_ranges_merge(sum->ranges, ranges);
+        }
+        sum->steps = static_cast<uint64_t>(sums[0]);
+        sum->episodes = static_cast<uint64_t>(sums[1]);
+        sum->return_sum = sums[2];
+        sum->length_sum = static_cast<uint64_t>(sums[3]);
     }
 
-    nb::object kept_[3];
+    nb::object kept_[6];
     shoal_host *host_ = nullptr;
     const double *rows_ = nullptr;
     size_t num_rows_ = 0;

@@ -7,6 +7,7 @@
 #include "flow.hpp"
 #include "gate.hpp"
 #include "guard.hpp"
+#include "history.hpp"
 #include "host.hpp"
 #include "info_reader.hpp"
 #include "isa.h"
@@ -271,9 +272,17 @@ NB_MODULE(_core, m) {
         .def_prop_ro("capacity", &Window::capacity)
         .def_prop_ro("number", &Window::number);
 
+    nb::class_<History>(m, "History")
+        .def(nb::init<nb::object>(), "memory"_a.none())
+        .def("log", &History::log, "values"_a)
+        .def("read", &History::read, "timeout_ns"_a)
+        .def("logged", &History::logged);
+
     nb::class_<Host>(m, "Host")
-        .def(nb::init<int, int, uint64_t, nb::object, nb::object, nb::object>(), "listen_fd"_a, "facts_fd"_a,
-             "num_envs"_a, "watched"_a, "due"_a, "counted"_a)
+        .def(nb::init<int, int, uint64_t, nb::object, nb::object, nb::object, nb::object, int, nb::object,
+                      nb::object>(),
+             "listen_fd"_a, "facts_fd"_a, "num_envs"_a, "watched"_a, "due"_a, "counted"_a, "history"_a,
+             "history_fd"_a, "returns"_a, "lengths"_a)
         .def("close", &Host::close);
 
     nb::class_<Gates>(m, "Gates")

@@ -158,7 +158,7 @@ inline Stepper::Stepper(nb::object plugin, nb::list values, uint64_t num_envs, u
                named.take<uint8_t>("reset"),      named.take<uint32_t>("elapsed"),
                named.take<double>("total"),       named.take<uint32_t>("length"),
                named.take<double>("last_return"), named.take<uint32_t>("last_length"),
-               named.take<uint32_t>("episode")};
+               named.take<uint32_t>("episode"), nullptr};
     over_ = named.take<uint8_t>("over");
     for (nb::handle array : actions) {
         Buffer buffer;
@@ -409,6 +409,8 @@ inline void Stepper::run(const Slot &slot) {
                               sum.return_sum, static_cast<double>(sum.length_sum)};
         for (int i = 0; i < 4; i++)
             sums_[i] = before_[i] + all[i];
+        if (finished_ != 0)
+            memcpy(sums_ + SUMS_RANGES_AT, sum.ranges, sizeof sum.ranges);
     }
     if (is_due())
         publish_slot(slot, true);
@@ -428,12 +430,13 @@ inline void Stepper::publish_slot(const Slot &slot, bool acted) {
     publish(nb::find(*this));
 }
 
-/* `due` is a line of 64 bytes that the host sets; `sums` is an array of 8 doubles, or None. */
+/* `due` is a line of 64 bytes that the host sets; `sums` is an array of SUMS doubles, or None. */
 inline void Stepper::set_watch(nb::object due, nb::object sums) {
     Buffer line, row;
     line.take(due);
     kept_.push_back(due);
     due_ = static_cast<shoal_word *>(line->buf);
+    shoal_engine_set_epoch(engine_, due_ + 1);
     if (!sums.is_none()) {
         row.take(sums);
         kept_.push_back(sums);

@@ -57,6 +57,13 @@ NOTE_COUNTERS: int
 NOTE_WATCH: int
 NOTE_WINDOW: int
 NOTE_PUBLISH: int
+NOTE_HISTORY: int
+NOTE_RETURNS: int
+RETURN_BINS: int
+HISTORY_BYTES: int
+HISTORY_LOGGED: int
+HISTORY_NAME_BYTES: int
+HISTORY_PERIOD_S: float
 
 class Mapping(Buffer):
     def __init__(self, fd: int, size: int, writable: bool) -> None: ...
@@ -235,9 +242,25 @@ class Window:
     @property
     def number(self) -> int: ...
 
+class History:
+    def __init__(self, memory: Any) -> None: ...
+    def log(self, values: dict[str, Any]) -> None: ...
+    def read(self, timeout_ns: int) -> bytes | None: ...
+    def logged(self) -> list[tuple[bytes, float, int]]: ...
+
 class Host:
     def __init__(
-        self, listen_fd: int, facts_fd: int, num_envs: int, watched: Any, due: Any, counted: Any
+        self,
+        listen_fd: int,
+        facts_fd: int,
+        num_envs: int,
+        watched: Any,
+        due: Any,
+        counted: Any,
+        history: Any,
+        history_fd: int,
+        returns: Any,
+        lengths: Any,
     ) -> None: ...
     def close(self) -> None: ...
 

@@ -18,10 +18,18 @@ static shoal_watched watched[SHOAL_MAX_WATCHED];
 static _Alignas(64) char due[2 * SHOAL_DUE_BYTES];
 static char path[100];
 static shoal_host *host;
+static shoal_history history;
+static const double last_return[] = {-3, 9, 1e9, 8.9, 0.0 / 0.0};
+static const uint32_t last_length[] = {4, 2, 0, 1, 1}; /* the third has not finished an episode */
+
+static pthread_mutex_t counting = PTHREAD_MUTEX_INITIALIZER;
+static shoal_statistics counted = {.episodes = 2, .length_sum = 3, .return_sum = 1.5};
 
 static void count(void *context, shoal_statistics *sum) {
-    *sum =
-        (shoal_statistics){.steps = *(uint64_t *)context, .episodes = 2, .length_sum = 3, .return_sum = 1.5};
+    pthread_mutex_lock(&counting); /* only for the thread sanitizer: an engine is read as it counts */
+    *sum = counted;
+    sum->steps = *(uint64_t *)context;
+    pthread_mutex_unlock(&counting);
 }
 
 static uint64_t steps = 77;
@@ -37,7 +45,20 @@ static void start(void) {
     CHECK_EQUAL(listen(fd, 64), 0);
     fcntl(fd, F_SETFL, O_NONBLOCK);
     int facts = open("/dev/null", O_RDONLY);
-    shoal_host_plan plan = {fd, facts, 100, watched, due, 2, count, &steps};
+    memset((void *)&history, 0, sizeof history);
+    shoal_host_plan plan = {.listen_fd = fd,
+                            .facts_fd = facts,
+                            .num_envs = 100,
+                            .watched = watched,
+                            .due = due,
+                            .lines = 2,
+                            .count = count,
+                            .context = &steps,
+                            .history = &history,
+                            .history_fd = open("/dev/zero", O_RDONLY),
+                            .last_return = last_return,
+                            .last_length = last_length,
+                            .rows = 5};
     CHECK_EQUAL(shoal_host_start(&plan, &host), 0);
 }
 
@@ -199,6 +220,68 @@ static void stopping_ends_every_connection(void) {
     close(fd);
 }
 
+/* The stepping side of an episode, in this process. */
+static void finish_episode(double episode_return, uint32_t length) {
+    pthread_mutex_lock(&counting);
+    steps += 8;
+    counted.episodes++;
+    counted.return_sum += episode_return;
+    counted.length_sum += length;
+    shoal_range_add(counted.ranges, atomic_load(line(1) + 1), episode_return, length);
+    pthread_mutex_unlock(&counting);
+}
+
+static void the_history_has_all_episodes_and_their_range(void) {
+    const shoal_statistics before = counted;
+    const uint64_t steps_before = steps;
+    start();
+    finish_episode(-5, 7);
+    for (int i = 0; i < 200; i++, usleep(5000)) /* about four epochs */
+        finish_episode(10 + i % 3, 2);
+    finish_episode(1000, 3);
+    end(); /* adds the last epochs */
+    static shoal_bin bins[SHOAL_HISTORY_LEVELS * SHOAL_HISTORY_BINS];
+    const int64_t read = shoal_history_read(&history, bins, 0);
+    CHECK(read >= 4);
+    shoal_bin all = bins[0];
+    for (int64_t i = 1; i < read; i++) {
+        CHECK(bins[i].begin == bins[i - 1].end);
+        shoal_bin_merge(&all, &bins[i]);
+    }
+    const shoal_curve *returns = &all.curves[SHOAL_CURVE_RETURN], *lengths = &all.curves[SHOAL_CURVE_LENGTH];
+    CHECK(returns->weight == 202 && returns->low == -5 && returns->high == 1000);
+    CHECK(lengths->weight == 202 && lengths->low == 2 && lengths->high == 7);
+    CHECK(all.begin == 0 && all.steps == steps_before + 202 * 8 && all.episodes == before.episodes + 202);
+    const shoal_curve *rate = &all.curves[SHOAL_CURVE_RATE];
+    CHECK(rate->low <= rate->mean && rate->mean <= rate->high && rate->mean > 0);
+    counted = before;
+    steps = steps_before;
+}
+
+static void the_history_and_the_returns_are_answered(void) {
+    start();
+    int fd = client();
+    char bytes[CMSG_SPACE(sizeof(int))] = {0};
+    shoal_note note = {.kind = SHOAL_HISTORY};
+    CHECK_EQUAL(shoal_note_send(fd, &note, -1), 0);
+    struct iovec part = {&note, sizeof note};
+    struct msghdr message = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = bytes, .msg_controllen = sizeof bytes};
+    CHECK_EQUAL(recvmsg(fd, &message, MSG_WAITALL), sizeof note);
+    CHECK(note.kind == SHOAL_HISTORY && CMSG_FIRSTHDR(&message) != NULL);
+    int passed;
+    memcpy(&passed, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof passed);
+    close(passed);
+    shoal_note answer = ask(fd, (shoal_note){.kind = SHOAL_RETURNS});
+    double low, high;
+    memcpy(&low, &answer.values[1], sizeof low);
+    memcpy(&high, &answer.values[2], sizeof high);
+    CHECK(answer.values[0] == 3 && low == -3 && high == 9);
+    CHECK(answer.values[3] == 1 && answer.values[3 + SHOAL_RETURN_BINS - 1] == 2);
+    close(fd);
+    end();
+}
+
 int main(void) {
     RUN(counters_are_read_while_they_are_counted);
     RUN(due_follows_the_fastest_watcher_and_stops_with_the_last);
@@ -206,5 +289,7 @@ int main(void) {
     RUN(environments_out_of_range_are_not_watched);
     RUN(watchers_come_and_go_while_environments_step);
     RUN(stopping_ends_every_connection);
+    RUN(the_history_has_all_episodes_and_their_range);
+    RUN(the_history_and_the_returns_are_answered);
     return 0;
 }

@@ -17,10 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal import _core
 from shoal.errors import UNREADABLE, ClosedError, SegmentError, SessionError
 from shoal.state import names, notes
 from shoal.state.exports import describe_fields
-from shoal.state.notes import COUNTERS, FACTS, MAX_WATCHED, WATCH, WINDOW, Note
+from shoal.state.history import History, ReadHistory
+from shoal.state.notes import COUNTERS, FACTS, HISTORY, MAX_WATCHED, RETURNS, WATCH, WINDOW, Note
 from shoal.state.snapshot import Snapshot
 from shoal.state.windows import ReadWindow
 
@@ -89,6 +91,7 @@ class Session:
         self._windows: dict[int, ReadWindow] = {}
         self._seen: dict[int, tuple[ReadWindow, int, Snapshot]] = {}
         self._watching: list[int] = []
+        self._history: ReadHistory | None = None
         self._rate_hz = _RATE_HZ
         self._closed = self._ended = False
         try:
@@ -128,6 +131,33 @@ class Session:
             "return_sum": returns,
             "length_sum": values[3],
         }
+
+    def history(self) -> History:
+        """Returns a copy of the run's history: returns, lengths, steps/s and logged values since it began.
+
+        If it was read once before the end of the run, it can be read after the end as well.
+        """
+        with self._lock:
+            if self._history is None:
+                note = self._ask(Note(HISTORY))
+                if note.fd < 0:
+                    raise SessionError(
+                        f"session {self._name!r} keeps no history; it may be of another version"
+                    )
+                try:
+                    self._history = ReadHistory(note.fd)
+                except SegmentError as error:
+                    raise SessionError(f"session {self._name!r}: its history is damaged: {error}") from error
+            return self._history.copy(self.facts)
+
+    def returns(self) -> dict[str, Any]:
+        """Returns a histogram of the returns of each row's last episode: `count`, `low`, `high`, `bins`."""
+        values = self._ask(Note(RETURNS)).values
+        low, high = struct.unpack("=2d", struct.pack("=2q", *values[1:3]))
+        bins = list(values[3 : 3 + _core.RETURN_BINS])
+        if values[0] == 0:
+            low = high = None
+        return {"count": values[0], "low": low, "high": high, "bins": bins}
 
     def watch(self, env_ids: Sequence[int], rate_hz: float = _RATE_HZ) -> None:
         """Watches these environments instead of the previous ones, at most `rate_hz` times a second."""

@@ -9,10 +9,23 @@ from dataclasses import dataclass
 
 from shoal import _core
 
-__all__ = ["COUNTERS", "FACTS", "MAX_WATCHED", "PUBLISH", "WATCH", "WINDOW", "Note", "receive", "send"]
+__all__ = [
+    "COUNTERS",
+    "FACTS",
+    "HISTORY",
+    "MAX_WATCHED",
+    "PUBLISH",
+    "RETURNS",
+    "WATCH",
+    "WINDOW",
+    "Note",
+    "receive",
+    "send",
+]
 
 FACTS, COUNTERS, WATCH = _core.NOTE_FACTS, _core.NOTE_COUNTERS, _core.NOTE_WATCH
 WINDOW, PUBLISH = _core.NOTE_WINDOW, _core.NOTE_PUBLISH
+HISTORY, RETURNS = _core.NOTE_HISTORY, _core.NOTE_RETURNS
 MAX_WATCHED = _core.MAX_WATCHED
 _FORMAT = struct.Struct(f"=IIq{MAX_WATCHED}q")
 

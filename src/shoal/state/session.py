@@ -21,9 +21,10 @@ from shoal import _core
 from shoal.errors import NameInUse, SessionError, ShoalError, explain_os_errors
 from shoal.memory.layout import FieldSpec
 from shoal.state import names
+from shoal.state.history import WriteHistory
 from shoal.state.notes import MAX_WATCHED
 
-__all__ = ["AUTO", "Hosted", "check_session", "open_session", "watch_fields"]
+__all__ = ["AUTO", "Hosted", "check_history", "check_session", "open_session", "watch_fields"]
 
 AUTO = "auto"
 """Makes the session's name from the environment's name and the pid."""
@@ -52,6 +53,20 @@ def check_session(session: Any) -> str | None:
     return names.check_name(session)
 
 
+def check_history(history: Any, session: str | None) -> str | None:
+    """Returns the checked argument `history=`."""
+    if history is None:
+        return None
+    if not isinstance(history, (str, os.PathLike)) or not os.fspath(history):
+        raise TypeError(f"history must be the path of a file, or None; got {history!r}")
+    if session is None:
+        raise ValueError(
+            f"history={os.fspath(history)!r} needs a session, which keeps the history; leave out "
+            "session=None, and unset SHOAL_SESSIONS if it is off"
+        )
+    return str(os.fspath(history))
+
+
 def address_of(name: str) -> str:
     return str(names.directory() / name)
 
@@ -66,8 +81,11 @@ class Hosted:
         num_worlds: int,
         memory: Mapping[str, NDArray[Any]],
         counted: Any,
+        *,
+        history_file: str | None = None,
     ) -> None:
-        """`memory` has the fields of `watch_fields`, `counted` the counters: a stepper, a flow or workers."""
+        """`memory` has the fields of `watch_fields`, and `last_return` and `last_length` of each row. `counted`
+        has the counters: a stepper, a flow or workers. `history_file`: save the history there on closing."""
         self.name, listening = _bind_name(asked, str(facts["env"]))
         self.address = address_of(self.name)
         address = os.fsencode(self.address)
@@ -75,18 +93,26 @@ class Hosted:
         self._pid = os.getpid()
         self._host: _core.Host | None = None
         own = {"name": self.name, "pid": self._pid, "started": time.time(), "version": _core.__version__}
-        facts_fd = -1
+        self.facts = {**own, **facts}
+        self._history_file = history_file
+        facts_fd = history_fd = -1
         try:
             advice = "pass session=None to make the environments without a session"
             with explain_os_errors("start a session", SessionError, advice):
-                facts_fd = _create_sealed_memory(json.dumps({**own, **facts}).encode())
-                shared = memory["watched"], memory["due"], counted
-                self._host = _core.Host(listening.fileno(), facts_fd, num_worlds, *shared)
-            listening.detach()  # the host owns both descriptors from now on
+                facts_fd = _create_sealed_memory(json.dumps(self.facts).encode())
+                self.history = WriteHistory()
+                history_fd = self.history.open_reader()
+                if history_file is not None:
+                    self.history.copy(self.facts).save(history_file)  # raises now if it cannot be written
+                shared = memory["watched"], memory["due"], counted, self.history.memory, history_fd
+                episodes = memory["last_return"], memory["last_length"]
+                self._host = _core.Host(listening.fileno(), facts_fd, num_worlds, *shared, *episodes)
+            listening.detach()  # the host owns the three descriptors from now on
         except BaseException:
             listening.close()
-            if facts_fd >= 0:
-                os.close(facts_fd)
+            for fd in (facts_fd, history_fd):
+                if fd >= 0:
+                    os.close(fd)
             names.release(self.name)
             raise
         _hosted.add(self)
@@ -98,18 +124,28 @@ class Hosted:
             host.close()
             if self._pid == os.getpid():
                 names.release(self.name)
+                self._save_history()
+            self.history.close()
+
+    def _save_history(self) -> None:
+        if self._history_file is None:
+            return
+        try:
+            self.history.copy(self.facts).save(self._history_file)
+        except (SessionError, ValueError) as error:  # the run has ended well, so this does not raise
+            logger.warn("the history of this run is lost: %s", error)
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):
             self.close()
 
 
-def open_session(asked: str, *arguments: Any) -> Hosted | None:
-    """Returns a session; if one without a given name cannot be opened, warns and returns None."""
+def open_session(asked: str, *arguments: Any, history_file: str | None = None) -> Hosted | None:
+    """Returns a session; if one without a given name or file cannot be opened, warns and returns None."""
     try:
-        return Hosted(asked, *arguments)
+        return Hosted(asked, *arguments, history_file=history_file)
     except (ShoalError, OSError) as error:
-        if asked != AUTO:
+        if asked != AUTO or history_file is not None:
             raise
         logger.warn("this run cannot be watched: %s (pass session=None to silence this)", error)
         return None

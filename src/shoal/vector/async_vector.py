@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -50,6 +51,7 @@ class ProcessVectorEnv(VectorEnv):
         episode_stats: Put return and length of finished episodes into `info["episode"]`.
         session: The name by which `shoal.attach` and `shoal watch` find this run; "auto": the environment's
             name and the process id. None: no session.
+        history: A file for the run's history, written on closing and at exit; `shoal watch FILE` opens it.
         num_workers: The number of processes; each gets a contiguous chunk of environments. None: one per
             core.
         caller_steps: The caller steps a chunk itself while the workers step theirs. For light environments
@@ -86,6 +88,7 @@ class ProcessVectorEnv(VectorEnv):
         check: Any = None,
         episode_stats: bool = False,
         session: str | None = AUTO,
+        history: str | os.PathLike[str] | None = None,
         num_workers: int | None = None,
         caller_steps: bool | Literal["auto"] = False,
         observation_space: Space[Any] | None = None,
@@ -108,7 +111,15 @@ class ProcessVectorEnv(VectorEnv):
         chosen = buffers or ("leased" if copy else "live")
         default_check: tuple[str, ...] = ("actions",) if isinstance(env_fns, PluginEnvs) else ()
         common = Common.from_arguments(
-            autoreset_mode, chosen, max_slots, check, episode_stats, batch_size, session, default_check
+            autoreset_mode,
+            chosen,
+            max_slots,
+            check,
+            episode_stats,
+            batch_size,
+            session,
+            default_check,
+            history,
         )
         backend = ProcessBackend(
             env_fns,

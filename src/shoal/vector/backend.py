@@ -7,6 +7,7 @@ VectorEnv                 arguments, spaces, leases, rollouts, infos, sessions, 
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from shoal.memory import Segment
 from shoal.native.plugin import PluginInfo
 from shoal.process.requests import CallMethod, SetAttribute, StepperMethod
 from shoal.spaces import Bounds
-from shoal.state.session import check_session
+from shoal.state.session import check_history, check_session
 from shoal.state.snapshot import Field
 from shoal.vector import arguments
 from shoal.vector.exchange import Rows
@@ -46,6 +47,7 @@ class Common:
     episode_stats: bool
     batch_size: int | None
     session: str | None
+    history: str | None
 
     @classmethod
     def from_arguments(
@@ -58,6 +60,7 @@ class Common:
         batch_size: int | None = None,
         session: str | None = None,
         default_check: tuple[str, ...] = ("actions",),
+        history: str | os.PathLike[str] | None = None,
     ) -> Common:
         """Checks the arguments; raises for the first that is wrong."""
         session_name = check_session(session)
@@ -69,6 +72,7 @@ class Common:
             episode_stats,
             batch_size,
             session_name,
+            check_history(history, session_name),
         )
 
     @property

@@ -74,6 +74,7 @@ class VectorEnv(StateAccess, gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._began = False  # whether all environments were reset once
         self._check_nan = "nan" in common.checks and not backend.checks_nan
         self._stepping = _core.Operation(self._guard, "step")
+        self._log = _core.History(None).log  # checks values and keeps none, unless there is a session
         self.leased_memory = LeasedMemory()
         """The memory that results are leased from (`shoal.torch.pin` registers it)."""
         self._finalizer = backend.finalize(self)
@@ -139,8 +140,10 @@ class VectorEnv(StateAccess, gymnasium.vector.VectorEnv[Any, Any, Any]):
             "action_space": str(self.single_action_space),
         }
         memory, counted = self._backend.session_sources()
-        self._hosted = open_session(self._common.session, facts, self.num_worlds, memory, counted)
+        asked, history_file = self._common.session, self._common.history
+        self._hosted = open_session(asked, facts, self.num_worlds, memory, counted, history_file=history_file)
         if self._hosted is not None:
+            self._log = self._hosted.history.log
             self._backend.begin_session()
 
     def _close_session(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
@@ -66,6 +67,7 @@ def make_vec(
     max_nodes: int | None = None,
     max_edges: int | None = None,
     session: str | None = AUTO,
+    history: str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> VectorEnv:
     """Makes `num_envs` environments that step together.
@@ -117,6 +119,8 @@ def make_vec(
         max_edges: Process backend: the bound for edges of Graph spaces.
         session: The name by which `shoal.attach` and `shoal watch` find this run; "auto": `ID-PID`. None: no
             session (SHOAL_SESSIONS=off turns all sessions off).
+        history: A file for the run's history (returns, lengths, steps/s and what `envs.log` kept), written on
+            closing and at exit; `shoal watch FILE` opens it.
         options: Options of the environment.
     """
     given = _select_changed(locals())
@@ -138,6 +142,7 @@ def make_vec(
         "episode_stats": episode_stats,
         "batch_size": batch_size,
         "session": session,
+        "history": history,
         "check": check,
     }
     processes: dict[str, Any] = {

@@ -121,11 +121,13 @@ def record_spec(
 ) -> EnvSpec:
     """Returns the spec with make_vec's arguments in the places that `gymnasium.make_vec` uses.
 
-    The session's name is left out, because two runs cannot have the same name.
+    The session's name and history file are left out, because two runs cannot have the same ones.
     """
     spec = copy.deepcopy(base)
     keywords = {
-        name: value for name, value in given.items() if name not in ("env", "backend", "session", *_OF_VECTOR)
+        name: value
+        for name, value in given.items()
+        if name not in ("env", "backend", "session", "history", *_OF_VECTOR)
     }
     of_vector = dict(given.get("vector_kwargs") or {})
     if mode == VectorizeMode.ASYNC:
