@@ -143,9 +143,9 @@ test-puffer: $(VENV)/.ready
 # The viewer's tests with those in a browser: Debian's chromium, which is installed where it is missing, driven by
 # playwright. Gymnasium draws its environments with pygame.
 test-viewer: $(VENV)/.ready
-	@if tests/viewer/chromium.sh && $(PIP) install playwright pygame; then \
+	@if tests/viewer/chromium.sh && $(PIP) install playwright pygame tensorboard prometheus_client; then \
 	    $(BIN)/python -m pytest $(AGAIN) tests/viewer tests/docs/test_site_browser.py $(ARGS); \
-	else $(call cannot,make test-viewer needs chromium and playwright and pygame); fi
+	else $(call cannot,make test-viewer needs chromium, playwright, pygame, tensorboard and prometheus_client); fi
 
 # Each adapter against the library it is for, in a virtual environment of its own: make test-adapters ADAPTERS=sb3
 ADAPTERS ?= envpool sb3 tianshou pettingzoo torchrl rllib jax

@@ -158,7 +158,7 @@ inline Stepper::Stepper(nb::object plugin, nb::list values, uint64_t num_envs, u
                named.take<uint8_t>("reset"),      named.take<uint32_t>("elapsed"),
                named.take<double>("total"),       named.take<uint32_t>("length"),
                named.take<double>("last_return"), named.take<uint32_t>("last_length"),
-               named.take<uint32_t>("episode"), nullptr};
+               named.take<uint32_t>("episode"),   nullptr};
     over_ = named.take<uint8_t>("over");
     for (nb::handle array : actions) {
         Buffer buffer;

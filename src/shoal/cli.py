@@ -165,6 +165,9 @@ def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         metavar="NODES",
         help="train on a simulated Ray cluster of NODES nodes on this machine (default: %(const)s)",
     )
+    demo.add_argument(
+        "--history", metavar="FILE", help="keep the run's history in FILE, which `shoal watch FILE` opens"
+    )
     demo.add_argument("--png", metavar="FILE", help="write the learning curve to FILE as a PNG picture")
     demo.set_defaults(run=_demo)
 
@@ -232,7 +235,18 @@ def _add_viewer(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "name", nargs="?", help="name of the session (default: the only one; `shoal ps` lists them)"
     )
 
-    watch = _add_command(commands, "watch", "show a running session in a web page", parents=[session])
+    watch = _add_command(commands, "watch", "show a running session, or a history file, in a web page")
+    watch.add_argument(
+        "name",
+        nargs="?",
+        metavar="NAME|FILE",
+        help="name of the session (default: the only one; `shoal ps` lists them), or a history file",
+    )
+    watch.add_argument(
+        "--history",
+        metavar="FILE",
+        help="keep the run's history in FILE, for `shoal watch FILE`: every 10 seconds and at the end",
+    )
     watch.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     watch.add_argument("--port", type=port, default=0, help="port to listen on (default: a free one)")
     watch.add_argument("--no-browser", action="store_true", help="print the link and do not open a browser")
@@ -275,8 +289,16 @@ def _add_viewer(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     )
     top.set_defaults(run=_top)
 
-    metrics = _add_command(commands, "metrics", "print the counters of sessions in Prometheus' text format")
+    metrics = _add_command(
+        commands, "metrics", "print the counters and logged values of sessions in Prometheus' text format"
+    )
     metrics.add_argument("name", nargs="?", help="name of the session (default: all running sessions)")
+    metrics.add_argument("--openmetrics", action="store_true", help="print the OpenMetrics 1.0 format")
+    metrics.add_argument(
+        "--tensorboard",
+        metavar="DIR",
+        help="write an event file of the session, or of a history file, in DIR until the run ends",
+    )
     metrics.set_defaults(run=_metrics)
 
 
@@ -292,6 +314,7 @@ def _demo(args: argparse.Namespace) -> int:
         seconds=args.seconds,
         watch=args.watch,
         png=args.png,
+        history=args.history,
         cluster=args.cluster,
     )
 
@@ -366,7 +389,7 @@ def _watch(args: argparse.Namespace) -> int:
 
     if args.png is not None:
         return commands.picture(args.name, args.env, args.png, args.timeout)
-    return commands.watch(args.name, args.host, args.port, browser=not args.no_browser)
+    return commands.watch(args.name, args.host, args.port, not args.no_browser, args.history)
 
 
 def _ps(args: argparse.Namespace) -> int:
@@ -384,7 +407,7 @@ def _top(args: argparse.Namespace) -> int:
 def _metrics(args: argparse.Namespace) -> int:
     from shoal.viewer import commands
 
-    return commands.metrics(args.name)
+    return commands.metrics(args.name, args.openmetrics, args.tensorboard)
 
 
 def _clean(args: argparse.Namespace) -> int:

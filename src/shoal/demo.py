@@ -41,6 +41,7 @@ def run(
     seconds: float | None = None,
     watch: bool = False,
     png: str | None = None,
+    history: str | None = None,
     cluster: int | None = None,
 ) -> int:
     """Trains until the environment is solved or `steps` or `seconds` are used up; returns the exit status.
@@ -48,15 +49,18 @@ def run(
     The environment is solved if the mean return of the last 100 episodes reaches its `reward_threshold` in
     Gymnasium. With `watch` in a terminal, the trained policy then plays slowly until Ctrl-C. With `cluster`,
     this machine simulates a Ray cluster of that many nodes, with `num_envs` environments on each.
+    `history` is a file for the run's history.
     """
     if cluster is not None:
+        if history is not None:
+            raise ShoalError("--history keeps the history of one session, but --cluster has one per node")
         if watch:
             raise ShoalError(
                 "--watch shows environments of this process, but --cluster uses nodes; leave one of them out"
             )
         return _run_cluster(env, num_envs, num_workers, seed, steps, seconds, png, cluster)
     with contextlib.ExitStack() as stack:
-        envs = stack.enter_context(_make_envs(env, num_envs, num_workers))
+        envs = stack.enter_context(_make_envs(env, num_envs, num_workers, history))
         learner = Learner(envs, seed, steps)
         viewer = f"shoal watch {envs.session}" if envs.session else "none (sessions are off)"
         if watch:
@@ -170,11 +174,11 @@ def _find_goal(env: str) -> float | None:
     return None if threshold is None else float(threshold)
 
 
-def _make_envs(env: str, num_envs: int, num_workers: int | None) -> VectorEnv:
+def _make_envs(env: str, num_envs: int, num_workers: int | None, history: str | None) -> VectorEnv:
     try:
         if num_workers is None:
-            return make_vec(env, num_envs)
-        return make_vec(env, num_envs, backend="process", num_workers=num_workers)
+            return make_vec(env, num_envs, history=history)
+        return make_vec(env, num_envs, backend="process", num_workers=num_workers, history=history)
     except gymnasium.error.Error as error:
         raise ShoalError(f"Gymnasium cannot make {env!r}: {error}; check --env") from error
 

@@ -84,8 +84,8 @@ class Hosted:
         *,
         history_file: str | None = None,
     ) -> None:
-        """`memory` has the fields of `watch_fields`, and `last_return` and `last_length` of each row. `counted`
-        has the counters: a stepper, a flow or workers. `history_file`: save the history there on closing."""
+        """`memory` has the fields of `watch_fields`, and each row's `last_return` and `last_length`.
+        `counted` has the counters: a stepper, a flow or workers. The history is saved to `history_file`."""
         self.name, listening = _bind_name(asked, str(facts["env"]))
         self.address = address_of(self.name)
         address = os.fsencode(self.address)

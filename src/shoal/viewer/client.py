@@ -13,12 +13,13 @@ from collections.abc import Sequence
 
 from shoal.viewer import websocket
 from shoal.viewer.feed import Feed
-from shoal.viewer.protocol import Key, frame, pack
+from shoal.viewer.protocol import Key, frame, history_message, pack
 from shoal.viewer.waiting import deliver
 
 __all__ = ["Client"]
 
 _ERRORS_KEPT = 8
+_WHOLE_HISTORY_S = 30.0
 
 
 class Client:
@@ -44,6 +45,9 @@ class Client:
         self._sent: dict[int, tuple[int, dict[Key, int], int]] = {}
         """By environment: stamp, `since` and schema of the last frame that was sent."""
         self._due: dict[int, float] = {}
+        self._history: tuple[int, float | None, float] = (0, None, 0.0)
+        """The number of the last history that was sent, the end of its last bin (None: the next one is sent
+        whole), and when the last whole one was sent."""
 
     def watch(self, env_ids: list[int], rate_hz: float) -> None:
         self.watching, self.rate_hz = list(env_ids), rate_hz
@@ -91,6 +95,17 @@ class Client:
     async def _send(self, opcode: int, message: bytes) -> None:
         await deliver(self._writer, self._stall_s, websocket.head(opcode, len(message)), message)
 
+    def _next_history(self, now: float) -> bytes | None:
+        found, (sent, end, at) = self._feed.history, self._history
+        if found is None or found[0] == sent:
+            return None
+        number, history, returns = found
+        is_whole = end is None or now - at > _WHOLE_HISTORY_S
+        message = history_message(history, returns, None if is_whole else end)
+        last = float(history.bins["end"][-1]) if len(history) else None
+        self._history = number, last, now if is_whole else at
+        return message
+
     def _next(self, now: float) -> tuple[bytes | None, int, float | None]:
         """Returns the next message, its opcode, and, if there is no message, the seconds until the next.
 
@@ -99,6 +114,7 @@ class Client:
         run, facts = self._feed.run
         if run != self._hello_run:
             self._hello_run, self._due = run, {}
+            self._history = (0, None, 0.0)
             hello = {"type": "hello", "facts": facts, "sessions": list(self._sessions)}
             return pack(hello), websocket.BINARY, None
         if self._pong is not None:
@@ -110,6 +126,9 @@ class Client:
         if count != self._sent_error:
             self._sent_error = count
             return pack({"type": "error", "message": message}), websocket.BINARY, None
+        message_of_history = self._next_history(now)
+        if message_of_history is not None:
+            return message_of_history, websocket.BINARY, None
         counters = self._feed.counters
         if counters is not None and counters[0] != self._sent_counters:
             self._sent_counters = counters[0]

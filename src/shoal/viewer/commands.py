@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -14,10 +15,12 @@ import webbrowser
 from collections.abc import Iterable, Sequence
 from importlib.resources import files
 from typing import Any
+from urllib.parse import urlsplit
 
 from shoal.errors import SessionError, ShoalError
 from shoal.memory.limits import format_bytes
 from shoal.state.attach import Session, attach, sessions
+from shoal.state.history import History
 from shoal.state.names import directory
 from shoal.viewer import top as live
 from shoal.viewer.feed import compare_counters
@@ -26,7 +29,9 @@ from shoal.viewer.http import read_assets
 from shoal.viewer.metrics import Sample, format_metrics
 from shoal.viewer.processes import tree_bytes
 from shoal.viewer.protocol import plain
+from shoal.viewer.recorded import Recorded, find_file
 from shoal.viewer.server import Server
+from shoal.viewer.tensorboard import write_events
 
 __all__ = ["metrics", "picture", "ps", "top", "watch"]
 
@@ -34,21 +39,26 @@ _INTERVAL_S = 0.3
 _COLUMNS = ("NAME", "ENV", "PID", "ENVS", "WORKERS", "STEPS", "STEPS/S", "EPISODES", "MEMORY", "UPTIME")
 
 
-def watch(name: str | None, host: str, port: int, browser: bool) -> int:
-    """Serves the page of a session until Ctrl-C."""
+def watch(name: str | None, host: str, port: int, browser: bool, history: str | None = None) -> int:
+    """Serves the page of a session, or of a history file, until Ctrl-C; saves the history to a file."""
     assets = read_assets(files("shoal.viewer") / "page")
     if "/" not in assets:
         raise ShoalError("the viewer's page is missing from this installation; install Shoal again")
-    with attach(name) as session:
+    with _open(name) as session:
         name = str(session.facts["name"])
         names = [str(facts["name"]) for facts in sessions()]
+        if history is not None:
+            if isinstance(session, Recorded):
+                raise ShoalError("--history saves the history of a running session; copy the file instead")
+            session.history().save(history)  # raises now if it cannot be written
         server = Server(
-            session,
+            session,  # type: ignore[arg-type]  # a Recorded has what the server uses
             assets,
             host=host,
             port=port,
             sessions=names,
-            reattach=lambda: attach(name),
+            reattach=None if isinstance(session, Recorded) else lambda: attach(name),
+            keep=None if history is None else lambda found: _keep_history(found, history),
             on_change=lambda facts, alive: print(
                 _format_title(facts) if alive else _format_end(facts), flush=True
             ),
@@ -57,13 +67,26 @@ def watch(name: str | None, host: str, port: int, browser: bool) -> int:
     return 0
 
 
-async def _serve_until_signal(server: Server, session: Session, host: str, browser: bool) -> None:
+def _open(name: str | None) -> Session | Recorded:
+    file = find_file(name)
+    return attach(name) if file is None else Recorded(file)
+
+
+def _keep_history(history: History, path: str) -> None:
+    try:
+        history.save(path)
+    except SessionError as error:
+        print(f"shoal watch: {error}", file=sys.stderr, flush=True)
+
+
+async def _serve_until_signal(server: Server, session: Session | Recorded, host: str, browser: bool) -> None:
     end = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, end.set)
     await server.start()
     print(_format_title(session.facts))
     print(f"{server.guard.link}\nCtrl-C ends the viewer; the run continues.", flush=True)
+    print(_format_tunnel(server.guard.link), flush=True)
     if not is_loopback(host):
         advice = "the data is sent unencrypted, and anyone who has the link can see it"
         print(f"shoal watch: other machines can reach {host}: {advice}", file=sys.stderr)
@@ -74,12 +97,24 @@ async def _serve_until_signal(server: Server, session: Session, host: str, brows
     await server.close()
 
 
+def _format_tunnel(link: str) -> str:
+    port = urlsplit(link).port
+    return (
+        "This link lets anyone who can reach this port look, not change. From another machine: "
+        f"ssh -L {port}:127.0.0.1:{port} {socket.gethostname()}, then open the link there."
+    )
+
+
 def _format_title(facts: dict[str, Any]) -> str:
     name, env = _to_printable(facts["name"]), _to_printable(facts["env"])
+    if "file" in facts:
+        return f"{name}: history of {facts['num_worlds']} x {env}, from {_to_printable(facts['file'])}"
     return f"{name}: {facts['num_worlds']} x {env}, pid {facts['pid']}"
 
 
 def _format_end(facts: dict[str, Any]) -> str:
+    if "file" in facts:
+        return "The file has the curves of the run, and no environments."
     return f"{_to_printable(facts['name'])}: the run has ended; the viewer shows the next run of this name"
 
 
@@ -138,16 +173,23 @@ def top(name: str | None, env_ids: Sequence[int], seconds: float | None) -> int:
     return 0
 
 
-def metrics(name: str | None) -> int:
-    """Prints the metrics of one session, or of all running sessions, for Prometheus."""
+def metrics(name: str | None, openmetrics: bool = False, tensorboard: str | None = None) -> int:
+    """Prints the metrics of one session, or of all running sessions, for Prometheus.
+
+    With `tensorboard`, writes the history of one session or file there instead, until the run ends.
+    """
+    if tensorboard is not None:
+        with _open(name) as session, contextlib.suppress(KeyboardInterrupt):
+            print(write_events(session, tensorboard))
+        return 0
     with contextlib.ExitStack() as stack:
         found = _attach_all(stack) if name is None else [stack.enter_context(attach(name))]
         samples = [
-            Sample(session.facts, counters, tree_bytes(session.facts["pid"]))
+            Sample(session.facts, counters, tree_bytes(session.facts["pid"]), _read_logged(session))
             for session in found
             for counters in _read_counters(session)
         ]
-    print(format_metrics(samples), end="")
+    print(format_metrics(samples, openmetrics), end="")
     return 0
 
 
@@ -166,6 +208,13 @@ def _read_counters(session: Session) -> list[dict[str, Any]]:
         return [session.counters()]
     except SessionError:
         return []
+
+
+def _read_logged(session: Session) -> dict[str, float]:
+    try:
+        return session.history().last
+    except SessionError:  # it ended in the meantime
+        return {}
 
 
 def _row(session: Session, last: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:

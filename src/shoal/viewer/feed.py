@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from shoal.errors import ClosedError, SessionError
+from shoal.state.history import History
 from shoal.viewer.protocol import MAX_WATCHED, World
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ __all__ = ["Feed", "compare_counters"]
 _COUNTERS_S = 0.5
 _SHORTEST_S = 0.005
 _REATTACH_S = 1.0
+_KEEP_S = 10.0
 
 
 class Feed:
@@ -35,15 +37,22 @@ class Feed:
 
     counters: tuple[int, dict[str, Any]] | None = None
     """The number of counter messages so far, and the newest message."""
+    history: tuple[int, History, dict[str, Any] | None] | None = None
+    """The number of histories so far, the newest, and the histogram of returns at that time."""
     error: tuple[int, str] = (0, "")
     """The number of errors so far, and the newest error."""
     ended = False
 
     def __init__(
-        self, session: Session, notify: Callable[[], None], reattach: Callable[[], Session] | None = None
+        self,
+        session: Session,
+        notify: Callable[[], None],
+        reattach: Callable[[], Session] | None = None,
+        keep: Callable[[History], None] | None = None,
     ) -> None:
-        """The thread calls `notify` whenever there is new data, and `reattach` to attach to the session that
-        has the same name now."""
+        """The thread calls `notify` whenever there is new data, `reattach` to attach to the session that has
+        the same name now, and `keep` with the history: every ten seconds, at the end of the run and of the
+        thread."""
         self.run: tuple[int, dict[str, Any]] = (1, session.facts)
         """The number of runs so far, and the facts of the current one."""
         self.worlds: dict[int, World] = {}
@@ -52,6 +61,8 @@ class Feed:
         self._session = session
         self._notify = notify
         self._reattach = reattach
+        self._keep = keep
+        self._keep_at = 0.0
         self._counts = itertools.count(1)
         self._requested: tuple[list[int], float] = ([], 1.0)
         self._watched: tuple[list[int], float] = ([], 1.0)
@@ -94,6 +105,7 @@ class Feed:
         """
         self._session, self._watched, self._is_granted = session, ([], 1.0), True
         self.worlds, self._past, self.counters, self.ended = {}, {}, None, False
+        self.history = None
         self.run = self.run[0] + 1, session.facts
         self._notify()
 
@@ -120,6 +132,7 @@ class Feed:
         last = {"time_ns": time.monotonic_ns(), "steps": 0, "episodes": 0, "return_sum": 0.0, "length_sum": 0}
         try:
             last = self._read_counters(last)
+            self._read_history()
             due = time.monotonic() + _COUNTERS_S
             while not self._stopped and self._session.alive:
                 self._apply_request()
@@ -128,6 +141,7 @@ class Feed:
                     due = time.monotonic() + _COUNTERS_S
                     now = self._read_counters(last)
                     self._publish_counters(last, now, "stepping" if now["steps"] > last["steps"] else "idle")
+                    self._read_history()
                     last, is_new = now, True
                 if is_new:
                     self._notify()
@@ -136,7 +150,26 @@ class Feed:
                 self._read_worlds()  # the last published snapshots
         except (SessionError, ClosedError):
             pass  # the run ended between two requests, or this side closed during a request
+        self._read_history(is_last=True)
         return last
+
+    def _read_history(self, is_last: bool = False) -> None:
+        """Reads the history, also after the end of the run. A history that cannot be read is an error for the
+        pages, and is not tried again until the next time."""
+        try:
+            found = self._session.history()
+        except (SessionError, ClosedError) as error:
+            if not is_last and self._session.alive and self.error[1] != str(error):
+                self.error = self.error[0] + 1, str(error)
+            return
+        returns = None if self.history is None else self.history[2]
+        if not is_last:
+            with contextlib.suppress(SessionError, ClosedError):
+                returns = self._session.returns()
+        self.history = next(self._counts), found, returns
+        if self._keep is not None and (is_last or time.monotonic() >= self._keep_at):
+            self._keep_at = time.monotonic() + _KEEP_S
+            self._keep(found)
 
     def _read_counters(self, last: dict[str, Any]) -> dict[str, Any]:
         """Returns the counters, or `last` if the run is alive but does not answer, as in a debugger."""

@@ -1,10 +1,10 @@
-"""Sessions in the text format of Prometheus, version 0.0.4."""
+"""Sessions in the text formats of Prometheus, version 0.0.4, and of OpenMetrics."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 __all__ = ["Sample", "format_metrics"]
@@ -17,6 +17,8 @@ class Sample:
     facts: dict[str, Any]
     counters: dict[str, Any]
     memory_bytes: int | None
+    logged: dict[str, float] = field(default_factory=dict)
+    """The last value of each name that the run logs."""
 
 
 _Values: TypeAlias = dict[str, Callable[[Sample], float | None]]
@@ -46,10 +48,17 @@ _FAMILIES: tuple[tuple[str, str, str, _Values], ...] = (
 )
 
 
-def format_metrics(samples: Sequence[Sample]) -> str:
-    """Formats all samples: each family once, with a line for each session; an empty text without sessions."""
+def format_metrics(samples: Sequence[Sample], openmetrics: bool = False) -> str:
+    """Formats all samples: each family once, with a line for each session; an empty text without sessions.
+
+    In OpenMetrics 1.0 the names of counters' families are without "_total", a sum in a summary must not be
+    negative (so it is a gauge; the count is that of the episodes), and the last line is "# EOF".
+    """
     lines: list[str] = []
     for family, kind, text, values in _FAMILIES:
+        if openmetrics and kind == "summary":
+            family, kind, text = f"{family}_sum", "gauge", f"{text.removesuffix('.')}, over all episodes."
+            values = {"": values["_sum"]}
         found = [
             f"shoal_{family}{suffix}{_format_labels(sample)} {_format_number(number)}"
             for sample in samples
@@ -57,13 +66,28 @@ def format_metrics(samples: Sequence[Sample]) -> str:
             if (number := value(sample)) is not None
         ]
         if found:
-            lines += [f"# HELP shoal_{family} {text}", f"# TYPE shoal_{family} {kind}", *found]
+            named = family.removesuffix("_total") if openmetrics else family
+            lines += [f"# HELP shoal_{named} {text}", f"# TYPE shoal_{named} {kind}", *found]
+    logged = [
+        f"shoal_logged{_format_labels(sample, name)} {_format_number(value)}"
+        for sample in samples
+        for name, value in sample.logged.items()
+    ]
+    if logged:
+        lines += [
+            "# HELP shoal_logged The last value that the run logged.",
+            "# TYPE shoal_logged gauge",
+            *logged,
+        ]
+    if openmetrics:
+        lines.append("# EOF")
     return "".join(f"{line}\n" for line in lines)
 
 
-def _format_labels(sample: Sample) -> str:
+def _format_labels(sample: Sample, logged: str | None = None) -> str:
     session, env = (_escape(str(sample.facts[name])) for name in ("name", "env"))
-    return f'{{session="{session}",env="{env}"}}'
+    more = "" if logged is None else f',name="{_escape(logged)}"'
+    return f'{{session="{session}",env="{env}"{more}}}'
 
 
 def _escape(value: str) -> str:

@@ -27,6 +27,14 @@ a page can make typed arrays directly over the received message. NaN and infinit
         page. `changed` lists fields by their index in `fields`; the data of other fields is the same as in
         that frame. A field that is not in `fields` no longer exists. `time` uses the clock of the counters.
 
+    {"type": "history", "whole": bool, "names": ["return", "length", "steps_per_s", ...], "bins": n,
+     "last": {name: x | null}, "returns": {"count": n, "low": x | null, "high": x | null, "bins": [...]}}
+        The history of the run so far (`whole`), or only the bins after those that were sent before. The data
+        are float64 arrays of n: begin and end in seconds since the run began, steps and episodes at the end;
+        then float32 [n, names, 4]: mean, lowest, highest, weight (0: no value). Older bins are merged with
+        time, so a whole history is sent again now and then and replaces the bins that the page holds. `last`
+        has the last value of each logged name, `returns` a histogram of each row's last episode, or null.
+
     {"type": "error", "message": text}
 
 **Page to server**, text messages of at most 4 KiB, of one type:
@@ -55,6 +63,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.state.history import History
 from shoal.state.schema import Description, describe, to_json
 from shoal.state.snapshot import Snapshot
 
@@ -67,6 +76,7 @@ __all__ = [
     "Key",
     "World",
     "frame",
+    "history_message",
     "pack",
     "plain",
     "read_watch",
@@ -166,6 +176,31 @@ def frame(world: World, known: Mapping[Key, int], schema: int) -> bytes:
     if world.schema != schema:
         text = f'{text[:-1]},"fields":{world.fields}}}'
     return _join(text, data)
+
+
+def history_message(history: History, returns: Mapping[str, Any] | None, after: float | None) -> bytes | None:
+    """Returns the message "history" with the bins after that time, or all of them if it is None.
+
+    Returns None if there is nothing new.
+    """
+    bins, curves = history.bins, history.curves
+    is_whole = after is None or bool(((bins["begin"] < after - 1e-6) & (bins["end"] > after + 1e-6)).any())
+    if not is_whole:
+        new = bins["begin"] > after - 1e-6  # type: ignore[operator]
+        bins, curves = bins[new], curves[new]
+        if not len(bins):
+            return None
+    about = {
+        "type": "history",
+        "whole": is_whole,
+        "names": history.names,
+        "bins": len(bins),
+        "last": history.last,
+        "returns": returns,
+    }
+    arrays = [bins[name].astype("<f8") for name in ("begin", "end", "steps", "episodes")]
+    data = [np.ascontiguousarray(one).reshape(-1).view(np.uint8) for one in (*arrays, curves.astype("<f4"))]
+    return _join(json.dumps(plain(about), allow_nan=False, separators=(",", ":")), data)
 
 
 def read_watch(text: str, num_worlds: int) -> tuple[list[int], float]:

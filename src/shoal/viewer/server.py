@@ -29,6 +29,7 @@ from shoal.viewer.websocket import Closing
 
 if TYPE_CHECKING:
     from shoal.state.attach import Session
+    from shoal.state.history import History
 
 __all__ = ["MAX_CLIENTS", "MAX_CONNECTIONS", "Server"]
 
@@ -56,6 +57,7 @@ class Server:
         port: int = 0,
         sessions: Sequence[str] = (),
         reattach: Callable[[], Session] | None = None,
+        keep: Callable[[History], None] | None = None,
         on_change: Callable[[dict[str, Any], bool], None] = lambda facts, alive: None,
         handshake_s: float = 5.0,
         stall_s: float = 10.0,
@@ -63,13 +65,15 @@ class Server:
         """`assets` are whole responses by path; `sessions` are the names of all running sessions.
 
         `reattach` attaches to a new session of the same name after the run has ended; it raises SessionError
-        if there is none. `on_change` is called when a run has ended, and with new facts when another has
+        if there is none. `keep` is called with the history from time to time, in another thread. `on_change`
+        is called when a run has ended, and with new facts when another has
         started.
         """
         self._session = session
         self._assets = assets
         self._host, self._port = host, port
         self._sessions, self._reattach, self._on_change = list(sessions), reattach, on_change
+        self._keep = keep
         self._handshake_s, self._stall_s = handshake_s, stall_s
         self._clients: set[Client] = set()
         self._connections: set[asyncio.Task[None]] = set()
@@ -98,7 +102,7 @@ class Server:
             with contextlib.suppress(RuntimeError):  # the loop is closed, so there are no clients
                 loop.call_soon_threadsafe(self._notify_clients)
 
-        self._feed = Feed(self._session, notify, self._reattach)
+        self._feed = Feed(self._session, notify, self._reattach, self._keep)
         self._reported = self._feed.run[0], False
         try:
             self._feed.start()

@@ -34,6 +34,8 @@ def show(session: Session, env_ids: Sequence[int], seconds: float | None) -> Non
     last, ticks = session.counters(), dict.fromkeys(env_ids, "")
     columns = ["time", "env steps", "steps/s", "episodes", "mean return", "mean length"]
     columns += [f"env {env} episode:tick" for env in env_ids]
+    logged = _read_logged(session)
+    columns += logged  # names that are logged later are in the web page
     with _table(session.facts, columns) as draw:
         while session.alive and (left := until - time.monotonic()) > 0:
             time.sleep(min(_REFRESH_S, left))
@@ -43,13 +45,20 @@ def show(session: Session, env_ids: Sequence[int], seconds: float | None) -> Non
                     found = session.latest(env)
                     if found is not None:
                         ticks[env] = f"{found[1].episode}:{found[1].tick}"
+                logged |= {name: value for name, value in _read_logged(session).items() if name in logged}
             except SessionError:  # the run ended in the meantime
                 break
             change, last = compare_counters(last, now), now
             rates.append(change["steps_per_s"])
-            draw(_cells(time.monotonic() - start, change, ticks.values()), rates)
+            cells = _cells(time.monotonic() - start, change, ticks.values())
+            draw([*cells, *(f"{value:.4g}" for value in logged.values())], rates)
     if time.monotonic() < until:
         print("the run has ended")
+
+
+def _read_logged(session: Session) -> dict[str, float]:
+    """Returns the last value of each name that the run logs."""
+    return session.history().last
 
 
 def sparkline(values: Sequence[float]) -> str:
