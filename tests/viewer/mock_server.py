@@ -47,8 +47,8 @@ def ws_frame(payload: bytes) -> bytes:
 
 class MockServer:
     """Serves in a thread of its own. Tests set `hold` (nothing moves), `silent` (no frames), `run`, `name`
-    and `started` (another one is another run) and `slow`
-    (seconds that each environment costs), and reach into `worlds`; `watched` is what pages asked for."""
+    and `started` (another one is another run), `slow` (seconds that each environment costs) and `minutes` (of
+    the history), and reach into `worlds`; `watched` is what pages asked for."""
 
     def __init__(self, mode: str = "reef", num_envs: int = 64, port: int = 0, **world: Any) -> None:
         self.make = (lambda env: Reef(env, **world)) if world else MODES[mode]
@@ -56,7 +56,7 @@ class MockServer:
         self.worlds: dict[int, Any] = {}
         self.name = f"{mode}-run"
         self.hold, self.silent, self.run, self.started = False, False, "stepping", time.time()
-        self.slow, self.workers = 0.0, 4
+        self.slow, self.workers, self.minutes = 0.0, 4, 20.0
         self.watched: list[list[int]] = []
         self.clients: set[asyncio.StreamWriter] = set()
 
@@ -231,8 +231,46 @@ class MockServer:
                 else {"mean_length": None}
             )
             writer.write(ws_frame(message(one)))
+            writer.write(ws_frame(self.history_message()))
             await writer.drain()
             await asyncio.sleep(0.5)
+
+    def history_message(self) -> bytes:
+        """A run that has learned for `minutes`; older bins are longer, and the loss begins in the middle."""
+        end = np.concatenate(
+            [
+                np.linspace(0, self.minutes * 40, 60),
+                np.linspace(self.minutes * 40, self.minutes * 60, 120)[1:],
+            ]
+        )
+        begin, end = end[:-1], end[1:]
+        n, rng = len(end), np.random.default_rng(2)
+        growth = 1 - np.exp(-end / end[-1] * 4)
+        curves = np.zeros((n, 5, 4), "<f4")
+        for at, high in enumerate((500.0, 500.0, 1.4e6, 2.0, 0.7)):
+            mean = (
+                high * (growth if at < 2 else 1 - growth if at == 3 else 0.8) * (1 + rng.normal(0, 0.04, n))
+            )
+            curves[:, at] = np.stack(
+                [mean, mean * 0.4, np.minimum(mean * 1.5, high * 1.2), np.full(n, 31)], 1
+            )
+        curves[: n // 2, 3] = 0
+        names = ["return", "length", "steps_per_s", "loss", "entropy"]
+        head = {
+            "type": "history",
+            "whole": True,
+            "names": names,
+            "bins": n,
+            "last": {"loss": 0.1, "entropy": None},
+        }
+        head["returns"] = {
+            "count": 64,
+            "low": 9.0,
+            "high": 500.0,
+            "bins": [1, 0, 2, 3, 4, 6, 8, 9, 5, 7, 9, 10],
+        }
+        columns = [begin, end, end * 1e6, np.floor(end * 60)]
+        return message(head, b"".join(one.astype("<f8").tobytes() for one in columns) + curves.tobytes())
 
 
 if __name__ == "__main__":

@@ -133,7 +133,8 @@ def test_metrics_are_in_the_prometheus_format(live, capsys):
     assert values["shoal_start_time_seconds", reef] == one.facts["started"]
     assert families["shoal_steps_total"] == "counter" and families["shoal_episode_return"] == "summary"
     assert main(["metrics", "cart"]) == 0
-    assert {labels for _, labels in read_metrics(capsys.readouterr().out)[0]} == {cart}
+    logged = f'{cart},name="loss"'
+    assert {labels for _, labels in read_metrics(capsys.readouterr().out)[0]} == {cart, logged}
 
 
 def read_metrics(text):
@@ -193,12 +194,12 @@ def test_top_prints_lines_without_a_terminal(live, capsys):
     title, header, *lines = capsys.readouterr().out.splitlines()
     assert title == "reef-1: 32 x Reef-v0, pid 1"
     assert header.split()[:3] == ["time", "env", "steps"] and header.endswith(
-        " env 3 episode:tick env 4 episode:tick"
+        " env 3 episode:tick env 4 episode:tick        loss"
     )
     assert len(lines) == 3  # after 0.5, 1 and 1.2 seconds
     for line in lines:
         cells = re.split(r"  +", line.strip())
-        assert cells[2] != "0" and re.fullmatch(r"0:\d+", cells[-1])
+        assert cells[2] != "0" and re.fullmatch(r"0:\d+", cells[-2]) and cells[-1] == "nan"
     assert fake.watched == [3, 4] and fake.rate_hz >= 4 and fake.closed
 
 

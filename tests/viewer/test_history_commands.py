@@ -76,9 +76,10 @@ def test_top_shows_logged_values(run, capsys):
     assert lines[2].split()[-2:] == ["0.5", "-2"]
 
 
-def watch(*arguments):
+def watch(*arguments, **variables):
     command = [sys.executable, "-m", "shoal", "watch", "--no-browser", *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    variables = {**os.environ, **variables}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=variables)
 
 
 def test_the_viewer_keeps_a_history_of_a_run_that_is_killed(name, start_python, tmp_path):
@@ -92,13 +93,13 @@ def test_the_viewer_keeps_a_history_of_a_run_that_is_killed(name, start_python, 
         name,
     )
     assert run.read() == "there"
-    viewer = watch(name, "--history", tmp_path / "h")
+    viewer = watch(name, "--history", tmp_path / "h", SSH_CONNECTION="a 1 b 2")
     try:
         title, link = viewer.stdout.readline(), viewer.stdout.readline()
         assert name in title and link.startswith("http://127.0.0.1:")
         assert viewer.stdout.readline() == "Ctrl-C ends the viewer; the run continues.\n"
         port = link.split(":")[2].split("/")[0]
-        assert f"ssh -L {port}:127.0.0.1:{port}" in viewer.stdout.readline()
+        assert f"ssh -N -L {port}:127.0.0.1:{port}" in viewer.stdout.readline()
         wait_until(lambda: (tmp_path / "h").exists(), 20)
         time.sleep(0.8)
         os.kill(run.pid, signal.SIGKILL)

@@ -86,7 +86,8 @@ async def _serve_until_signal(server: Server, session: Session | Recorded, host:
     await server.start()
     print(_format_title(session.facts))
     print(f"{server.guard.link}\nCtrl-C ends the viewer; the run continues.", flush=True)
-    print(_format_tunnel(server.guard.link), flush=True)
+    if os.environ.get("SSH_CONNECTION"):  # whoever reads this sits at another machine
+        print(_format_tunnel(server.guard.link), flush=True)
     if not is_loopback(host):
         advice = "the data is sent unencrypted, and anyone who has the link can see it"
         print(f"shoal watch: other machines can reach {host}: {advice}", file=sys.stderr)
@@ -100,8 +101,8 @@ async def _serve_until_signal(server: Server, session: Session | Recorded, host:
 def _format_tunnel(link: str) -> str:
     port = urlsplit(link).port
     return (
-        "This link lets anyone who can reach this port look, not change. From another machine: "
-        f"ssh -L {port}:127.0.0.1:{port} {socket.gethostname()}, then open the link there."
+        f"To open it on your own machine, run `ssh -N -L {port}:127.0.0.1:{port} {socket.gethostname()}` "
+        "there, and then open the link."
     )
 
 

@@ -1,12 +1,13 @@
 // The page: holds the state and decides what is drawn when. The other modules draw what this one passes to them.
 import { AgentPanel } from "./agent.js";
+import { Curves, lastEpisodes } from "./curves.js";
 import { $, atMost, fitCanvas, number, say, short, span, theme, themeChanged } from "./dom.js";
 import { exportDialog, makeGif, makePng, makeWebm } from "./exports.js";
 import { History } from "./history.js";
 import { Inspector } from "./inspector.js";
 import { onKeys, onTabs } from "./keys.js";
 import { readLink, writeLink } from "./link.js";
-import { Overview, lastEpisodes } from "./overview.js";
+import { Overview } from "./overview.js";
 import { layersOf } from "./scene.js";
 import { Connection } from "./socket.js";
 import { Stage } from "./stage.js";
@@ -33,6 +34,7 @@ const state = {
   tab: "overview",
 };
 const kept = new History();
+const curves = new Curves();
 const overview = new Overview((key, on) => setLayer(key, on));
 const table = new EntityTable((selection) => select(selection, true));
 const agentPanel = new AgentPanel();
@@ -48,7 +50,7 @@ const { camera } = stage;
 const connection = new Connection({
   hello({ facts, sessions }) {
     if (state.facts && (state.facts.pid !== facts.pid || state.facts.started !== facts.started)) {
-      overview.clear();
+      curves.clear();
       kept.clear();
       Object.assign(state, { frame: null, layers: [], paused: false, run: "stepping", hovered: null });
       notice(`A new run of ${facts.name}`, false, 3);
@@ -67,12 +69,15 @@ const connection = new Connection({
   },
   counters(one) {
     state.run = one.run;
-    overview.addCounters(one);
     say($("n-steps"), short(one.steps));
     say($("n-rate"), short(one.steps_per_s));
     say($("n-episodes"), short(one.episodes));
     showStatus(state);
-    if (!state.frame) tellWhyNothing(state.run);
+    if (!state.frame) tellWhyNothing(state.run, state.facts);
+    refreshCounters();
+  },
+  history(head, buffer, start) {
+    curves.bins.take(head, buffer, start);
     refreshCounters();
   },
   frame(frame) {
@@ -102,7 +107,7 @@ function pick(env) {
     if (known) {
       kept.push({ ...known });
       show(kept.last);
-    } else tellWhyNothing(state.run);
+    } else tellWhyNothing(state.run, state.facts);
   }
   strip.show(state.env, worlds());
   watcher.begin(); // the environments that the strip showed before no longer matter
@@ -130,11 +135,10 @@ function show(frame) {
 }
 
 const refreshCounters = atMost(450, () => {
-  // Here, not when counters arrive, so that the header and the chart show the same number.
-  const { mean_return: mean = null, ended } = overview.lastReturn ?? {};
-  say($("n-return"), number(mean));
-  $("n-return").title = mean === null ? "" : lastEpisodes(ended);
-  if (state.tab === "overview") overview.drawCounters();
+  const recent = curves.recentReturn;
+  say($("n-return"), number(recent?.mean));
+  $("n-return").title = recent ? lastEpisodes(recent.weight) : "No episode has ended yet";
+  if (state.tab === "overview") curves.draw();
 });
 const refreshCharts = atMost(250, () => {
   if (!state.frame || state.tab !== "overview") return;
@@ -345,6 +349,11 @@ window.shoal = {
   get timing() {
     return { ...stage.timing };
   },
+  get bins() {
+    const { count, names, begin, end, steps } = curves.bins;
+    return { count, names, begin: [...begin], end: [...end], steps: [...steps] };
+  },
+  curve: (name, axis = "time") => curves.bins.points(name, axis),
   toCanvas: (row, column) => camera.toScreen(column + 0.5, row + 0.5),
   png: () => makePng(stage.view, state.frame),
   gif: (seconds) => makeGif(stage.view, kept.lastSeconds(seconds, 10), () => {}),

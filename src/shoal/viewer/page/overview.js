@@ -1,56 +1,17 @@
-// The overview panel: the run's charts, the legend with counts, and the world's scalars.
+// The overview panel: the run's facts, the legend with counts, and the world's scalars.
 import { Chart } from "./charts.js";
 import { isQualitative, kindColor, paletteColor } from "./colors.js";
-import { $, el, number, say, short, span } from "./dom.js";
+import { $, el, number, say, span } from "./dom.js";
 import { categoryOf, countValues, measure } from "./fields.js";
 
 const MOST_ROWS = 24,
   MOST_POINTS = 300;
 
-export const lastEpisodes = (n) => (n === 1 ? "of the last episode" : `of the last ${number(n)} episodes`);
-
 export class Overview {
   constructor(toggle) {
     this.toggle = toggle;
-    this.counters = [];
-    this.charts = {
-      mean_return: new Chart("Mean return"),
-      mean_length: new Chart("Mean episode length"),
-      steps_per_s: new Chart("Steps per second", { format: short }),
-    };
-    for (const chart of Object.values(this.charts)) chart.xText = (x) => `−${span(this.counters.at(-1).time - x)}`;
-    $("run-charts").append(...Object.values(this.charts).map((chart) => chart.element));
     this.scalars = new Map();
     this.groups = new Map();
-  }
-
-  clear() {
-    this.counters = [];
-  }
-
-  addCounters(one) {
-    this.counters.push(one);
-    if (this.counters.length > 7200) this.counters.shift();
-  }
-
-  /** Returns the newest counters that have a mean return, or undefined if no episode has ended. */
-  get lastReturn() {
-    return this.counters.findLast((one) => one.mean_return !== null);
-  }
-
-  /** Draws each chart over the messages that have its value; the means are null if no episode ended. */
-  drawCounters() {
-    for (const [key, chart] of Object.entries(this.charts)) {
-      const known = this.counters.filter((one) => Number.isFinite(one[key]));
-      const every = Math.ceil(known.length / MOST_POINTS) || 1;
-      const points = known.filter((_, i) => i % every === 0 || i === known.length - 1);
-      const ys = points.map((one) => one[key]);
-      chart.set(
-        points.map((one) => one.time),
-        [{ name: key, ys }],
-      );
-      if (key !== "steps_per_s") chart.now.title = known.length ? lastEpisodes(known.at(-1).ended) : "";
-    }
   }
 
   showFacts(facts, sessions) {

@@ -4,7 +4,7 @@ import { openMessage, readFrame } from "./fields.js";
 const KEPT = 64;
 
 export class Connection {
-  /** `on` has hello, counters, frame, failure and status ("connecting", "open", "lost"). */
+  /** `on` has hello, counters, history, frame, failure and status ("connecting", "open", "lost"). */
   constructor(on) {
     this.on = on;
     this.wait = 250;
@@ -39,6 +39,7 @@ export class Connection {
       this.wanted = null;
       this.on.hello(head);
     } else if (head.type === "counters") this.on.counters(head);
+    else if (head.type === "history") this.on.history(head, buffer, start);
     else if (head.type === "error") this.on.failure(head.message);
     else if (head.type === "frame") {
       const frame = readFrame(head, buffer, start, this.latest.get(head.env));

@@ -2,10 +2,10 @@
 import { $, number, say } from "./dom.js";
 import { categoryOf, entitiesOf, ofAgent } from "./fields.js";
 
-export function showStatus({ run, link, paused }) {
+export function showStatus({ run, link, paused, facts }) {
   const ended = run === "ended";
   const [key, text] = ended
-    ? ["ended", "Run ended"]
+    ? ["ended", facts?.file ? "History file" : "Run ended"]
     : link !== "open"
       ? [link, link === "lost" ? "Reconnecting" : "Connecting"]
       : paused
@@ -16,7 +16,7 @@ export function showStatus({ run, link, paused }) {
   $("status").dataset.state = key;
   say($("status").lastElementChild, text);
   $("badge").hidden = !paused && !ended;
-  say($("badge"), ended ? "The run has ended." : "View paused. The run continues.");
+  say($("badge"), ended ? (facts?.file ? "The run has ended. This is its history file." : "The run has ended.") : "View paused. The run continues.");
   $("pause-icon").setAttribute("href", paused ? "#i-play" : "#i-pause");
   $("pause").setAttribute("aria-label", paused ? "Go live" : "Pause the view");
   $("live").dataset.on = String(!paused);
@@ -40,9 +40,10 @@ const NOTHING = {
 };
 
 /** Shows why there is no frame, unless another notice is shown. */
-export function tellWhyNothing(run) {
+export function tellWhyNothing(run, facts) {
   if ($("notice").dataset.bad === "true" && !$("notice").hidden) return;
-  if (performance.now() >= heldUntil) notice(NOTHING[run] ?? "Waiting for the first frame");
+  const why = facts?.file ? "A history file has the curves of the run and no environments" : NOTHING[run];
+  if (performance.now() >= heldUntil) notice(why ?? "Waiting for the first frame");
 }
 
 /** Describes tile, category and entity at a position of the world. */
