@@ -412,7 +412,10 @@ def _frames_seeds() -> list[bytes]:
 
 
 def _watch(data: bytes) -> None:
-    envs, rate = read_watch(data.decode("utf-8", "surrogateescape"), 4)
+    wanted = read_watch(data.decode("utf-8", "surrogateescape"), 4)
+    if wanted is None:  # a request for a link
+        return
+    envs, rate = wanted
     assert all(0 <= env < 4 for env in envs) and 0.1 <= rate <= 60
 
 

@@ -138,6 +138,10 @@ class MockServer:
         tasks = [asyncio.create_task(self.send(writer, watch)), asyncio.create_task(self.counters(writer))]
         try:
             while (asked := await self.receive(reader)) is not None:
+                if asked["type"] == "link":
+                    link = {"type": "link", "url": f"{self.url}?token=once", "host": "box", "port": self.port}
+                    writer.write(ws_frame(message(link)))
+                    continue
                 watch.update(asked)
                 self.watched.append(asked["envs"])
         finally:

@@ -119,7 +119,7 @@ class Closed(Exception):
 class Page:
     """The other end of a socket."""
 
-    def __init__(self, running, receive_bytes, **headers):
+    def __init__(self, running, receive_bytes, path="/socket", **headers):
         self.sock = running.connect(receive_bytes)
         self.buffer = b""
         self.schemas = {}
@@ -135,7 +135,7 @@ class Page:
             **{name.replace("_", "-"): value for name, value in headers.items()},
         }
         lines = [
-            "GET /socket HTTP/1.1",
+            f"GET {path} HTTP/1.1",
             *(f"{name}: {sent[name]}" for name in sent if sent[name] is not None),
         ]
         self.sock.sendall("\r\n".join([*lines, "", ""]).encode())

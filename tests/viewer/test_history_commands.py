@@ -15,6 +15,7 @@ import pytest
 
 import shoal
 from shoal.cli import main
+from shoal.errors import SessionError
 from shoal.state import History, read_history
 from shoal.state.history import CURVES
 from shoal.viewer.metrics import Sample, format_metrics
@@ -197,6 +198,58 @@ def test_the_server_sends_the_history_of_a_session(serve):
     session.end()
     with serve(session).page() as page:
         assert page.until("history")["whole"]
+
+
+# -- other sessions, links ---------------------------------------------------------------------------------
+
+
+def test_a_page_gets_another_session_by_its_name(serve):
+    other = FakeSession(name="other", num_worlds=3)
+
+    def open_session(name):
+        if name != "other":
+            raise SessionError(f"no session is called {name!r}")
+        return other
+
+    running = serve(FakeSession(auto=True), open_session=open_session, sessions=lambda: ["reef-1", "other"])
+    with running.page(path="/socket?session=other") as page, running.page() as plain:
+        assert page.until("hello")["facts"]["name"] == "other"
+        assert page.until("history")["whole"]
+        page.send(b'{"type": "watch", "envs": [3]}')
+        assert "this run has 3" in page.until("error")["message"]
+        page.watch(2)
+        plain.watch(31)
+        wait_until(lambda: other.watched == [2], 10)
+        assert plain.until("hello")["sessions"] == ["reef-1", "other"]
+    wait_until(lambda: other.closed, 10)  # no page watches it any more
+    for query in ("session=x", "session=%00", "session=../../etc", "session=" + "x" * 3000, "session"):
+        with running.page(path=f"/socket?{query}") as page:
+            if query == "session":  # no name: the viewer's own session
+                assert page.until("hello")["facts"]["name"] == "reef-1"
+            else:
+                assert page.closed() == 4404
+
+
+def test_a_page_without_other_sessions_is_told_so(serve):
+    with serve().page(path="/socket?session=other") as page:
+        assert page.closed() == 4404
+
+
+def test_a_link_for_a_colleague_opens_the_page_once(serve):
+    running = serve()
+    with running.page() as page:
+        page.send(b'{"type": "link"}')
+        found = page.until("link")
+        assert found["port"] == running.port and running.token not in found["url"]
+        path = found["url"].removeprefix(f"http://127.0.0.1:{running.port}")
+        assert running.get(path, token=False)[0] == 303
+        assert running.get(path, token=False)[0] == 403
+        links = []
+        for _ in range(20):
+            page.send(b'{"type": "link"}')
+            links.append(page.until("link")["url"].removeprefix(f"http://127.0.0.1:{running.port}"))
+        works = [running.get(path, token=False)[0] for path in links]
+        assert works == [403] * 4 + [303] * 16  # only the last ones
 
 
 # -- TensorBoard -------------------------------------------------------------------------------------------

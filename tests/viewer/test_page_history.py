@@ -151,3 +151,111 @@ def test_a_history_file_is_shown_as_a_run_that_has_ended(stepping, start_python,
     assert page.locator("#status").inner_text() == "History file"
     assert "no environments" in page.locator("#notice").inner_text()
     assert page.locator("#run-name").inner_text() == stepping.name
+
+
+# -- sessions, links, actions ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two(name, tmp_path, monkeypatch):
+    """Two runs of one user: CartPoles that always push left, and some that never learn either."""
+    monkeypatch.setenv("SHOAL_SESSION_DIR", str(tmp_path / "s"))
+    runs = [shoal.make_vec(env, 4, session=f"{name}-{env[:4]}") for env in ("CartPole-v1", "Snake-v0")]
+    rest = threading.Event()
+
+    def step():
+        for envs in runs:
+            envs.reset(seed=1)
+        while not rest.wait(0.004):
+            for envs in runs:
+                envs.step(np.zeros(envs.action_space.shape, np.int64))
+            runs[0].log(loss=1)
+            runs[1].log(other=2)
+        for envs in runs:
+            envs.close()
+
+    thread = threading.Thread(target=step)
+    thread.start()
+    yield SimpleNamespace(names=[envs.session for envs in runs], rest=rest, thread=thread)
+    rest.set()
+    thread.join()
+
+
+def test_a_page_switches_between_sessions_and_compares_two(two, start_python, visit):
+    cart, snake = two.names
+    viewer = start_python(WATCH, cart)
+    viewer.read()
+    page = visit(SimpleNamespace(url=viewer.read()))
+    until(page, "shoal.curve('loss').length > 1")
+    assert page.locator("#session option").all_inner_texts() == two.names
+    page.select_option("#compare", snake)
+    until(page, "document.querySelector('.curve[data-curve=other]') !== null")
+    assert page.locator("#compared-name").inner_text() == snake and page.locator("#compared").is_visible()
+    page.wait_for_timeout(600)
+    page.select_option("#session", snake)
+    until(page, f"document.getElementById('run-name').innerText === '{snake}'")
+    until(page, "shoal.tick !== null && shoal.curve('other').length > 1")
+    assert page.evaluate("shoal.curve('loss').length") == 0  # nothing of the run that was shown before
+    assert page.locator("#compared").is_hidden()
+    until(page, "document.querySelector('.curve[data-curve=loss]') === null")
+    page.select_option("#session", cart)
+    until(page, "shoal.curve('loss').length > 1")
+
+
+def test_a_session_that_ended_meanwhile_is_said_to_be_missing(two, start_python, visit):
+    viewer = start_python(WATCH, two.names[0])
+    viewer.read()
+    page = visit(SimpleNamespace(url=viewer.read()))
+    two.rest.set()
+    two.thread.join()
+    until(page, "document.getElementById('status').dataset.state === 'ended'")
+    page.select_option("#session", two.names[1])
+    until(page, "document.getElementById('status').dataset.state === 'missing'")
+    assert page.locator("#status").inner_text() == "No such session"
+    assert f"is called '{two.names[1]}'" in page.locator("#notice").inner_text()
+
+
+@pytest.mark.parametrize(("scheme", "size"), LOOKS)
+def test_the_dialog_says_what_read_only_means_and_has_a_link(reef, visit, scheme, size):
+    page = visit(reef, color_scheme=scheme, viewport=size)
+    page.click("#share-open")
+    until(page, "document.getElementById('share-link').innerText.endsWith('?token=once')")
+    told = page.locator("#share").inner_text()
+    assert "They cannot change, pause, slow down or end a run" in told
+    assert f"ssh -N -L {reef.port}:127.0.0.1:{reef.port} box" in told
+    box = page.locator("#share").bounding_box()
+    assert box["x"] >= 0 and box["x"] + box["width"] <= size["width"] and box["height"] <= size["height"]
+
+
+def test_a_shared_link_opens_the_page_once_in_another_browser(stepping, start_python, visit, browser):
+    viewer = start_python(WATCH, stepping.name)
+    viewer.read()
+    page = visit(SimpleNamespace(url=viewer.read()))
+    page.click("#share-open")
+    until(page, "document.getElementById('share-link').innerText.includes('?token=')")
+    link = page.locator("#share-link").inner_text()
+    colleague = visit(SimpleNamespace(url=link))
+    assert colleague.locator("#run-name").inner_text() == stepping.name
+    other = browser.new_context()
+    assert other.request.get(link).status == 403  # it was used
+    other.close()
+
+
+def test_an_environment_that_does_not_exist_is_said(reef, visit):
+    page = visit(reef)
+    page.fill("#env-number", "5000")
+    page.keyboard.press("Enter")
+    until(page, "shoal.env === 63")
+    assert page.locator("#notice").inner_text().startswith("There is no environment 5000: this run has 64")
+
+
+def test_actions_are_counted_over_the_kept_frames(serve, visit):
+    server = serve("vector")
+    page = visit(server)
+    page.wait_for_selector("#actions-card:visible")
+    until(page, "shoal.frames > 20")
+    page.wait_for_timeout(500)
+    assert page.locator("#actions figcaption").inner_text() == "0 to 1"
+    assert "frames of this environment" in page.locator("#actions-about").inner_text()
+    pixels = decode_png(page.locator("#actions canvas").screenshot())
+    assert len(np.unique(pixels.reshape(-1, pixels.shape[-1]), axis=0)) > 2

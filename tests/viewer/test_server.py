@@ -22,7 +22,7 @@ def wait_for(condition, seconds=5.0):
 
 def test_hello_comes_first_with_the_facts_and_the_names(serve):
     session = FakeSession(strange=float("nan"), numbers=(np.int64(3), np.float32("inf")))
-    with serve(session, sessions=["reef-1", "other"]).page() as page:
+    with serve(session, sessions=lambda: ["reef-1", "other"]).page() as page:
         hello = page.message()
     assert hello["type"] == "hello" and hello["sessions"] == ["reef-1", "other"]
     assert hello["facts"]["env"] == "Reef-v0" and hello["facts"]["num_worlds"] == 32

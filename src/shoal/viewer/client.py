@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from shoal.viewer import websocket
 from shoal.viewer.feed import Feed
@@ -26,7 +27,7 @@ class Client:
     """One page. All its methods are called in the server's event loop."""
 
     def __init__(
-        self, writer: asyncio.StreamWriter, feed: Feed, sessions: Sequence[str], stall_s: float
+        self, writer: asyncio.StreamWriter, feed: Feed, sessions: Callable[[], Sequence[str]], stall_s: float
     ) -> None:
         self.watching: list[int] = []
         self.rate_hz = 1.0
@@ -34,13 +35,14 @@ class Client:
         """The number of its last request, counted over all pages; the newest request has the highest."""
         self.wake = asyncio.Event()
         self._writer = writer
-        self._feed = feed
+        self.feed = self._feed = feed
         self._stall_s = stall_s
         self._sessions = sessions
         self._hello_run = 0
         """The number of the run whose "hello" it was sent last."""
         self._errors: deque[str] = deque(maxlen=_ERRORS_KEPT)
         self._pong: bytes | None = None
+        self._link: dict[str, Any] | None = None
         self._sent_counters, self._sent_error = 0, feed.error[0]
         self._sent: dict[int, tuple[int, dict[Key, int], int]] = {}
         """By environment: stamp, `since` and schema of the last frame that was sent."""
@@ -49,10 +51,20 @@ class Client:
         """The number of the last history that was sent, the end of its last bin (None: the next one is sent
         whole), and when the last whole one was sent."""
 
+    def choose(self, feed: Feed) -> None:
+        """Shows another session; called before anything is sent."""
+        self.feed = self._feed = feed
+        self._sent_error = feed.error[0]
+
     def watch(self, env_ids: list[int], rate_hz: float) -> None:
         self.watching, self.rate_hz = list(env_ids), rate_hz
         self._sent = {env: sent for env, sent in self._sent.items() if env in env_ids}
         self._due = {}
+        self.wake.set()
+
+    def link(self, url: str, host: str, port: int) -> None:
+        """Sends a link for somebody else; if several were asked for meanwhile, only the last."""
+        self._link = {"type": "link", "url": url, "host": host, "port": port}
         self.wake.set()
 
     def error(self, message: str) -> None:
@@ -115,11 +127,14 @@ class Client:
         if run != self._hello_run:
             self._hello_run, self._due = run, {}
             self._history = (0, None, 0.0)
-            hello = {"type": "hello", "facts": facts, "sessions": list(self._sessions)}
+            hello = {"type": "hello", "facts": facts, "sessions": list(self._sessions())}
             return pack(hello), websocket.BINARY, None
         if self._pong is not None:
             pong, self._pong = self._pong, None
             return pong, websocket.PONG, None
+        if self._link is not None:
+            link, self._link = self._link, None
+            return pack(link), websocket.BINARY, None
         if self._errors:
             return pack({"type": "error", "message": self._errors.popleft()}), websocket.BINARY, None
         count, message = self._feed.error

@@ -21,7 +21,7 @@ from shoal.errors import SessionError, ShoalError
 from shoal.memory.limits import format_bytes
 from shoal.state.attach import Session, attach, sessions
 from shoal.state.history import History
-from shoal.state.names import directory
+from shoal.state.names import directory, list_paths
 from shoal.viewer import top as live
 from shoal.viewer.feed import compare_counters
 from shoal.viewer.guard import is_loopback
@@ -46,7 +46,6 @@ def watch(name: str | None, host: str, port: int, browser: bool, history: str | 
         raise ShoalError("the viewer's page is missing from this installation; install Shoal again")
     with _open(name) as session:
         name = str(session.facts["name"])
-        names = [str(facts["name"]) for facts in sessions()]
         if history is not None:
             if isinstance(session, Recorded):
                 raise ShoalError("--history saves the history of a running session; copy the file instead")
@@ -56,7 +55,8 @@ def watch(name: str | None, host: str, port: int, browser: bool, history: str | 
             assets,
             host=host,
             port=port,
-            sessions=names,
+            sessions=_list_names,
+            open_session=attach,
             reattach=None if isinstance(session, Recorded) else lambda: attach(name),
             keep=None if history is None else lambda found: _keep_history(found, history),
             on_change=lambda facts, alive: print(
@@ -65,6 +65,13 @@ def watch(name: str | None, host: str, port: int, browser: bool, history: str | 
         )
         asyncio.run(_serve_until_signal(server, session, host, browser))
     return 0
+
+
+def _list_names() -> list[str]:
+    try:
+        return [path.name for path in list_paths()]
+    except SessionError:
+        return []
 
 
 def _open(name: str | None) -> Session | Recorded:

@@ -90,6 +90,11 @@ class Feed:
         self._wake.set()
         self._thread.join(1.0)
 
+    def end(self) -> None:
+        """Ends the thread and closes the session."""
+        self.stop()
+        self._session.close()
+
     def _run(self) -> None:
         while not self._stopped:
             found = self._wait_for_another(self._follow())

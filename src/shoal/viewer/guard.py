@@ -18,6 +18,7 @@ from shoal.viewer.http import Refusal, Request, response
 
 __all__ = ["Guard", "is_loopback"]
 
+_MAX_TICKETS = 16
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 
@@ -26,19 +27,23 @@ class Guard:
 
     def __init__(self, host: str, port: int) -> None:
         self.token = secrets.token_urlsafe(32)
-        self._tickets: set[str] = set()
+        self._tickets: dict[str, None] = {}
+        """In the order in which they were made."""
         name = f"[{host}]" if ":" in host else host.lower()
         self._names = tuple(dict.fromkeys((*_LOOPBACK, name)))
         self._any_address = _is_unspecified(host)
-        self._port = port
+        self.port = port
         self.link = f"http://{_LOOPBACK[0] if self._any_address else name}:{port}/?token={self.token}"
         # Cookies are shared by all ports of a host, so two viewers on one machine need two cookie names.
         self._cookie = f"shoal-{port}"
 
     def ticket_link(self) -> str:
-        """Returns a link that works once, for a browser's command line, which every user can read."""
+        """Returns a link that works once: for a browser's command line, which every user can read, and for a
+        colleague. Only the last 16 that were not used work."""
         ticket = secrets.token_urlsafe(32)
-        self._tickets.add(ticket)
+        self._tickets[ticket] = None
+        while len(self._tickets) > _MAX_TICKETS:  # the oldest that nobody has used
+            del self._tickets[next(iter(self._tickets))]
         return self.link.replace(self.token, ticket)
 
     def check(self, request: Request) -> bytes | None:
@@ -69,18 +74,19 @@ class Guard:
 
     def _check_host(self, host: str) -> None:
         name, _, port = host.lower().rpartition(":")
-        if self._port == 80 and not name:
+        if self.port == 80 and not name:
             name, port = port, "80"
-        if port == str(self._port) and (name in self._names or (self._any_address and _is_address(name))):
+        if port == str(self.port) and (name in self._names or (self._any_address and _is_address(name))):
             return
-        known = ", ".join(f"{name}:{self._port}" for name in self._names)
+        known = ", ".join(f"{name}:{self.port}" for name in self._names)
         raise Refusal(
             403, f"the Host header must be one of {known}; through a tunnel, use the same port on both ends"
         )
 
     def _enter(self, token: str) -> bytes:
-        used = {ticket for ticket in self._tickets if hmac.compare_digest(token.encode(), ticket.encode())}
-        self._tickets -= used
+        used = [ticket for ticket in self._tickets if hmac.compare_digest(token.encode(), ticket.encode())]
+        for ticket in used:
+            del self._tickets[ticket]
         if not used and not self._is_token(token):
             raise Refusal(403, "the token is wrong; open the link that shoal watch printed")
         cookie = f"{self._cookie}={self.token}; Path=/; HttpOnly; SameSite=Strict"

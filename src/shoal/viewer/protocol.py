@@ -37,7 +37,16 @@ a page can make typed arrays directly over the received message. NaN and infinit
 
     {"type": "error", "message": text}
 
-**Page to server**, text messages of at most 4 KiB, of one type:
+    {"type": "link", "url": text, "host": text, "port": n}
+        The answer to a request for a link: it opens the page once. `host` is the name of the machine.
+
+**Sessions.** `/socket?session=NAME` is the socket of another session than the one that the viewer was started
+with. If there is none of that name, the connection is closed with code 4404 and the reason as its text.
+
+**Page to server**, text messages of at most 4 KiB, of two types:
+
+    {"type": "link"}
+        Asks for a link for somebody else.
 
     {"type": "watch", "envs": [0, 3], "rate": 20}
         Replaces the environments that this page watches: at most 16, with `rate` frames per second each (0.1
@@ -203,12 +212,14 @@ def history_message(history: History, returns: Mapping[str, Any] | None, after: 
     return _join(json.dumps(plain(about), allow_nan=False, separators=(",", ":")), data)
 
 
-def read_watch(text: str, num_worlds: int) -> tuple[list[int], float]:
-    """Parses a page's message "watch"; returns its environments and rate."""
+def read_watch(text: str, num_worlds: int) -> tuple[list[int], float] | None:
+    """Parses a page's message: returns the environments and rate of "watch", None for "link"."""
     try:
         message = json.loads(text)
     except (ValueError, RecursionError) as error:  # thousands of brackets cause a RecursionError
         raise BadMessage("expected JSON") from error
+    if message == {"type": "link"}:
+        return None
     if (
         not isinstance(message, dict)
         or message.get("type") != "watch"

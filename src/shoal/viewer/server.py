@@ -16,6 +16,7 @@ import itertools
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
 
 from shoal.errors import ShoalError
 from shoal.viewer import websocket
@@ -55,24 +56,29 @@ class Server:
         *,
         host: str = "127.0.0.1",
         port: int = 0,
-        sessions: Sequence[str] = (),
+        sessions: Callable[[], Sequence[str]] = tuple,
+        open_session: Callable[[str], Session] | None = None,
         reattach: Callable[[], Session] | None = None,
         keep: Callable[[History], None] | None = None,
         on_change: Callable[[dict[str, Any], bool], None] = lambda facts, alive: None,
         handshake_s: float = 5.0,
         stall_s: float = 10.0,
     ) -> None:
-        """`assets` are whole responses by path; `sessions` are the names of all running sessions.
+        """`assets` are whole responses by path; `sessions` returns the names of all running sessions.
+        `open_session` attaches to one of them, for a page that asks for it.
 
         `reattach` attaches to a new session of the same name after the run has ended; it raises SessionError
         if there is none. `keep` is called with the history from time to time, in another thread. `on_change`
         is called when a run has ended, and with new facts when another has
         started.
         """
-        self._session = session
+        self._session, self._name = session, str(session.facts["name"])
         self._assets = assets
         self._host, self._port = host, port
-        self._sessions, self._reattach, self._on_change = list(sessions), reattach, on_change
+        self._sessions, self._reattach, self._on_change = sessions, reattach, on_change
+        self._open_session = open_session
+        self._feeds: dict[str, Feed] = {}
+        """Other sessions that pages watch, by name."""
         self._keep = keep
         self._handshake_s, self._stall_s = handshake_s, stall_s
         self._clients: set[Client] = set()
@@ -98,11 +104,7 @@ class Server:
             raise ShoalError(f"cannot listen on {self._host} port {self._port}: {why}") from error
         self.guard = Guard(self._host, self._server.sockets[0].getsockname()[1])
 
-        def notify() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed, so there are no clients
-                loop.call_soon_threadsafe(self._notify_clients)
-
-        self._feed = Feed(self._session, notify, self._reattach, self._keep)
+        self._feed = Feed(self._session, self._make_notify(), self._reattach, self._keep)
         self._reported = self._feed.run[0], False
         try:
             self._feed.start()
@@ -114,11 +116,21 @@ class Server:
     async def close(self) -> None:
         """Closes every connection and stops."""
         self._server.close()
-        self._feed.stop()
+        for feed in (self._feed, *self._feeds.values()):
+            feed.stop()
         for task in self._connections:
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
         await self._server.wait_closed()
+
+    def _make_notify(self) -> Callable[[], None]:
+        loop = asyncio.get_running_loop()
+
+        def notify() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed, so there are no clients
+                loop.call_soon_threadsafe(self._notify_clients)
+
+        return notify
 
     def _notify_clients(self) -> None:
         (run, facts), ended = self._feed.run, self._feed.ended
@@ -161,7 +173,7 @@ class Server:
                 return
             answer = self.guard.check(request)
             if answer is None and request.path == "/socket":
-                return await self._serve_page(reader, writer, self._upgrade(request))
+                return await self._serve_page(reader, writer, self._upgrade(request), request.query)
             answer = answer or self._assets.get(request.path)
             if answer is None:
                 raise Refusal(404, "no such file")
@@ -186,13 +198,14 @@ class Server:
     # -- one page --------------------------------------------------------------------------------------
 
     async def _serve_page(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answer: bytes
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answer: bytes, query: str
     ) -> None:
         client = Client(writer, self._feed, self._sessions, self._stall_s)
         self._clients.add(client)  # before the first await, so that the limit holds
         both: list[asyncio.Task[None]] = []
         try:
             await deliver(writer, self._stall_s, answer)
+            await self._choose_session(client, query)
             both = [asyncio.create_task(self._listen(reader, client)), asyncio.create_task(client.send_all())]
             done, _ = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             closing = None
@@ -205,6 +218,7 @@ class Server:
         finally:
             self._clients.discard(client)
             self._share_watches()
+            self._stop_unused()
             for task in both:
                 task.cancel()
             await asyncio.gather(*both, return_exceptions=True)
@@ -220,7 +234,11 @@ class Server:
                 client.pong(payload)
             elif opcode == websocket.TEXT:
                 try:
-                    client.watch(*read_watch(payload.decode(), self._feed.run[1]["num_worlds"]))
+                    wanted = read_watch(payload.decode(), client.feed.run[1]["num_worlds"])
+                    if wanted is None:
+                        client.link(self.guard.ticket_link(), socket.gethostname(), self.guard.port)
+                        continue
+                    client.watch(*wanted)
                 except BadMessage as error:
                     raise Closing(1008, str(error)) from None
                 except BadRequest as error:
@@ -230,18 +248,55 @@ class Server:
                     self._share_watches()
             await asyncio.sleep(0)  # lets other tasks run even if this page sends without pause
 
+    async def _choose_session(self, client: Client, query: str) -> None:
+        """Lets the page watch another session, which its address names; raises Closing if there is none."""
+        name = dict(parse_qsl(query)).get("session", self._name)
+        if name == self._name:
+            return
+        if name not in self._feeds:
+            if self._open_session is None or len(self._feeds) >= MAX_CLIENTS:
+                raise Closing(4404, f"no session is called {name[:64]!r} here")
+            try:
+                # Connecting may wait for a run that does not answer.
+                session = await asyncio.get_running_loop().run_in_executor(None, self._open_session, name)
+            except (ShoalError, ValueError) as error:
+                raise Closing(4404, str(error)) from None
+            if name in self._feeds:  # another page was faster
+                session.close()
+            else:
+                self._feeds[name] = Feed(session, self._make_notify(), lambda: self._reopen(name))
+                self._feeds[name].start()
+        client.choose(self._feeds[name])
+
+    def _reopen(self, name: str) -> Session:
+        assert self._open_session is not None
+        return self._open_session(name)
+
+    def _stop_unused(self) -> None:
+        """Ends the feeds of other sessions that no page watches any more."""
+        used = {client.feed for client in self._clients}
+        for name in [name for name, feed in self._feeds.items() if feed not in used]:
+            feed = self._feeds.pop(name)
+            # It may wait for a run that does not answer.
+            asyncio.get_running_loop().run_in_executor(None, feed.end)
+
     def _share_watches(self) -> None:
-        """Divides the environments a session can watch at once; the newest requests have priority."""
+        """Divides the environments that each session can watch at once among its pages."""
+        for feed in (self._feed, *self._feeds.values()):
+            self._share(feed, [client for client in self._clients if client.feed is feed])
+
+    def _share(self, feed: Feed, clients: list[Client]) -> None:
+        """The newest requests have priority."""
         shared: list[int] = []
-        for client in sorted(self._clients, key=lambda client: client.request_number, reverse=True):
+        for client in sorted(clients, key=lambda client: client.request_number, reverse=True):
             shared += [env for env in client.watching if env not in shared]
             lost = [env for env in client.watching if env in shared[MAX_WATCHED:]]
             del shared[MAX_WATCHED:]
             client.drop_watched(
                 lost, f"another page watches others, and a run shows at most {MAX_WATCHED} at once"
             )
-        rates = [client.rate_hz for client in self._clients if client.watching]
-        self._feed.watch(sorted(shared), max(rates, default=1.0))
+        rates = [client.rate_hz for client in clients if client.watching]
+        feed.watch(sorted(shared), max(rates, default=1.0))
 
 
 def _bind_socket(family: int, address: Any) -> socket.socket:

@@ -1,7 +1,8 @@
 // The page: holds the state and decides what is drawn when. The other modules draw what this one passes to them.
+import { drawActions } from "./actions.js";
 import { AgentPanel } from "./agent.js";
 import { Curves, lastEpisodes } from "./curves.js";
-import { $, atMost, fitCanvas, number, say, short, span, theme, themeChanged } from "./dom.js";
+import { $, atMost, el, fitCanvas, number, say, short, span, theme, themeChanged } from "./dom.js";
 import { exportDialog, makeGif, makePng, makeWebm } from "./exports.js";
 import { History } from "./history.js";
 import { Inspector } from "./inspector.js";
@@ -9,6 +10,7 @@ import { onKeys, onTabs } from "./keys.js";
 import { readLink, writeLink } from "./link.js";
 import { Overview } from "./overview.js";
 import { layersOf } from "./scene.js";
+import { openShare, showShare } from "./share.js";
 import { Connection } from "./socket.js";
 import { Stage } from "./stage.js";
 import { Strip } from "./strip.js";
@@ -34,7 +36,7 @@ const state = {
   tab: "overview",
 };
 const kept = new History();
-const curves = new Curves();
+const curves = new Curves((message) => notice(message, true, 5));
 const overview = new Overview((key, on) => setLayer(key, on));
 const table = new EntityTable((selection) => select(selection, true));
 const agentPanel = new AgentPanel();
@@ -51,11 +53,14 @@ const connection = new Connection({
   hello({ facts, sessions }) {
     if (state.facts && (state.facts.pid !== facts.pid || state.facts.started !== facts.started)) {
       curves.clear();
+      curves.compare("");
       kept.clear();
       Object.assign(state, { frame: null, layers: [], paused: false, run: "stepping", hovered: null });
-      notice(`A new run of ${facts.name}`, false, 3);
+      const isSame = state.facts.name === facts.name;
+      notice(isSame ? `A new run of ${facts.name}` : `Session ${facts.name}`, false, 3);
     }
     state.facts = facts;
+    showSessions(facts.name, sessions ?? []);
     const several = facts.agents > 1 ? ` · ${facts.agents} agents each` : "";
     say($("run-name"), facts.name);
     say(
@@ -88,6 +93,12 @@ const connection = new Connection({
     if (state.paused) refreshTime();
     else show(frame);
   },
+  link: showShare,
+  missing(why) {
+    state.link = "missing";
+    showStatus(state);
+    notice(why || "There is no such session", true, 600);
+  },
   failure: (message) => notice(message, true, state.frame ? 8 : 600),
   status(link) {
     state.link = link;
@@ -96,8 +107,27 @@ const connection = new Connection({
 });
 const watcher = new Watcher(connection, strip, state);
 
+/** Fills the two lists of sessions: the one that is shown, and the one to compare with. */
+function showSessions(name, sessions) {
+  const names = [...new Set([name, ...sessions])];
+  const options = (list) => list.map((one) => el("option", { value: one, textContent: one }));
+  $("session").replaceChildren(...options(names));
+  $("session").value = name;
+  $("session-box").hidden = names.length < 2;
+  $("compare").replaceChildren(
+    el("option", { value: "", textContent: "no other run" }),
+    ...options(names.filter((one) => one !== name)),
+  );
+  $("compare").value = curves.other?.name ?? "";
+  $("compare-box").hidden = names.length < 2;
+}
+
 function pick(env) {
   const next = Math.min(worlds() - 1, Math.max(0, Math.floor(env)));
+  if (state.facts && next !== Math.floor(env)) {
+    const text = `There is no environment ${env}: this run has ${number(worlds())}, numbered from 0. This is ${next}.`;
+    notice(text, false, 5);
+  }
   if (next !== state.env) {
     if (state.frame) stage.leave();
     Object.assign(state, { env: next, frame: null, paused: false, hovered: null, selection: null, follow: false });
@@ -144,6 +174,7 @@ const refreshCharts = atMost(250, () => {
   if (!state.frame || state.tab !== "overview") return;
   overview.drawLegend(state.layers, state.hidden);
   overview.drawScalars(kept, state.frame);
+  drawActions(kept, Math.max(0, stage.agent), agents());
 });
 const refreshPanel = atMost(200, () => {
   const { frame, tab, layers, selection } = state;
@@ -302,10 +333,13 @@ const clicks = {
   theme: actions.theme,
   "help-open": actions.help,
   "copy-link": copyLink,
+  "share-open": () => openShare(connection),
   "export-open": () => state.frame && openExport(),
 };
 for (const [id, work] of Object.entries(clicks)) $(id).addEventListener("click", work);
 $("scrub").addEventListener("input", () => scrubTo(Number($("scrub").value)));
+$("session").addEventListener("change", () => connection.choose($("session").value));
+$("compare").addEventListener("change", () => curves.compare($("compare").value));
 $("follow").addEventListener("change", () => {
   state.follow = $("follow").checked;
   stage.centre();

@@ -2,6 +2,7 @@
 import { Bins, smoothed } from "./bins.js";
 import { drawHistogram } from "./charts.js";
 import { $, el, fitCanvas, number, say, short, span, theme } from "./dom.js";
+import { follow } from "./socket.js";
 
 const TITLES = { return: "Return", length: "Episode length", steps_per_s: "Steps per second" };
 const RECENT = 100; // episodes of the mean in the header
@@ -9,7 +10,10 @@ const RECENT = 100; // episodes of the mean in the header
 export const lastEpisodes = (n) => (n === 1 ? "of the last episode" : `of the last ${number(n)} episodes`);
 
 export class Curves {
-  constructor() {
+  /** `fail` is called with a message if the other session cannot be followed. */
+  constructor(fail) {
+    this.fail = fail;
+    this.other = null;
     this.bins = new Bins();
     this.charts = new Map();
     this.axis = "time";
@@ -27,6 +31,25 @@ export class Curves {
     this.bins.clear();
   }
 
+  /** Shows the curves of another session beside those of this one; "" for none. */
+  compare(name) {
+    this.other?.end();
+    this.other = null;
+    $("compared").hidden = !name;
+    if (name) {
+      const other = (this.other = { name, bins: new Bins() });
+      other.end = follow(name, {
+        history: (...message) => {
+          other.bins.take(...message);
+          this.draw();
+        },
+        missing: (why) => this.fail(why),
+      });
+      say($("compared-name"), name);
+    }
+    this.draw();
+  }
+
   setAxis(axis) {
     this.axis = axis;
     for (const button of document.querySelectorAll("#axis button")) {
@@ -42,7 +65,8 @@ export class Curves {
 
   draw() {
     const { bins } = this;
-    const names = bins.names.length ? bins.names : Object.keys(TITLES);
+    const known = [...new Set([...bins.names, ...(this.other?.bins.names ?? [])])];
+    const names = known.length ? known : Object.keys(TITLES);
     for (const [name, chart] of this.charts) {
       if (names.includes(name)) continue;
       chart.element.remove();
@@ -54,7 +78,7 @@ export class Curves {
         this.charts.set(name, (chart = new CurveChart(name)));
         $("run-charts").append(chart.element);
       }
-      chart.show(bins, this.axis, this.smooth);
+      chart.show(bins, this.axis, this.smooth, this.other?.bins);
     }
     this.drawReturns();
   }
@@ -99,18 +123,19 @@ class CurveChart {
     this.hoverAt(Math.min(1, Math.max(0, (this.hover ?? 1) + by)));
   }
 
-  show(bins, axis, smooth) {
-    Object.assign(this, { bins, axis, smooth, points: bins.points(this.name, axis) });
+  show(bins, axis, smooth, other) {
+    Object.assign(this, { bins, axis, smooth, other, points: bins.points(this.name, axis) });
     this.trend = smooth ? smoothed(this.points, bins) : [];
+    this.others = other?.points(this.name, axis) ?? [];
+    this.otherTrend = smooth && other ? smoothed(this.others, other) : this.others.map((one) => one.mean);
     this.draw();
   }
 
   /** The range of the axis is that of the whole run, so all curves are aligned. */
   range() {
-    const { bins, axis } = this,
-      last = bins.count - 1;
-    if (last < 0) return [0, 1];
-    return axis === "steps" ? [0, bins.steps[last] || 1] : [bins.begin[0], bins.end[last]];
+    const column = this.axis === "steps" ? "steps" : "end";
+    const ends = [this.bins, this.other].filter((one) => one?.count).map((one) => one[column].at(-1));
+    return [0, Math.max(...ends, 0) || 1];
   }
 
   draw() {
@@ -119,8 +144,9 @@ class CurveChart {
       { points, trend } = this,
       look = theme();
     ctx.clearRect(0, 0, width, height);
-    const lows = points.map((one) => one.low).filter(Number.isFinite),
-      highs = points.map((one) => one.high).filter(Number.isFinite);
+    const both = [...points, ...this.others.map(({ mean }) => ({ low: mean, high: mean }))];
+    const lows = both.map((one) => one.low).filter(Number.isFinite),
+      highs = both.map((one) => one.high).filter(Number.isFinite);
     const min = lows.reduce((a, b) => Math.min(a, b), Infinity),
       max = highs.reduce((a, b) => Math.max(a, b), -Infinity);
     const top = 5,
@@ -131,10 +157,11 @@ class CurveChart {
     ctx.strokeStyle = look.line;
     ctx.lineWidth = 1;
     for (const y of [top, bottom]) ctx.strokeRect(0, Math.round(y) + 0.5, width, 0);
+    if (this.others.length) this.line(ctx, this.others, px, (i) => py(this.otherTrend[i]), look.warn, 1, 1.6);
     if (points.length) {
       this.band(ctx, px, py, look);
-      this.line(ctx, px, (i) => py(points[i].mean), look.accent, this.smooth ? 0.45 : 1, this.smooth ? 1 : 1.6);
-      if (trend.length) this.line(ctx, px, (i) => py(trend[i]), look.accent, 1, 2);
+      this.line(ctx, points, px, (i) => py(points[i].mean), look.accent, this.smooth ? 0.45 : 1, this.smooth ? 1 : 1.6);
+      if (trend.length) this.line(ctx, points, px, (i) => py(trend[i]), look.accent, 1, 2);
     }
     this.tell(ctx, px, py, look, height, min, max);
   }
@@ -151,9 +178,9 @@ class CurveChart {
     ctx.globalAlpha = 1;
   }
 
-  line(ctx, px, y, color, alpha, thick) {
+  line(ctx, points, px, y, color, alpha, thick) {
     ctx.beginPath();
-    this.points.forEach(({ x }, i) => ctx[i ? "lineTo" : "moveTo"](px(x), y(i)));
+    points.forEach(({ x }, i) => ctx[i ? "lineTo" : "moveTo"](px(x), y(i)));
     Object.assign(ctx, { lineWidth: thick, lineJoin: "round", strokeStyle: color, globalAlpha: alpha });
     ctx.stroke();
     ctx.globalAlpha = 1;

@@ -3,11 +3,11 @@ import { $, number, say } from "./dom.js";
 import { categoryOf, entitiesOf, ofAgent } from "./fields.js";
 
 export function showStatus({ run, link, paused, facts }) {
-  const ended = run === "ended";
+  const ended = run === "ended" && link !== "missing";
   const [key, text] = ended
     ? ["ended", facts?.file ? "History file" : "Run ended"]
     : link !== "open"
-      ? [link, link === "lost" ? "Reconnecting" : "Connecting"]
+      ? [link, { lost: "Reconnecting", missing: "No such session" }[link] ?? "Connecting"]
       : paused
         ? ["paused", "View paused"]
         : run === "idle"
