@@ -1,5 +1,6 @@
-"""Measures the cost of being watched for a run: a session without watchers, ten watching processes, and a
-viewer with ten pages and fifty malicious clients.
+"""Measures the cost of a session for a run: without watchers, where it keeps the history; with `envs.log`
+every 50 steps; with ten processes that watch and read the history; and with a viewer, ten pages and fifty
+malicious clients.
 
     python lab/benchmarks/state.py [--seconds S] [--smoke]
 
@@ -34,6 +35,7 @@ while session.alive:
     found = session.latest(int(sys.argv[2]), seen)
     if found is not None:
         seen = found[0]
+    session.history()
     time.sleep(0.05)
 """
 
@@ -92,7 +94,7 @@ WORLDS: list[tuple[str, int, dict[str, int]]] = [
 ]
 
 
-def slices(envs: shoal.VectorEnv, seconds: float) -> float:
+def slices(envs: shoal.VectorEnv, seconds: float, is_logging: bool = False) -> float:
     """Returns nanoseconds per step, over one slice of time."""
     actions = envs.action_space.sample() * 0
     begin = time.perf_counter_ns()
@@ -101,6 +103,8 @@ def slices(envs: shoal.VectorEnv, seconds: float) -> float:
     while time.perf_counter_ns() < end:
         for _ in range(50):
             envs.step(actions)
+        if is_logging:
+            envs.log(loss=0.5, entropy=0.25, kl=0.01)
         steps += 50
     return (time.perf_counter_ns() - begin) / steps
 
@@ -146,7 +150,9 @@ def main() -> None:
             envs.reset(seed=0)
             slices(envs, 2 * args.seconds)
         pair = partial(slices, plain, args.seconds), partial(slices, seen, args.seconds)
-        compare(f"{what}: with a session", *pair, args.rounds)
+        compare(f"{what}: with a session and its history", *pair, args.rounds)
+        logging = pair[0], partial(slices, seen, args.seconds, True)
+        compare(f"{what}: three values logged every 50 steps", *logging, args.rounds)
         watcher = [sys.executable, "-c", WATCHER, "benchmark", "0"]
         with start_processes(*[watcher] * args.clients):
             compare(f"{what}: {args.clients} processes that watch", *pair, args.rounds)

@@ -221,7 +221,7 @@ def test_the_dialog_says_what_read_only_means_and_has_a_link(reef, visit, scheme
     page.click("#share-open")
     until(page, "document.getElementById('share-link').innerText.endsWith('?token=once')")
     told = page.locator("#share").inner_text()
-    assert "They cannot change, pause, slow down or end a run" in told
+    assert "They cannot change, pause or end a run" in told
     assert f"ssh -N -L {reef.port}:127.0.0.1:{reef.port} box" in told
     box = page.locator("#share").bounding_box()
     assert box["x"] >= 0 and box["x"] + box["width"] <= size["width"] and box["height"] <= size["height"]
@@ -259,3 +259,22 @@ def test_actions_are_counted_over_the_kept_frames(serve, visit):
     assert "frames of this environment" in page.locator("#actions-about").inner_text()
     pixels = decode_png(page.locator("#actions canvas").screenshot())
     assert len(np.unique(pixels.reshape(-1, pixels.shape[-1]), axis=0)) > 2
+
+
+@pytest.mark.parametrize(("scheme", "size"), LOOKS)
+def test_a_grid_shows_up_to_64_environments(reef, visit, scheme, size):
+    page = visit(reef, color_scheme=scheme, viewport=size)
+    page.select_option("#grid", "64")
+    until(page, "document.querySelectorAll('#stage .thumb').length === 64")
+    seen = 48 if size["width"] > 1000 else 16  # the others are scrolled out of view
+    until(page, f"shoal.thumbs.length >= {seen}")
+    assert max(map(len, reef.watched)) == 16
+    first = page.locator(".thumb[data-env='1']").bounding_box()
+    assert first["width"] > 80 and 1.2 < first["width"] / first["height"] < 1.5
+    page.locator(".thumb[data-env='9']").click()
+    until(page, "shoal.env === 9 && document.querySelectorAll('#strip .thumb').length === 8")
+    page.select_option("#grid", "16")
+    until(page, "document.querySelectorAll('#stage .thumb').length === 16")
+    page.locator("#theme").focus()
+    page.keyboard.press("Escape")
+    until(page, "document.querySelectorAll('#strip .thumb').length === 8")

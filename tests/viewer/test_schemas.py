@@ -33,7 +33,7 @@ class Reader:
 
     def __init__(self):
         self.feed = SimpleNamespace(run=(1, {}), worlds={}, counters=None, history=None, error=(0, ""))
-        self.client = Client(None, self.feed, [], 1.0)
+        self.client = Client(None, self.feed, list, 1.0)
         self.client.watch([0], 60)
         self.schemas, self.stamp = {}, 0
         assert self.read()["type"] == "hello"

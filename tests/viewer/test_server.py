@@ -241,7 +241,7 @@ def test_the_last_step_before_a_pause_is_shown_at_any_rate(serve):
 
 def test_environments_take_turns_when_a_page_takes_one_frame_at_a_time():
     feed = SimpleNamespace(run=(1, {}), worlds={}, counters=None, history=None, error=(0, ""))
-    client = Client(None, feed, [], 1.0)
+    client = Client(None, feed, list, 1.0)
     client.watch([0, 1, 2], 60)
     assert decode(client._next(0.0)[0], {})["type"] == "hello"
     sent = []

@@ -12,8 +12,10 @@ from shoal.viewer.waiting import run_within
 @pytest.mark.parametrize("turns", range(6))
 def test_a_page_woken_and_cancelled_at_the_same_time_is_cancelled(turns):
     async def main():
-        feed = SimpleNamespace(run=(0, {}), worlds={}, counters=None, error=(0, ""))  # 0: it was told of that
-        client = Client(None, feed, [], 1.0)
+        feed = SimpleNamespace(
+            run=(0, {}), worlds={}, counters=None, history=None, error=(0, "")
+        )  # 0: it was told of that
+        client = Client(None, feed, list, 1.0)
         task = asyncio.create_task(client.send_all())
         await asyncio.sleep(0.01)
         client.wake.set()

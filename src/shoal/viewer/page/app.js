@@ -313,7 +313,10 @@ const actions = {
   lines: () => setLines(!state.lines),
   theme: () => setTheme(shownTheme() === "dark" ? "light" : "dark"),
   help: () => $("help").showModal(),
-  nothing: () => select(null),
+  nothing() {
+    if (strip.isGrid) strip.setPage(8);
+    else select(null);
+  },
 };
 onKeys(actions);
 onTabs(setTab);
@@ -338,6 +341,10 @@ const clicks = {
 };
 for (const [id, work] of Object.entries(clicks)) $(id).addEventListener("click", work);
 $("scrub").addEventListener("input", () => scrubTo(Number($("scrub").value)));
+$("grid").addEventListener("change", () => {
+  strip.setPage(Number($("grid").value));
+  watcher.begin();
+});
 $("session").addEventListener("change", () => connection.choose($("session").value));
 $("compare").addEventListener("change", () => curves.compare($("compare").value));
 $("follow").addEventListener("change", () => {
@@ -382,6 +389,9 @@ window.shoal = {
   },
   get timing() {
     return { ...stage.timing };
+  },
+  get thumbs() {
+    return [...strip.thumbs].filter(([, thumb]) => thumb.drawn).map(([env]) => env);
   },
   get bins() {
     const { count, names, begin, end, steps } = curves.bins;

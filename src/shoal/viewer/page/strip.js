@@ -1,9 +1,9 @@
-// The strip: live thumbnails of some environments, and the controls to choose any environment.
+// The strip: live thumbnails of some environments, as a row or as a grid, and the controls to choose any environment.
 import { Camera } from "./camera.js";
 import { $, el, fitCanvas, number, say, theme } from "./dom.js";
 import { Scene, extentOf, layersOf } from "./scene.js";
 
-const PAGE = 8;
+const SMALLEST = 8; // thumbnails in the strip; a grid has more
 const NOTHING = new Set();
 
 export class Strip {
@@ -11,6 +11,7 @@ export class Strip {
     this.pick = pick;
     this.thumbs = new Map();
     this.total = 0;
+    this.page = SMALLEST;
     const field = $("env-number");
     const take = () => {
       pick(Number(field.value) || 0);
@@ -36,8 +37,8 @@ export class Strip {
   /** Shows the page of thumbnails that contains the chosen environment. */
   show(env, total) {
     this.env = env;
-    const first = Math.floor(env / PAGE) * PAGE;
-    const wanted = Array.from({ length: Math.min(PAGE, total - first) }, (_, k) => first + k);
+    const first = Math.floor(env / this.page) * this.page;
+    const wanted = Array.from({ length: Math.min(this.page, total - first) }, (_, k) => first + k);
     if (wanted.join() !== [...this.thumbs.keys()].join() || total !== this.total) {
       this.total = total;
       this.seen.disconnect();
@@ -51,6 +52,23 @@ export class Strip {
     for (const [one, thumb] of this.thumbs) thumb.element.setAttribute("aria-pressed", String(one === env));
   }
 
+  /** Whether the thumbnails cover the stage, as a grid. */
+  get isGrid() {
+    return this.page > SMALLEST;
+  }
+
+  /** Shows this many environments at once: more than the strip holds are a grid over the stage. */
+  setPage(count) {
+    this.page = count;
+    const thumbs = $("thumbs");
+    thumbs.classList.toggle("grid", this.isGrid);
+    thumbs.style.setProperty("--columns", Math.round(Math.sqrt(count)));
+    if (this.isGrid) $("stage").append(thumbs);
+    else $("strip").append(thumbs);
+    $("grid").value = String(count);
+    this.show(this.env, this.total);
+  }
+
   thumb(env) {
     const canvas = el("canvas", { "aria-hidden": "true" });
     const element = el(
@@ -59,7 +77,10 @@ export class Strip {
       canvas,
       el("span", { textContent: String(env) }),
     );
-    element.addEventListener("click", () => this.pick(env));
+    element.addEventListener("click", () => {
+      if (this.isGrid) this.setPage(SMALLEST);
+      this.pick(env);
+    });
     return { element, canvas, scene: new Scene(), visible: false, drawn: 0, asked: 0 };
   }
 

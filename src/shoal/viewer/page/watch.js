@@ -5,6 +5,8 @@
 const RATE = 20,
   HIDDEN_RATE = 1,
   MOST = 8,
+  MOST_IN_GRID = 16,
+  GRID_PAUSE_MS = 150,
   FRAMES_EACH = 4; // frames of the chosen environment for each frame of another
 const EVERY_MS = 3000, // the interval between two rounds of the strip
   LIMIT_MS = 1200; // the maximum duration of a round, if frames come quickly
@@ -38,15 +40,16 @@ export class Watcher {
 
   ask() {
     const envs = [this.state.env, ...this.missing].filter((env, k, all) => all.indexOf(env) === k);
-    this.connection.watch(envs.slice(0, MOST), document.hidden ? HIDDEN_RATE : RATE);
+    this.connection.watch(envs.slice(0, this.most), document.hidden ? HIDDEN_RATE : RATE);
   }
 
   lookAround() {
     if (document.hidden || this.missing.size) return;
     const turns = this.strip.turns(this.state.env).map(({ env }) => env);
     // If the run does not step, watching the others costs nothing, and their last frames come at once.
-    const most = this.state.run === "stepping" ? Math.floor(this.frames / FRAMES_EACH) : MOST - 1;
-    const envs = turns.slice(0, Math.min(most, MOST - 1));
+    // In a grid all environments are worth the same.
+    const isFree = this.state.run !== "stepping" || this.strip.isGrid;
+    const envs = turns.slice(0, Math.min(isFree ? Infinity : Math.floor(this.frames / FRAMES_EACH), this.most - 1));
     if (!envs.length) return;
     this.frames = 0;
     this.missing = new Set(envs);
@@ -56,9 +59,15 @@ export class Watcher {
     this.timer = setTimeout(() => this.stop(), Math.max(LIMIT_MS, 4 * this.gap));
   }
 
+  /** The most environments at once: as many as a run publishes, or fewer, to leave some for other pages. */
+  get most() {
+    return this.strip.isGrid ? MOST_IN_GRID : MOST;
+  }
+
   stop() {
     clearTimeout(this.timer);
     this.missing.clear();
     this.ask();
+    if (this.strip.isGrid && this.frames) this.timer = setTimeout(() => this.lookAround(), GRID_PAUSE_MS);
   }
 }
