@@ -21,7 +21,7 @@ RERUNS ?= 0
 AGAIN := --reruns $(RERUNS) --reruns-delay 3 -rR
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(AGAIN)
 
-.PHONY: all run test quick slow-list check fix asan asan-python fuzz stress tsan bench learn test-gymnasium test-viewer test-adapters torch clean chaos soak docs env-pages test-cluster test-compiler test-puffer wheels hooks
+.PHONY: all run test quick slow-list check fix asan asan-python fuzz stress tsan bench learn test-gymnasium test-viewer test-adapters torch clean chaos soak docs env-pages test-cluster test-compiler test-puffer wheels wheels-containers release hooks
 
 all: check test
 
@@ -201,8 +201,18 @@ test-compiler: $(VENV)/.ready
 	    $(BIN)/python -m pytest $(AGAIN) tests/native/test_zig.py $(ARGS); \
 	else $(call cannot,make test-compiler needs ziglang which pip cannot install for this machine); fi
 
-# Wheels for every Python that pyproject.toml names, into dist; Linux builds them in containers.
+# Wheels for Linux, into dist: x86-64 and arm64, for the Pythons that are here, compiled by zig for an older GNU libc.
+# make wheels ARGS="--python 3.12 --machine x86_64" chooses.
 wheels: $(VENV)/.created
+	@$(BIN)/python packaging/wheels.py $(ARGS)
+
+# The source archive, built offline from itself, and the wheels, into dist; nothing is uploaded. docs/release.md
+# has the whole list. make release ARGS=--draft goes on although the checkout is not ready.
+release: $(VENV)/.build-needs
+	@$(BIN)/python packaging/release.py $(ARGS)
+
+# The same wheels by cibuildwheel, for every Python that pyproject.toml names; Linux builds them in containers.
+wheels-containers: $(VENV)/.created
 	@$(PIP) install "cibuildwheel>=3"
 	@$(BIN)/python -m cibuildwheel --output-dir dist $(ARGS)
 

@@ -54,6 +54,7 @@ import numpy, gymnasium
 before = set(sys.modules)
 import shoal
 heavy = {"asyncio", "concurrent", "email", "http", "importlib.metadata", "rich", "torch", "unittest"}
+heavy |= {"cloudpickle", "logging", "statistics", "uuid"}
 print(sorted((set(sys.modules) - before) & heavy))
 """
     assert python(source, tmp_path) == "[]"
@@ -98,3 +99,20 @@ def test_commands_that_need_no_compiler_work_without_one(command, tmp_path):
     assert done.returncode == 0, done.stderr
     if command == ["doctor"]:
         assert re.search("^warning +compiler", done.stdout, re.MULTILINE)
+
+
+def test_free_threaded_python_is_refused_until_it_is_tested(tmp_path):
+    source = """
+import sys
+sys.version = "3.14.1 free-threading build (main) [GCC]"
+try:
+    import shoal
+except ImportError as error:
+    print(error)
+else:
+    print("imported")
+"""
+    assert python(source, tmp_path).startswith(
+        "Shoal has not been tested with free-threaded Python, and this is"
+    )
+    assert python(source, tmp_path, SHOAL_FREE_THREADED="1") == "imported"

@@ -34,7 +34,7 @@ SECTIONS: dict[str, list[str]] = {
     "Start": ["index", "quickstart", "train", "migrate"],
     "Environments": ["environments", "write_env", "agents", "native", "puffer"],
     "Guides": ["vector", "process", "zero_copy", "replay", "gpu", "state", "adapters", "cluster", "memory"],
-    "Running it": ["performance", "bench", "faults", "reliability", "security"],
+    "Running it": ["performance", "bench", "faults", "reliability", "security", "release"],
     "Reference": ["glossary", "api", "CHANGELOG"],
 }
 INTERNALS: dict[str, list[str]] = {

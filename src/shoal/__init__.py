@@ -1,8 +1,16 @@
 """Shoal, the data plane of reinforcement learning."""
 
 import atexit as _atexit
+import os as _os
+import sys as _sys
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
+
+if "free-threading" in _sys.version and not _os.environ.get("SHOAL_FREE_THREADED"):
+    raise ImportError(
+        f"Shoal has not been tested with free-threaded Python, and this is {_sys.version.split(' (')[0]}; "
+        "use a Python with the GIL, or set SHOAL_FREE_THREADED=1 to try it"
+    )
 
 from shoal import _core, errors, memory, replay, spaces, state, vector
 from shoal.errors import ShoalError

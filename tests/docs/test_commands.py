@@ -77,7 +77,6 @@ NOT_RUN = {
     "python lab/benchmarks/puffer.py .../pufferlib/ocean --one-thread --envs 64": "needs PufferLib",
     "python -m tests.docs.faults": "writes docs/faults.md; tests/docs/test_faults.py makes the same tables",
     "python docs/site/environments.py": "writes docs/envs; tests/docs/test_env_pages.py makes the same pages",
-    "python -m build": "needs the package build, and builds for minutes; make test-cluster builds a wheel",
     "python -m venv peers && peers/bin/pip install envpool": "fetches EnvPool",
     "python -m venv puffer && puffer/bin/pip install numpy gymnasium gym==0.23 pettingzoo": "fetches much",
 }

@@ -17,7 +17,16 @@ from pathlib import Path
 from shoal.errors import BuildError
 from shoal.native.elf import separate
 
-__all__ = ["LANGUAGES", "Language", "compile_library", "find_compiler", "find_zig", "instruction_sets", "run"]
+__all__ = [
+    "LANGUAGES",
+    "Language",
+    "compile_library",
+    "find_compiler",
+    "find_zig",
+    "instruction_sets",
+    "run",
+    "zig_target",
+]
 
 # The oldest GNU libc that zig's libraries run on, as that of the wheels; a system without GNU libc has musl.
 _ZIG_LIBC = "gnu.2.28" if platform.libc_ver()[0] == "glibc" else "musl"
@@ -57,7 +66,7 @@ def find_compiler(language: Language, given: str | None = None) -> list[str]:
             return [str(Path(found).absolute()), *flags]
     zig = None if chosen else find_zig()
     if zig is not None:
-        return [str(zig), language.zig, *_zig_target()]
+        return [str(zig), language.zig, *zig_target()]
     asked = f"{chosen!r} on the PATH"
     if not chosen:
         asked = f"any of {', '.join(language.compilers)} on the PATH, and for the Python package ziglang"
@@ -77,7 +86,7 @@ def find_zig() -> Path | None:
     return None
 
 
-def _zig_target() -> list[str]:
+def zig_target() -> list[str]:
     """Returns the flags for any CPU of this kind; without them, zig compiles for the very CPU it runs on.
 
     A library in a shared cache would then end another machine's process with SIGILL.

@@ -198,6 +198,8 @@ def main(fd: int, parent_fd: int) -> NoReturn:
     """Forks a worker for each request until the trainer ends."""
     import gc
 
+    import cloudpickle  # type: ignore[import-untyped]  # noqa: F401  # once here, not in every worker
+
     from shoal.process import worker
 
     worker.prepare()

@@ -18,7 +18,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import cloudpickle  # type: ignore[import-untyped]
 import numpy as np
 from numpy.typing import NDArray
 
@@ -44,6 +43,8 @@ def dumps(value: Any) -> bytes:
             return data
     except Exception:  # a __reduce__ may raise anything; cloudpickle's error is clearer
         pass
+    import cloudpickle  # type: ignore[import-untyped]  # it takes milliseconds, and few programs need it
+
     return bytes(cloudpickle.dumps(value, protocol=5))
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import math
-import statistics
 import time
 from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 __all__ = ["is_light", "measure_step_s"]
 
@@ -40,7 +41,7 @@ def measure_step_s(make: Callable[[], Any]) -> float:
             times.append(time.perf_counter() - begin)
             if terminated or truncated:
                 env.reset()
-        return statistics.median(times)
+        return float(np.median(times))
     except Exception:
         return math.inf
     finally:
