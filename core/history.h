@@ -73,19 +73,32 @@ typedef struct shoal_history {
 /* Adds `from`, the later bin, to `into`. */
 void shoal_bin_merge(shoal_bin *into, const shoal_bin *from);
 
-/* Takes an episode into the range of this epoch. [stepping thread] */
-static inline void shoal_range_add(shoal_range ranges[2], uint32_t epoch, double episode_return,
-                                   double length) {
+/* Takes episodes with returns from `low` to `high` and lengths from `shortest` to `longest` into the range of
+ * this epoch. [stepping thread] */
+static inline void shoal_range_widen(shoal_range ranges[2], uint32_t epoch, double low, double high,
+                                     double shortest, double longest) {
     shoal_range *range = &ranges[epoch % 2];
     if (range->epoch != epoch) {
-        range->return_low = range->return_high = episode_return;
-        range->length_low = range->length_high = length;
+        range->return_low = low;
+        range->return_high = high;
+        range->length_low = shortest;
+        range->length_high = longest;
         range->epoch = epoch;
+        return;
     }
-    range->return_low = episode_return < range->return_low ? episode_return : range->return_low;
-    range->return_high = episode_return > range->return_high ? episode_return : range->return_high;
-    range->length_low = length < range->length_low ? length : range->length_low;
-    range->length_high = length > range->length_high ? length : range->length_high;
+    if (low < range->return_low)
+        range->return_low = low;
+    if (high > range->return_high)
+        range->return_high = high;
+    if (shortest < range->length_low)
+        range->length_low = shortest;
+    if (longest > range->length_high)
+        range->length_high = longest;
+}
+
+static inline void shoal_range_add(shoal_range ranges[2], uint32_t epoch, double episode_return,
+                                   double length) {
+    shoal_range_widen(ranges, epoch, episode_return, episode_return, length, length);
 }
 
 /* Takes the ranges of another part of the run into `into`: of two epochs the newer one stays. */

@@ -105,8 +105,7 @@ INLINE void widen(shoal_range ranges[2], uint32_t epoch, const double *total, co
         shortest = steps < shortest ? steps : shortest;
         longest = steps > longest ? steps : longest;
     }
-    shoal_range_add(ranges, epoch, low, shortest);
-    shoal_range_add(ranges, epoch, high, longest);
+    shoal_range_widen(ranges, epoch, low, high, shortest, longest);
 }
 
 uint64_t shoal_settle(const shoal_engine_arrays *arrays, const shoal_envs *to, uint64_t begin, uint64_t count,

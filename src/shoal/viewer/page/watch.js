@@ -68,6 +68,6 @@ export class Watcher {
     clearTimeout(this.timer);
     this.missing.clear();
     this.ask();
-    if (this.strip.isGrid && this.frames) this.timer = setTimeout(() => this.lookAround(), GRID_PAUSE_MS);
+    if (this.strip.isGrid) this.timer = setTimeout(() => this.lookAround(), GRID_PAUSE_MS);
   }
 }
