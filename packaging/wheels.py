@@ -163,7 +163,7 @@ def build(interpreter: Path, python: str, machine: str, output: Path) -> Wheel:
     (raw,) = place.glob("*.whl")
     tag = f"manylinux_{GLIBC.replace('.', '_')}_{machine}"
     run(
-        [str(binaries / "auditwheel"), "repair", "--plat", tag, "-w", str(place / "tagged"), str(raw)],
+        [str(binaries / "auditwheel"), "repair", "-w", str(place / "tagged"), str(raw)],
         env=variables,
     )
     (tagged,) = (place / "tagged").glob("*.whl")
