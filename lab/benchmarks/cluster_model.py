@@ -185,7 +185,7 @@ def table(learner: str, read_s: float, links: tuple[int, ...], rollouts: int) ->
 
 
 def weights_table() -> list[str]:
-    lines = ["| weights | nodes | 25 Gb/s | 100 Gb/s |", "|---|---|---|---|"]
+    lines = ["| size of the weights | nodes | 25 Gb/s | 100 Gb/s |", "|---|---|---|---|"]
     for weights in (10e6, 400e6):
         for nodes in (100, 1000):
             cells = []

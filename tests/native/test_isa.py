@@ -237,7 +237,7 @@ def test_code_that_runs_when_the_library_is_loaded_is_compiled_for_the_first_set
 @several
 @compiles
 def test_writable_globals_are_named_once_and_as_in_the_source(which: Path) -> None:
-    from shoal.native.puffer import writable_globals
+    from shoal.compat.puffer import writable_globals
 
     assert writable_globals(build(which)) == ["compiled_for"]
 

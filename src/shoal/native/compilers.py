@@ -192,8 +192,10 @@ def compile_library(
                 break
             path.write_bytes(separated)
             objects.append(path)
-    # -O3: zig compiles its own runtime on its first link, for many seconds longer without it.
-    _show(run([*program, "-O3", "-shared", "-fPIC", *map(str, objects), "-o", str(library), *link]))
+    # All flags again, because some are for the linker; clang warns about the others. They include -O3: zig
+    # compiles its own runtime on its first link, for many seconds longer without it.
+    quiet = "-Wno-unused-command-line-argument"
+    _show(run([*program, *flags, quiet, "-shared", *map(str, objects), "-o", str(library), *link]))
 
 
 @contextmanager

@@ -45,7 +45,13 @@ _READ_TIMEOUT_NS = 500_000_000
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One quantity over the bins: arrays of the same length, NaN where a bin has no value."""
+    """One quantity over the bins: arrays of the same length, NaN where a bin has no value.
+
+    >>> nan = float("nan")
+    >>> curve = Curve(*(np.array(values, np.float32) for values in ([9, nan], [8, nan], [10, nan], [4, 0])))
+    >>> np.average(curve.mean[curve.weight > 0], weights=curve.weight[curve.weight > 0])  # of the whole run
+    np.float32(9.0)
+    """
 
     mean: NDArray[np.float32]
     low: NDArray[np.float32]
@@ -116,6 +122,11 @@ def read_history(path: str | os.PathLike[str]) -> History:
     """Reads a file that was saved with `--history`, `history=` or `History.save`.
 
     Raises SessionError if it cannot be read, is not such a file, or is damaged.
+
+    >>> read_history("no-such-file.history")
+    Traceback (most recent call last):
+        ...
+    shoal.errors.SessionError: cannot read the history 'no-such-file.history': No such file or directory
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO would block

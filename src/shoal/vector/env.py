@@ -362,12 +362,11 @@ class VectorEnv(StateAccess, gymnasium.vector.VectorEnv[Any, Any, Any]):
         """Returns a picture of every environment: what its `render` returns, or an array (C)."""
         if self._info is None:
             return self._call_and_wait("render", "render", (), {})
-        self._guard.require_open()
-        if self.render_mode is None:
-            if not self.metadata["render_modes"]:
-                raise ValueError(arguments.describe_undrawable(self._info.plugin.name))
-            raise ValueError('render needs render_mode="rgb_array"; pass it to make_vec')
         with _core.Operation(self._guard, "render"):
+            if self.render_mode is None:
+                if not self.metadata["render_modes"]:
+                    raise ValueError(arguments.describe_undrawable(self._info.plugin.name))
+                raise ValueError('render needs render_mode="rgb_array"; pass it to make_vec')
             return tuple(self._picture("render", env) for env in range(self.num_worlds))
 
     @property
