@@ -27,7 +27,7 @@ pytestmark = [
 # What the core calls that is not in the table, because it cannot fail, or nothing could be done about it.
 CANNOT_FAIL = set(
     """memcpy memset memmove memcmp memchr bcmp strlen strnlen strcmp strncmp strchr strrchr strtoull strtod
-    strerror snprintf vsnprintf ldexp qsort free close unlink _exit getpid geteuid getenv sysconf
+    strerror snprintf vsnprintf fmin fmax ldexp qsort free close unlink _exit getpid geteuid getenv sysconf
     clock_gettime nanosleep pthread_sigmask pthread_join pthread_detach pthread_once pthread_atfork
     pthread_mutexattr_init pthread_mutexattr_setpshared pthread_mutexattr_setrobust
     pthread_mutexattr_destroy pthread_mutex_init pthread_mutex_lock pthread_mutex_unlock
