@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+import shoal
 from tests.conftest import Child
 from tests.docs.commands import documented, dry_run, recipe, shown
 from tests.docs.pages import ROOT
@@ -51,6 +52,7 @@ SHORT = {
     "shoal ps": "shoal ps",
     "shoal top [NAME]": "shoal top --seconds 0.1 reef",
     "shoal metrics [NAME]": "shoal metrics reef",
+    "shoal metrics --tensorboard DIR NAME": "shoal metrics --tensorboard board run.history",
     "shoal watch": "shoal watch --png out.png",
     "shoal watch --png": "shoal watch --png out.png",
     "shoal watch [NAME]": "shoal watch --png out.png reef",
@@ -69,6 +71,8 @@ SHORT = {
 that are not here are run with --smoke."""
 
 NOT_RUN = {
+    "shoal watch FILE": "runs until Ctrl-C; tests/viewer/test_history_commands.py runs it",
+    "shoal watch --history FILE [NAME]": "runs until Ctrl-C; tests/viewer/test_history_commands.py runs it",
     "shoal chaos --against gymnasium": "a minute: a peer's hang must last before it is called one",
     "shoal chaos --against gymnasium --kills 5": "a minute: a peer's hang must last before it is called one",
     "shoal demo --cluster": "needs Ray; tests/cluster/test_learner.py runs it in make test-cluster",
@@ -147,6 +151,8 @@ def folder(tmp_path_factory, own_sessions):
         "    time.sleep(0.02)\n"  # the commands need the cores
     )
     assert run.read() == "there"
+    with shoal.attach("reef") as session:
+        session.history().save(made / "run.history")
     yield made
     run.clear()
 
