@@ -104,7 +104,8 @@ class Reef:
             seen[agent, ..., 1] = others[r : r + WINDOW, c : c + WINDOW]
             seen[agent, ..., 2] = (100 / (1 + ring)).astype(np.int8)
         counts = np.bincount(self.rows[:, 0], minlength=4).astype(np.int32)
-        health = [self.rows[self.rows[:, 0] == kind, 3].mean() for kind in range(4)]
+        groups = [self.rows[self.rows[:, 0] == kind, 3] for kind in range(4)]
+        health = [group.mean() if group.size else 0.0 for group in groups]  # a kind may have no fish
         light = np.float32(0.5 + 0.5 * np.sin(self.tick / 120))
         names = [kind[1] for kind in KINDS]
         return [
