@@ -345,3 +345,10 @@ def test_memory_that_is_no_history_is_an_error():
     for layout in (Layout({"other": (np.uint8, (64,))}), Layout({"history": (np.uint8, (64,))})):
         with Segment(layout) as segment, pytest.raises(SessionError, match="another version of Shoal"):
             ReadHistory(os.dup(segment.fileno()))
+
+
+@pytest.mark.parametrize("name", ["return", "length", "steps_per_s"])
+def test_a_name_that_every_history_has_is_not_logged(name):
+    with shoal.make_vec("CartPole-v1", 2) as envs:
+        with pytest.raises(ValueError, match=f"every history has a curve {name}; log yours by another name"):
+            envs.log(**{name: 1.0})

@@ -13,11 +13,14 @@ from numpy.typing import NDArray
 from shoal import _core
 from shoal.errors import ClosedError, ShoalError
 from shoal.state.exports import describe_fields
+from shoal.state.history import CURVES
 from shoal.state.session import Hosted
 from shoal.state.snapshot import Field
 from shoal.vector import arguments
 
 __all__ = ["StateAccess"]
+
+_TAKEN = frozenset(CURVES)
 
 
 class StateAccess:
@@ -43,10 +46,14 @@ class StateAccess:
         NaN and infinities leave a gap. It may be called from any thread, also without a session.
 
         Raises TypeError for a value that is not a number; ValueError for a name that is not printable text of
-        up to 63 bytes, and for more than 24 different names. Then none of the values is kept.
+        up to 63 bytes, for a name that every history has (return, length, steps_per_s), and for more than 24
+        different names. Then none of the values is kept.
         """
         if self.closed:
             raise ClosedError("these environments are closed, so nothing more can be logged")
+        if not _TAKEN.isdisjoint(values):
+            taken = ", ".join(sorted(_TAKEN & values.keys()))
+            raise ValueError(f"every history has a curve {taken}; log yours by another name")
         self._log(values)
 
     def state(self, env_id: int = 0) -> dict[str, dict[str, Any]]:
