@@ -16,7 +16,12 @@ from shoal.cluster import engine
 __all__ = ["SimulatedCluster"]
 
 _SETTINGS = {"RAY_AUTH_MODE": "token"}
-_HEALTH = {"health_check_period_ms": 500}  # five failed checks mean a lost node; Ray's default period is 3 s
+_RAY_CONFIG = {
+    "health_check_period_ms": 500,  # five failed checks mean a lost node; Ray's default period is 3 s
+    # By default Ray stores no more objects when 95 % of the disk is used, however many bytes are free.
+    # All nodes share this machine's disk, so let them use what is left.
+    "local_fs_capacity_threshold": 1.0,
+}
 
 
 class SimulatedCluster:
@@ -74,7 +79,7 @@ class SimulatedCluster:
         first: dict[str, Any] = {"include_log_monitor": False}
         if not self._nodes:
             first |= {"include_dashboard": False, "no_monitor": True, "temp_dir": self._directory}
-            first["_system_config"] = _HEALTH
+            first["_system_config"] = _RAY_CONFIG
         if engine.LOOPBACK is not None:  # each node has its own address, like a machine
             network, host = engine.LOOPBACK.rsplit(".", 1)
             first["node_ip_address"] = f"{network}.{int(host) + self._count}"
