@@ -4,58 +4,86 @@
 
 #include "platform.h"
 
-enum { TRIAL_STEPS = 8, TRIAL_WARM_UP = 2, TRIAL_PAUSE_NS = 10000000, POOL_START_NS = 3000 };
+enum {
+    TRIAL_STEPS = 8,
+    TRIAL_WARM_UP = 2,
+    TRIAL_PAUSE_NS = 10000000,
+    MOST_DOUBLINGS = 6,          /* of the pause between trials, */
+    MOST_LOSSES = 3,             /* and by trials that lose */
+    OSCILLATION_NS = 1000000000, /* a switch within this time of the last one was a mistake */
+    POOL_START_NS = 3000         /* jobs below this are never worth a pool */
+};
+static const double WINDOW_NS = 2e7, LEAST_WEIGHT = 1.0 / 1024, MOST_WEIGHT = 0.1;
+static const double CLEARLY = 0.95; /* a way that costs less than this part of the other is clearly faster */
 
 static int choose(shoal_choice *choice, uint64_t now) {
-    int worth_it = choice->preferred == 1 || choice->cost_ns[0] > POOL_START_NS;
+    const int worth_it = choice->preferred == 1 || choice->cost_ns[0] > POOL_START_NS;
     if (choice->trial == 0 && now >= choice->next_trial_ns && worth_it) {
         choice->trial = TRIAL_STEPS;
-        choice->trial_ns = 0;
-        choice->cost_ns[!choice->preferred] = 0;
+        choice->trial_ns = choice->measured_ns = 0;
+        choice->trials++;
     }
     return choice->trial != 0 ? !choice->preferred : choice->preferred;
 }
 
-static void learn(shoal_choice *choice, double took, uint64_t now) {
-    double *usual = &choice->cost_ns[choice->preferred], *other = &choice->cost_ns[!choice->preferred];
-    if (choice->trial == 0) {
-        *usual += *usual == 0 ? took : (took - *usual) * 0.1;
-        return;
-    }
-    choice->trial--;
-    choice->trial_ns += took;
-    if (choice->trial < TRIAL_STEPS - TRIAL_WARM_UP)
-        *other += took / (TRIAL_STEPS - TRIAL_WARM_UP);
-    if (choice->trial != 0 && choice->trial_ns < 20 * TRIAL_STEPS * *usual)
-        return;
-    /* The trial is over, or it is already far too slow. */
-    double loss = choice->trial_ns - TRIAL_STEPS * *usual;
-    double pause = loss > 0 ? 100 * loss : 0;
-    choice->next_trial_ns = now + (uint64_t)(pause > TRIAL_PAUSE_NS ? pause : TRIAL_PAUSE_NS);
-    if (choice->trial == 0 && *other < 0.95 * *usual)
+/* Whether a trial is so slow that its result is known. A pool needs some jobs to wake its threads. */
+static int is_hopeless(const shoal_choice *choice, uint32_t done) {
+    const double usual = choice->cost_ns[choice->preferred];
+    return choice->trial_ns > (choice->preferred == 1 ? 2 * (done + 1) : 20 * TRIAL_STEPS) * usual;
+}
+
+static void end_trial(shoal_choice *choice, uint32_t done, uint64_t now) {
+    const double usual = choice->cost_ns[choice->preferred];
+    double *other = &choice->cost_ns[!choice->preferred];
+    *other = done > TRIAL_WARM_UP ? choice->measured_ns / (done - TRIAL_WARM_UP) : choice->trial_ns / done;
+    const int won = done == TRIAL_STEPS && *other < CLEARLY * usual;
+    const int soon = choice->switched_ns != 0 && now - choice->switched_ns < OSCILLATION_NS;
+    if (won) {
+        choice->doublings += soon ? choice->doublings < MOST_DOUBLINGS : -(choice->doublings != 0);
         choice->preferred = !choice->preferred;
+        choice->switched_ns = now;
+        choice->switches++;
+        choice->jobs = TRIAL_STEPS;
+    } else {
+        choice->doublings += choice->doublings < MOST_LOSSES;
+    }
+    const double loss = choice->trial_ns - done * usual,
+                 least = (double)TRIAL_PAUSE_NS * (1 << choice->doublings);
+    choice->next_trial_ns = now + (uint64_t)(100 * loss > least ? 100 * loss : least);
+    choice->tried_ns = now;
     choice->trial = 0;
 }
 
-static void run_alone(uint32_t parts, shoal_pool_part part, void *context) {
-    for (uint32_t i = 0; i < parts; i++)
-        part(context, i);
-}
-
-void shoal_choice_run(shoal_choice *choice, shoal_pool *pool, uint32_t parts, shoal_pool_part part,
-                      void *context, double scale) {
-    if (parts == 1 || choice->unmeasured != 0) {
-        choice->unmeasured -= choice->unmeasured != 0;
-        run_alone(parts, part, context);
+static void learn(shoal_choice *choice, double took, uint64_t now) {
+    double *usual = &choice->cost_ns[choice->preferred];
+    if (choice->trial != 0) {
+        const uint32_t done = TRIAL_STEPS - --choice->trial;
+        choice->trial_ns += took;
+        choice->measured_ns += done > TRIAL_WARM_UP ? took : 0;
+        if (choice->trial == 0 || is_hopeless(choice, done))
+            end_trial(choice, done, now);
         return;
     }
+    /* A plain mean at first, then one over some tens of milliseconds: other programs take a core away for
+     * milliseconds at a time, which is a part of the cost, but one such time must not decide. */
+    const double weight = *usual / WINDOW_NS > LEAST_WEIGHT ? *usual / WINDOW_NS : LEAST_WEIGHT;
+    const double first = 1.0 / ++choice->jobs;
+    *usual += (took - *usual) * (first > weight ? first : weight < MOST_WEIGHT ? weight : MOST_WEIGHT);
+    const uint64_t soon = choice->tried_ns + TRIAL_PAUSE_NS;
+    if (choice->preferred == 1 && *usual > CLEARLY * choice->cost_ns[0] && choice->next_trial_ns > soon)
+        choice->next_trial_ns = soon;
+}
+
+uint64_t shoal_choice_run(shoal_choice *choice, shoal_pool *pool, const shoal_pool_job *job, double scale) {
+    if (job->chunks == 1 || choice->unmeasured != 0) {
+        choice->unmeasured -= choice->unmeasured != 0;
+        return job->run_all(job->context);
+    }
     const uint64_t begin = shoal_now_ns();
-    if (choose(choice, begin))
-        shoal_pool_run(pool, part, context);
-    else
-        run_alone(parts, part, context);
+    const uint64_t sum = choose(choice, begin) ? shoal_pool_run(pool, job) : job->run_all(job->context);
     const uint64_t end = shoal_now_ns();
     learn(choice, (double)(end - begin) * scale, end);
     if (choice->preferred == 0 && choice->trial == 0 && choice->cost_ns[0] < POOL_START_NS)
         choice->unmeasured = 64;
+    return sum;
 }

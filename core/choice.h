@@ -9,21 +9,39 @@
 extern "C" {
 #endif
 
-/* Measures which way is faster. It tries the other way from time to time, a few jobs in a row (the first ones
- * wake the threads), so rarely that trials cost at most one percent. All zero at the beginning. */
+/* Measures which way is faster, and tries the other way from time to time, a few jobs in a row (the first
+ * ones wake the threads).
+ *
+ * 1. Trials cost at most one percent: after a trial that lost, the next one comes after 100 times its loss. A
+ *    trial of one thread ends as soon as it is clearly slower.
+ * 2. The pause before the next trial begins at 10 ms. A trial that loses doubles it, up to 80 ms, and a
+ * switch soon after the last one doubles it, up to 640 ms. So two ways that are about equal, or a machine
+ * whose load changes, do not make the choice go back and forth.
+ * 3. While the pool is used and is not clearly faster than one thread was in its last trial, for example
+ *    because other programs use the cores, that trial is repeated soon.
+ *
+ * All zero at the beginning. */
 typedef struct shoal_choice {
-    double cost_ns[2]; /* moving averages: on one thread, on the pool */
-    int preferred;     /* 0: one thread, 1: pool */
-    uint32_t trial;    /* jobs left in a trial */
-    double trial_ns;   /* time of the trial so far */
-    uint64_t next_trial_ns;
+    double cost_ns[2];  /* averages: on one thread, on the pool */
+    int preferred;      /* 0: one thread, 1: pool */
+    uint32_t trial;     /* jobs left in a trial */
+    double trial_ns;    /* time of the trial so far */
+    double measured_ns; /* and of its jobs after the first ones */
+    uint64_t next_trial_ns, tried_ns, switched_ns;
+    uint32_t doublings;  /* of the pause */
     uint32_t unmeasured; /* jobs to run without reading the clock, which is too slow for tiny jobs */
+    uint64_t trials, switches;
+    uint32_t jobs; /* that the average of the preferred way has seen */
 } shoal_choice;
 
-/* Runs parts 0 .. parts - 1, on the pool (which has that many threads) or one after the other. `scale` makes
- * the costs of jobs of different size comparable. */
-void shoal_choice_run(shoal_choice *choice, shoal_pool *pool, uint32_t parts, shoal_pool_part part,
-                      void *context, double scale);
+/* Runs the job on the pool, or all of it on this thread. `scale` makes the costs of jobs of different size
+ * comparable. Returns the sum of what the chunks returned. */
+uint64_t shoal_choice_run(shoal_choice *choice, shoal_pool *pool, const shoal_pool_job *job, double scale);
+
+/* Whether the next job runs on the pool. */
+static inline int shoal_choice_prefers_pool(const shoal_choice *choice) {
+    return (choice->trial != 0) != (choice->preferred != 0);
+}
 
 #ifdef __cplusplus
 }

@@ -10,33 +10,58 @@
 
 #include <shoal/ext/observe.h>
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { PART_ENVS = 64 }; /* parts begin at multiples of this: no two threads share a cache line of flags */
-typedef struct part {
-    _Alignas(64) shoal_statistics statistics; /* writer: the thread of this part */
-    uint64_t begin, end, finished;
-    shoal_due *due; /* one for each SHOAL_SETTLED environments */
-} part;
+/* With several threads, the environments are divided into chunks, which the pool assigns to threads. Small
+ * chunks balance environments of uneven cost; each costs some tens of nanoseconds. */
+enum {
+    CHUNKS_PER_THREAD = 32,
+    VECTOR_CHUNK = 128,   /* least environments of a chunk if the plug-in steps several at once */
+    SCALAR_CHUNK = 4,     /* and if it steps one at a time; 1 with several agents */
+    CHECK_BYTES = 1 << 17 /* actions are checked by all threads from this size on */
+};
+
+/* What one thread writes while it steps a chunk; nobody else touches these lines. */
+typedef struct chunk {
+    _Alignas(64) shoal_statistics statistics;
+    shoal_due due; /* used for the first SHOAL_SETTLED environments or fewer */
+} chunk;
+
+/* The arrays of one step, as threads read them. Steps with the same arrays use the same view, so its lines
+ * stay in every cache, and a thread needs no line that the caller has just written. */
+enum { VIEWS = 8, VIEW_ACTIONS = 4 };
+typedef struct view {
+    _Alignas(64) shoal_envs envs;
+    shoal_engine *engine;
+    const void *actions[VIEW_ACTIONS]; /* a copy, if there are so few fields */
+} view;
 
 struct shoal_engine {
+    shoal_envs envs; /* of the last step; the caller's */
+    /* Constant, but for `final_observations`. */
+    _Alignas(64) void *const *final_observations;
     const shoal_entry_v1 *entry;
     const shoal_description *description;
     const shoal_observe_v1 *observe; /* NULL: the plug-in lacks this extension */
-    shoal_envs envs;
-    shoal_engine_arrays arrays;
-    void *const *final_observations;
     uint64_t *observation_bytes, *action_bytes;
-    uint64_t agents, ready; /* environments to close */
+    uint64_t agents;
+    shoal_engine_arrays arrays;
     uint32_t time_limit;
     enum shoal_autoreset autoreset;
+    chunk *chunks; /* of steps on several threads */
+    uint64_t chunk_envs;
+    uint32_t num_chunks, num_threads;
     shoal_pool *pool;
-    part *parts;
-    shoal_due *due; /* of all parts */
-    uint32_t num_parts;
-    shoal_choice choice;
+    /* The caller's, apart from what threads read: it writes these in every step. */
+    _Alignas(64) shoal_choice choice;
+    shoal_statistics statistics; /* of steps on one thread */
+    shoal_due *due;              /* in these steps: one for each SHOAL_SETTLED environments */
+    uint64_t ready;              /* environments to close */
+    uint32_t next_view;
+    view views[VIEWS];
 };
 
 static uint64_t *row_bytes(const shoal_fields *fields) {
@@ -46,35 +71,47 @@ static uint64_t *row_bytes(const shoal_fields *fields) {
     return bytes;
 }
 
+/* How many environments a chunk has: a multiple of the lanes, and at most as many as are settled together
+ * (or one block of lanes, if that is more). */
+static uint64_t choose_chunk_envs(const shoal_spec *spec, uint64_t num_envs, uint32_t num_threads) {
+    uint64_t least = spec->lanes > 1 ? VECTOR_CHUNK : spec->agents > 1 ? 1 : SCALAR_CHUNK;
+    uint64_t envs = num_envs / ((uint64_t)num_threads * CHUNKS_PER_THREAD);
+    envs = envs < least ? least : envs > SHOAL_SETTLED ? SHOAL_SETTLED : envs;
+    return (envs + spec->lanes - 1) / spec->lanes * spec->lanes;
+}
+
+static int create_chunks(shoal_engine *engine, uint64_t num_envs, uint32_t num_threads) {
+    void *chunks = NULL;
+    if (num_envs == 0 || num_threads == 0)
+        return -EINVAL;
+    engine->num_threads = 1;
+    engine->due = calloc(num_envs / SHOAL_SETTLED + 1, sizeof *engine->due);
+    if (engine->due == NULL)
+        return -ENOMEM;
+    engine->chunk_envs = choose_chunk_envs(&engine->description->spec, num_envs, num_threads);
+    uint64_t count = (num_envs + engine->chunk_envs - 1) / engine->chunk_envs;
+    if (num_threads == 1 || count < 2 || count > SHOAL_POOL_MOST_CHUNKS)
+        return 0;
+    if (posix_memalign(&chunks, 64, count * sizeof *engine->chunks) != 0)
+        return -ENOMEM;
+    engine->chunks = memset(chunks, 0, count * sizeof *engine->chunks);
+    engine->num_chunks = (uint32_t)count;
+    engine->num_threads = count < num_threads ? (uint32_t)count : num_threads;
+    return 0;
+}
+
 int shoal_engine_create(const shoal_plugin *plugin, const shoal_description *description,
                         const shoal_value *values, uint64_t num_envs, uint32_t num_threads,
                         enum shoal_autoreset autoreset, uint64_t time_limit,
                         const shoal_engine_arrays *arrays, shoal_engine **out, shoal_message *why) {
     *out = NULL;
     why->text[0] = '\0';
-    shoal_engine *engine = calloc(1, sizeof *engine);
-    void *parts = NULL;
-    uint64_t align = description->spec.lanes > PART_ENVS ? description->spec.lanes : PART_ENVS;
-    uint64_t most = (num_envs + align - 1) / align;
-    if (num_threads > most)
-        num_threads = (uint32_t)most;
-    if (engine == NULL || posix_memalign(&parts, 64, num_threads * sizeof *engine->parts) != 0) {
-        free(engine);
+    void *memory = NULL;
+    if (posix_memalign(&memory, 64, sizeof(shoal_engine)) != 0) {
         snprintf(why->text, sizeof why->text, "out of memory");
         return -1;
     }
-    memset(parts, 0, num_threads * sizeof *engine->parts);
-    engine->parts = parts;
-    engine->num_parts = num_threads;
-    engine->due = calloc(num_envs / SHOAL_SETTLED + num_threads, sizeof *engine->due);
-    shoal_due *next = engine->due;
-    for (uint32_t i = 0; i < num_threads; i++) {
-        engine->parts[i].begin = most * i / num_threads * align;
-        uint64_t end = most * (i + 1) / num_threads * align;
-        engine->parts[i].end = end < num_envs ? end : num_envs;
-        engine->parts[i].due = next;
-        next += (engine->parts[i].end - engine->parts[i].begin + SHOAL_SETTLED - 1) / SHOAL_SETTLED;
-    }
+    shoal_engine *engine = memset(memory, 0, sizeof *engine);
     engine->entry = plugin->entry;
     if (engine->entry->get_extension != NULL)
         engine->observe = engine->entry->get_extension(SHOAL_EXT_OBSERVE);
@@ -93,9 +130,11 @@ int shoal_engine_create(const shoal_plugin *plugin, const shoal_description *des
                                 .observation_bytes = engine->observation_bytes,
                                 .action_bytes = engine->action_bytes,
                                 .reset = arrays->reset};
-    int error = engine->observation_bytes == NULL || engine->action_bytes == NULL || engine->due == NULL
-                    ? -12
-                    : shoal_pool_create(num_threads, &engine->pool);
+    int error = engine->observation_bytes == NULL || engine->action_bytes == NULL ? -ENOMEM : 0;
+    if (error == 0)
+        error = create_chunks(engine, num_envs, num_threads);
+    if (error == 0)
+        error = shoal_pool_create(engine->num_threads, &engine->pool);
     if (error != 0) {
         snprintf(why->text, sizeof why->text, "cannot start %u threads: %s", num_threads, strerror(-error));
         shoal_engine_destroy(engine);
@@ -123,7 +162,7 @@ void shoal_engine_destroy(shoal_engine *engine) {
         engine->entry->close(&engine->envs, i);
     free(engine->observation_bytes);
     free(engine->action_bytes);
-    free(engine->parts);
+    free(engine->chunks);
     free(engine->due);
     free(engine);
 }
@@ -131,7 +170,8 @@ void shoal_engine_destroy(shoal_engine *engine) {
 shoal_envs *shoal_engine_envs(shoal_engine *engine) { return &engine->envs; }
 
 static void set_targets(shoal_engine *engine, const shoal_targets *targets) {
-    engine->final_observations = targets->final_observations;
+    if (engine->final_observations != targets->final_observations)
+        engine->final_observations = targets->final_observations;
     engine->envs.observations = targets->observations;
     engine->envs.rewards = targets->rewards;
     engine->envs.terminated = targets->terminated;
@@ -169,7 +209,10 @@ static void finish_row(shoal_engine *engine, uint64_t row, shoal_statistics *sta
     engine->arrays.last_return[row] = engine->arrays.total[row];
     engine->arrays.last_length[row] = engine->arrays.length[row];
     statistics->episodes++;
-    statistics->return_sum += engine->arrays.total[row];
+    if (shoal_is_counted(engine->arrays.total[row]))
+        statistics->return_sum += engine->arrays.total[row];
+    else
+        statistics->odd_returns++;
     statistics->length_sum += engine->arrays.length[row];
     if (engine->arrays.epoch != NULL)
         shoal_range_add(statistics->ranges, atomic_load_explicit(engine->arrays.epoch, memory_order_relaxed),
@@ -275,32 +318,96 @@ uint64_t shoal_engine_step_range(shoal_engine *engine, shoal_envs *envs, uint64_
     return step_some(engine, envs, begin, end, NULL, statistics);
 }
 
-static void part_step(void *context, uint32_t index) {
-    shoal_engine *engine = context;
-    part *own = &engine->parts[index];
-    own->finished = step_some(engine, &engine->envs, own->begin, own->end, own->due, &own->statistics);
+static uint64_t step_chunk(void *context, uint32_t index) {
+    view *view = context;
+    shoal_engine *engine = view->engine;
+    chunk *own = &engine->chunks[index];
+    uint64_t begin = index * engine->chunk_envs, end = begin + engine->chunk_envs;
+    end = end < view->envs.num_envs ? end : view->envs.num_envs;
+    shoal_due *due = engine->chunk_envs <= SHOAL_SETTLED ? &own->due : NULL;
+    return step_some(engine, &view->envs, begin, end, due, &own->statistics);
+}
+
+static uint64_t step_all(void *context) {
+    view *view = context;
+    shoal_engine *engine = view->engine;
+    return step_some(engine, &view->envs, 0, view->envs.num_envs, engine->due, &engine->statistics);
+}
+
+/* Returns the view of these arrays. No thread reads views between two runs. */
+static view *find_view(shoal_engine *engine, const void *const *actions) {
+    const uint64_t count = engine->description->actions.count, bytes = count * sizeof *actions;
+    const shoal_envs *wanted = &engine->envs;
+    for (view *at = engine->views; count <= VIEW_ACTIONS && at < engine->views + VIEWS; at++)
+        if (at->envs.rewards == wanted->rewards && at->envs.observations == wanted->observations &&
+            at->envs.terminated == wanted->terminated && at->envs.truncated == wanted->truncated &&
+            memcmp(at->actions, actions, bytes) == 0)
+            return at;
+    view *oldest = &engine->views[engine->next_view++ % VIEWS];
+    oldest->engine = engine;
+    oldest->envs = *wanted;
+    if (count <= VIEW_ACTIONS)
+        oldest->envs.actions = memcpy(oldest->actions, actions, bytes);
+    return oldest;
 }
 
 uint64_t shoal_engine_step(shoal_engine *engine, const void *const *actions, const shoal_targets *targets) {
     set_targets(engine, targets);
     engine->envs.actions = actions;
-    shoal_choice_run(&engine->choice, engine->pool, engine->num_parts, part_step, engine, 1);
-    uint64_t finished = 0;
-    for (uint32_t i = 0; i < engine->num_parts; i++)
-        finished += engine->parts[i].finished;
-    return finished;
+    if (engine->num_threads == 1)
+        return step_some(engine, &engine->envs, 0, engine->envs.num_envs, engine->due, &engine->statistics);
+    const shoal_pool_job job = {step_chunk, step_all, find_view(engine, actions), engine->num_chunks};
+    return shoal_choice_run(&engine->choice, engine->pool, &job, 1);
+}
+
+/* A field of actions that all threads check together; each checks the rows that it will step. */
+typedef struct check {
+    const shoal_engine *engine;
+    const shoal_field *field;
+    const char *rows;
+    _Atomic(uint64_t) first_bad;
+} check;
+
+/* Checks the rows of one thread's part; the pool divides the chunks of a step in the same way. */
+static uint64_t check_part(void *context, uint32_t index) {
+    check *job = context;
+    const shoal_engine *engine = job->engine;
+    const uint64_t per_chunk = engine->chunk_envs * engine->agents,
+                   rows = engine->envs.num_envs * engine->agents;
+    const uint64_t begin = (uint64_t)engine->num_chunks * index / engine->num_threads * per_chunk;
+    const uint64_t chunks_end = (uint64_t)engine->num_chunks * (index + 1) / engine->num_threads;
+    const uint64_t end = chunks_end * per_chunk < rows ? chunks_end * per_chunk : rows;
+    const int64_t bad = shoal_engine_bad_action(job->field, job->rows + begin * shoal_field_bytes(job->field),
+                                                end - begin, 1);
+    if (bad < 0)
+        return 0;
+    const uint64_t row = begin + (uint64_t)bad;
+    uint64_t first = atomic_load(&job->first_bad);
+    while (row < first && !atomic_compare_exchange_weak(&job->first_bad, &first, row))
+        continue;
+    return 1;
+}
+
+int64_t shoal_engine_check_actions(shoal_engine *engine, const shoal_field *field, const void *rows) {
+    const uint64_t count = engine->envs.num_envs * engine->agents;
+    if (!shoal_choice_prefers_pool(&engine->choice) || count * shoal_field_bytes(field) < CHECK_BYTES)
+        return shoal_engine_bad_action(field, rows, count, 1);
+    check job = {engine, field, rows, UINT64_MAX};
+    const shoal_pool_job parts = {check_part, NULL, &job, engine->num_threads};
+    return shoal_pool_run(engine->pool, &parts) == 0 ? -1 : (int64_t)atomic_load(&job.first_bad);
 }
 
 void shoal_engine_statistics(const shoal_engine *engine, shoal_statistics *sum) {
-    memset(sum, 0, sizeof *sum);
-    for (uint32_t i = 0; i < engine->num_parts; i++)
-        shoal_statistics_add(sum, &engine->parts[i].statistics);
+    *sum = engine->statistics;
+    for (uint32_t i = 0; i < engine->num_chunks; i++)
+        shoal_statistics_add(sum, &engine->chunks[i].statistics);
 }
 
 void shoal_statistics_add(shoal_statistics *sum, const shoal_statistics *one) {
     sum->steps += one->steps;
     sum->episodes += one->episodes;
     sum->length_sum += one->length_sum;
+    sum->odd_returns += one->odd_returns;
     sum->return_sum += one->return_sum;
     shoal_ranges_merge(sum->ranges, one->ranges);
 }

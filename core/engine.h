@@ -44,7 +44,8 @@ typedef struct shoal_targets {
 
 typedef struct shoal_statistics {
     uint64_t steps, episodes, length_sum;
-    double return_sum;
+    uint64_t odd_returns;  /* episodes whose return is NaN or infinite */
+    double return_sum;     /* without these: one of them would be in every later sum */
     shoal_range ranges[2]; /* by epoch % 2 */
 } shoal_statistics;
 
@@ -81,6 +82,9 @@ uint64_t shoal_engine_step_range(shoal_engine *engine, shoal_envs *envs, uint64_
 
 /* Returns the first row whose action is out of bounds (or NaN, with `check_nan`); -1 if there is none. */
 int64_t shoal_engine_bad_action(const shoal_field *field, const void *rows, uint64_t count, int check_nan);
+
+/* The same for one row per agent of every environment, on several threads if steps run on them. */
+int64_t shoal_engine_check_actions(shoal_engine *engine, const shoal_field *field, const void *rows);
 
 /* Statistics have ranges for the epochs of this word from now on. */
 void shoal_engine_set_epoch(shoal_engine *engine, const shoal_word *epoch); /* [main] */

@@ -3,7 +3,7 @@
 #define _GNU_SOURCE
 #include "flow.h"
 
-#include "platform.h"
+#include "rest.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SPIN_NS = 20000, SLEEP_NS = 50000000 };
+enum { SPIN_NS = 20000, SLEEP_NS = 50000000, MOST_TAKEN = 8 }; /* the first two are recv's */
 
 typedef struct batch {
     _Alignas(64) shoal_word count; /* writers: threads, one per unit placed. Reader: recv */
@@ -24,6 +24,7 @@ typedef struct worker {
     _Alignas(64) shoal_statistics statistics; /* writer: the thread */
     pthread_t thread;
     shoal_flow *flow;
+    shoal_rester rest;
     shoal_envs envs; /* the engine's, with the arrays below */
     void **observations;
     char **scratch; /* one unit's rows of each observation field */
@@ -31,53 +32,58 @@ typedef struct worker {
     uint8_t *flags;
 } worker;
 
-/* Cell c serves tickets c, c + num_cells, ...: for ticket t, turn is t when it is empty and t + 1 when it is
- * full. */
-typedef struct cell {
-    _Atomic(uint64_t) turn; /* writers: send fills, the thread with the ticket empties */
-    uint64_t unit;
-} cell;
-
 struct shoal_flow {
     shoal_engine *engine;
     const shoal_description *description;
     uint64_t lanes, unit, agents, num_units, units_per_batch, num_batches;
-    cell *queue; /* a ring */
+    _Atomic(uint64_t) *queue; /* a ring of units; the unit of ticket t is in cell t % num_cells */
     uint64_t num_cells;
     shoal_word *done; /* per unit: it was stepped. Writers: send clears it, the thread that stepped sets it */
     batch *batches;   /* a ring */
-    uint64_t sent, added, received, forks;
+    uint64_t sent, added, received, ended_ns, forks;
     uint32_t num_workers, num_places, spin_ns; /* workers that run; workers that there is memory for */
     worker *workers;
-    _Alignas(64) shoal_word wakeup;        /* writer: send, after filling cells; threads sleep on it */
-    shoal_word idle;                       /* writers: threads about to sleep */
-    _Alignas(64) _Atomic(uint64_t) head;   /* writers: threads, fetch_add */
+    shoal_rest rest;
+    _Alignas(64) _Atomic(uint64_t) tail;   /* tickets sent. Writer: send, after filling cells */
+    _Alignas(64) _Atomic(uint64_t) head;   /* tickets taken. Writers: threads, compare-and-swap */
     _Alignas(64) _Atomic(uint64_t) places; /* writers: threads, fetch_add */
     _Alignas(64) shoal_word completed;     /* writers: threads; recv sleeps on it */
     shoal_word awaited;                    /* writer: recv */
     _Alignas(64) shoal_word stop;          /* writer: destroy */
 };
 
-static int wait_for_cell(shoal_flow *flow, const cell *own, uint64_t ticket) {
-    uint64_t begin = 0;
+static int has_work(const void *context) {
+    const shoal_flow *flow = context;
+    return atomic_load_explicit(&flow->tail, memory_order_acquire) !=
+               atomic_load_explicit(&flow->head, memory_order_relaxed) ||
+           atomic_load_explicit(&flow->stop, memory_order_relaxed);
+}
+
+/* Waits for units and takes some: one, or several if many wait, because all threads change the same word.
+ * Returns how many; 0: the flow ends. */
+static uint32_t take_units(shoal_flow *flow, shoal_rester *rest, uint64_t units[MOST_TAKEN]) {
+    uint64_t first = atomic_load_explicit(&flow->head, memory_order_relaxed);
     for (;;) {
-        for (int i = 0; i < 64; i++) {
-            if (atomic_load_explicit(&flow->stop, memory_order_relaxed))
-                return 0;
-            if (atomic_load_explicit(&own->turn, memory_order_acquire) == ticket + 1)
-                return 1;
-            shoal_relax();
-        }
-        uint64_t now = shoal_now_ns();
-        begin = begin == 0 ? now : begin;
-        if (now - begin < flow->spin_ns)
+        if (atomic_load_explicit(&flow->stop, memory_order_relaxed))
+            return 0;
+        /* Acquire: partner is send, which filled the cells. A thread may load `first` before the others took
+         * later tickets, and `tail` after: then the compare-and-swap fails. */
+        const uint64_t waiting = atomic_load_explicit(&flow->tail, memory_order_acquire) - first;
+        if (waiting == 0 || waiting > flow->num_cells) {
+            shoal_rest_wait(&flow->rest, rest, has_work, flow);
+            first = atomic_load_explicit(&flow->head, memory_order_relaxed);
             continue;
-        /* Sequentially consistent on both sides: the sender sees `idle`, or this thread the filled cell. */
-        uint32_t wakeup = atomic_load(&flow->wakeup);
-        atomic_fetch_add(&flow->idle, 1);
-        if (atomic_load(&own->turn) != ticket + 1 && !atomic_load(&flow->stop))
-            shoal_futex_wait(&flow->wakeup, wakeup, SLEEP_NS);
-        atomic_fetch_sub(&flow->idle, 1);
+        }
+        const uint64_t fair = waiting / (4 * (uint64_t)flow->num_places);
+        const uint32_t count = fair < 1 ? 1 : fair < MOST_TAKEN ? (uint32_t)fair : MOST_TAKEN;
+        for (uint32_t i = 0; i < count; i++)
+            units[i] =
+                atomic_load_explicit(&flow->queue[(first + i) % flow->num_cells], memory_order_relaxed);
+        /* Release: send overwrites these cells only after it has seen this. If it had done so before, then
+         * another thread had taken these tickets, and this fails. */
+        if (atomic_compare_exchange_weak_explicit(&flow->head, &first, first + count, memory_order_acq_rel,
+                                                  memory_order_relaxed))
+            return count;
     }
 }
 
@@ -122,18 +128,16 @@ static void deliver(worker *self, uint64_t unit) {
 static void *run_worker(void *argument) {
     worker *self = argument;
     shoal_flow *flow = self->flow;
-    for (;;) {
-        uint64_t ticket = atomic_fetch_add_explicit(&flow->head, 1, memory_order_relaxed);
-        cell *own = &flow->queue[ticket % flow->num_cells];
-        if (!wait_for_cell(flow, own, ticket))
-            return NULL;
-        uint64_t unit = own->unit, first = unit * flow->lanes;
-        atomic_store_explicit(&own->turn, ticket + flow->num_cells, memory_order_release); /* partner: send */
-        point_at(self, first);
-        shoal_engine_step_range(flow->engine, &self->envs, first, first + flow->unit, &self->statistics);
-        deliver(self, unit);
-        atomic_store_explicit(&flow->done[unit], 1, memory_order_release); /* partner: is_done */
-    }
+    uint64_t units[MOST_TAKEN];
+    for (uint32_t count; (count = take_units(flow, &self->rest, units)) != 0;)
+        for (uint32_t i = 0; i < count; i++) {
+            const uint64_t unit = units[i], first = unit * flow->lanes;
+            point_at(self, first);
+            shoal_engine_step_range(flow->engine, &self->envs, first, first + flow->unit, &self->statistics);
+            deliver(self, unit);
+            atomic_store_explicit(&flow->done[unit], 1, memory_order_release); /* partner: is_done */
+        }
+    return NULL;
 }
 
 static int prepare(shoal_flow *flow, worker *self) {
@@ -158,7 +162,7 @@ int shoal_flow_create(shoal_engine *engine, const shoal_description *description
                       uint64_t units, uint64_t unit, uint64_t batch_envs, shoal_flow **out) {
     *out = NULL;
     void *memory = NULL;
-    if (posix_memalign(&memory, 64, sizeof(shoal_flow)) != 0)
+    if (posix_memalign(&memory, _Alignof(shoal_flow), sizeof(shoal_flow)) != 0)
         return -ENOMEM;
     shoal_flow *flow = memset(memory, 0, sizeof *flow);
     flow->engine = engine;
@@ -170,6 +174,7 @@ int shoal_flow_create(shoal_engine *engine, const shoal_description *description
     flow->units_per_batch = batch_envs / unit;
     flow->num_batches = flow->num_units / flow->units_per_batch + 2;
     flow->spin_ns = threads < shoal_cpu_count() ? SPIN_NS : 0;
+    shoal_rest_begin(&flow->rest, threads <= shoal_cpu_count());
     flow->forks = shoal_fork_count();
     flow->num_cells = 2 * flow->num_units;
     flow->queue = calloc(flow->num_cells, sizeof *flow->queue);
@@ -188,8 +193,6 @@ int shoal_flow_create(shoal_engine *engine, const shoal_description *description
         shoal_flow_destroy(flow);
         return -ENOMEM;
     }
-    for (uint64_t i = 0; i < flow->num_cells; i++)
-        atomic_store_explicit(&flow->queue[i].turn, i, memory_order_relaxed);
     for (uint64_t i = 0; i < flow->num_batches && error == 0; i++) {
         flow->batches[i].observations = calloc(description->observations.count, sizeof(void *));
         error = flow->batches[i].observations == NULL ? -ENOMEM : 0;
@@ -217,7 +220,7 @@ void shoal_flow_destroy(shoal_flow *flow) {
         return;
     atomic_store(&flow->stop, 1);
     if (flow->forks == shoal_fork_count()) {
-        shoal_futex_wake(&flow->wakeup);
+        shoal_rest_wake(&flow->rest);
         for (uint32_t i = 0; i < flow->num_workers; i++)
             pthread_join(flow->workers[i].thread, NULL);
     }
@@ -258,20 +261,19 @@ void shoal_flow_add_batch(shoal_flow *flow, const shoal_targets *targets, int64_
 }
 
 void shoal_flow_send(shoal_flow *flow, const uint64_t *units, uint64_t count) {
+    if (flow->sent == flow->received * flow->units_per_batch) /* the threads have had no work */
+        shoal_rest_learn(&flow->rest, shoal_now_ns() - flow->ended_ns);
     for (uint64_t i = 0; i < count; i++) {
-        uint64_t ticket = flow->sent++;
-        cell *next = &flow->queue[ticket % flow->num_cells];
-        /* Empty, unless a thread was preempted between taking its ticket and reading its cell. */
-        while (atomic_load_explicit(&next->turn, memory_order_acquire) != ticket)
+        const uint64_t ticket = flow->sent++;
+        /* Free, unless a thread was preempted while others took a lap of tickets. */
+        while (ticket - atomic_load_explicit(&flow->head, memory_order_acquire) >= flow->num_cells)
             shoal_relax();
-        next->unit = units[i];
         atomic_store_explicit(&flow->done[units[i]], 0, memory_order_relaxed);
-        /* Releases the unit, its actions and the added batches; partner: wait_for_cell. */
-        atomic_store(&next->turn, ticket + 1);
+        atomic_store_explicit(&flow->queue[ticket % flow->num_cells], units[i], memory_order_relaxed);
     }
-    atomic_fetch_add(&flow->wakeup, 1);
-    if (atomic_load(&flow->idle))
-        shoal_futex_wake(&flow->wakeup);
+    /* Releases the units, their actions and the added batches; partner: take_units. */
+    atomic_store_explicit(&flow->tail, flow->sent, memory_order_release);
+    shoal_rest_wake(&flow->rest);
 }
 
 int shoal_flow_recv(shoal_flow *flow, uint64_t timeout_ns) {
@@ -280,6 +282,7 @@ int shoal_flow_recv(shoal_flow *flow, uint64_t timeout_ns) {
     for (;;) {
         if (atomic_load_explicit(&oldest->count, memory_order_acquire) == flow->units_per_batch) {
             flow->received++;
+            flow->ended_ns = now;
             return 1;
         }
         if (now - begin >= timeout_ns)

@@ -6,8 +6,9 @@
  *
  * 1. A unit is up to `lanes` adjacent environments that are stepped together. It is in the queue, or one
  *    thread is stepping it, but never twice, so its environments have one writer.
- * 2. A thread takes ticket t (fetch_add) and waits until cell t holds a unit; after stepping it takes place p
- *    (fetch_add), copies its rows there and adds one to the batch's count (release; partner: recv's acquire).
+ * 2. A thread takes the next units of the queue (compare-and-swap), several at once if many wait; if there
+ * are none, it spins and then sleeps (rest.h). After stepping a unit it takes place p (fetch_add), copies its
+ *    rows there and adds one to the batch's count (release; partner: recv's acquire).
  * 3. A batch is complete when its count is full. The sender adds enough batches before it sends, so there is
  *    always a place. */
 // SPDX-License-Identifier: MIT

@@ -234,27 +234,30 @@ typedef struct job {
     uint64_t count;
     void *const *out;
     uint64_t *slots, *ids;
-    uint32_t parts;
+    uint32_t chunks;
     int is_large;
-    _Atomic uint64_t missing;
 } job;
 
-static void gather_part(void *context, uint32_t part) {
+static uint64_t gather_chunk(void *context, uint32_t chunk) {
     job *j = context;
-    const uint64_t begin = j->count * part / j->parts, end = j->count * (part + 1) / j->parts;
-    atomic_fetch_add(&j->missing,
-                     gather(j->ring, j->columns, begin, end, j->slots, j->out, j->ids, j->is_large));
+    const uint64_t begin = j->count * chunk / j->chunks, end = j->count * (chunk + 1) / j->chunks;
+    return gather(j->ring, j->columns, begin, end, j->slots, j->out, j->ids, j->is_large);
+}
+
+static uint64_t gather_all(void *context) {
+    job *j = context;
+    return gather(j->ring, j->columns, 0, j->count, j->slots, j->out, j->ids, j->is_large);
 }
 
 uint64_t shoal_ring_gather(const shoal_ring *ring, shoal_columns columns, uint64_t count, uint64_t *slots,
                            void *const *out, uint64_t *ids, shoal_copy_threads threads) {
     const uint64_t bytes = batch_bytes(columns, count);
-    const int is_large = bytes >= LARGE_BATCH_BYTES;
+    job j = {
+        ring, columns, count, out, slots, ids, shoal_copy_chunks(threads, count), bytes >= LARGE_BATCH_BYTES};
     if (threads.pool == NULL)
-        return gather(ring, columns, 0, count, slots, out, ids, is_large);
-    job j = {ring, columns, count, out, slots, ids, threads.count, is_large, 0};
-    shoal_choice_run(threads.choice, threads.pool, threads.count, gather_part, &j, 1e6 / (double)(bytes + 1));
-    return atomic_load(&j.missing);
+        return gather_all(&j);
+    const shoal_pool_job all = {gather_chunk, gather_all, &j, j.chunks};
+    return shoal_choice_run(threads.choice, threads.pool, &all, 1e6 / (double)(bytes + 1));
 }
 
 uint64_t shoal_ring_draw(const shoal_ring *ring, const shoal_tree *tree, shoal_rng *rng, uint64_t count,

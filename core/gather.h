@@ -49,6 +49,12 @@ typedef struct shoal_copy_threads {
     shoal_choice *choice;
 } shoal_copy_threads;
 
+/* Into how many chunks the threads divide `count` rows: several per thread, each of at least one row. */
+static inline uint32_t shoal_copy_chunks(shoal_copy_threads threads, uint64_t count) {
+    const uint64_t chunks = 8 * (uint64_t)threads.count;
+    return (uint32_t)(count == 0 ? 1 : count < chunks ? count : chunks);
+}
+
 /* Sampling draws slots, copies their rows, and draws again for slots whose row could not be read. Each
  * readable row has the same probability or, with a tree over the slots, a probability in proportion to its
  * weight.

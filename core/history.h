@@ -15,6 +15,8 @@
 #include "platform.h"
 #include "window.h"
 
+#include <math.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -96,9 +98,15 @@ static inline void shoal_range_widen(shoal_range ranges[2], uint32_t epoch, doub
         range->length_high = longest;
 }
 
+/* Whether a return is part of sums and ranges: it is not NaN and not infinite. */
+static inline int shoal_is_counted(double episode_return) { return episode_return - episode_return == 0; }
+
 static inline void shoal_range_add(shoal_range ranges[2], uint32_t epoch, double episode_return,
                                    double length) {
-    shoal_range_widen(ranges, epoch, episode_return, episode_return, length, length);
+    const int is_counted = shoal_is_counted(episode_return);
+    const double infinity = (double)INFINITY; /* an empty range */
+    shoal_range_widen(ranges, epoch, is_counted ? episode_return : infinity,
+                      is_counted ? episode_return : -infinity, length, length);
 }
 
 /* Takes the ranges of another part of the run into `into`: of two epochs the newer one stays. */

@@ -15,6 +15,7 @@
 
 enum { MAX_WATCHERS = 32, MAX_CLIENTS = 40, MOST_MILLIHERTZ = 60000 }; /* publishers find a place, too */
 enum { ACCEPT_PAUSE_MS = 50 };
+enum { RECORD_MILLIHERTZ = 4000 }; /* how often a publisher looks whether it can begin a recording */
 static const uint64_t EPOCH_NS = SHOAL_HISTORY_PERIOD_MS * (uint64_t)1000000;
 
 typedef struct client {
@@ -41,6 +42,7 @@ struct shoal_host {
     int window_fds[SHOAL_MAX_WATCHED];
     uint64_t no_accept_until; /* no connection is accepted before this time */
     uint64_t began_ns;
+    int recorder;    /* the client that asked for a recording; -1: none */
     counted ends[2]; /* the counters at the ends of the last two epochs, the newer one last */
 };
 
@@ -117,9 +119,16 @@ static void forget_unwatched(shoal_host *host) {
     set_due(host);
 }
 
+static void end_recording(shoal_host *host) {
+    __atomic_store_n(&host->plan.watched[SHOAL_RECORD_ENTRY].env, -1, __ATOMIC_RELAXED);
+    host->recorder = -1;
+}
+
 static void drop(shoal_host *host, client *c) {
     close_fd(&c->passed_fd);
     close_fd(&c->fd);
+    if (host->recorder == c - host->clients)
+        end_recording(host);
     if (c->count != 0) {
         c->count = 0;
         forget_unwatched(host);
@@ -176,6 +185,38 @@ static void publish(shoal_host *host, client *from) {
     }
 }
 
+/* Asks the publisher of an environment for a recording, or takes the request back; returns whether this
+ * client is the one that records. */
+static uint32_t record(shoal_host *host, const client *c) {
+    const int self = (int)(c - host->clients);
+    const int64_t env = c->note.number;
+    if (host->recorder >= 0 && host->recorder != self)
+        return 0;
+    end_recording(host);
+    if (env < 0 || (uint64_t)env >= host->plan.num_envs)
+        return 0;
+    shoal_watched *entry = &host->plan.watched[SHOAL_RECORD_ENTRY];
+    __atomic_store_n(&entry->generation, entry->generation + 1, __ATOMIC_RELAXED);
+    __atomic_store_n(&entry->env, env, __ATOMIC_RELEASE); /* partner: the stepping thread, after `due` */
+    host->recorder = self;
+    set_due(host);
+    return 1;
+}
+
+/* A publisher has answered a request for a recording: passes the answer on. The answer to a request that was
+ * taken back is dropped. */
+static void pass_recording(shoal_host *host, const client *from) {
+    const shoal_watched *entry = &host->plan.watched[SHOAL_RECORD_ENTRY];
+    if (host->recorder < 0 || from->note.number != entry->env ||
+        (uint64_t)from->note.values[0] != entry->generation)
+        return;
+    client *to = &host->clients[host->recorder];
+    const shoal_note note = {.kind = SHOAL_RECORDED, .number = from->note.number};
+    end_recording(host);
+    if (shoal_note_send(to->fd, &note, from->passed_fd) != 0)
+        drop(host, to);
+}
+
 /* A mean with the range around it. A range that was not read in time, or in the middle of a change, may miss
  * the mean; it is widened. */
 static shoal_curve make_curve(double mean, double low, double high, double weight) {
@@ -190,7 +231,8 @@ static shoal_bin make_bin(const shoal_host *host, const counted *from, const cou
                           const shoal_range *range) {
     const double seconds = (double)(to->time_ns - from->time_ns) / 1e9;
     const double episodes = (double)(to->sum.episodes - from->sum.episodes);
-    const double returns = (to->sum.return_sum - from->sum.return_sum) / episodes;
+    const double counted_returns = episodes - (double)(to->sum.odd_returns - from->sum.odd_returns);
+    const double returns = (to->sum.return_sum - from->sum.return_sum) / counted_returns;
     const double lengths = (double)(to->sum.length_sum - from->sum.length_sum) / episodes;
     const double rate = (double)(to->sum.steps - from->sum.steps) / seconds;
     /* The last interval of a run may be too short to measure a rate. */
@@ -200,8 +242,8 @@ static shoal_bin make_bin(const shoal_host *host, const counted *from, const cou
                      .steps = to->sum.steps,
                      .episodes = to->sum.episodes};
     bin.curves[SHOAL_CURVE_RETURN] =
-        range == NULL ? make_curve(returns, returns, returns, episodes)
-                      : make_curve(returns, range->return_low, range->return_high, episodes);
+        range == NULL ? make_curve(returns, returns, returns, counted_returns)
+                      : make_curve(returns, range->return_low, range->return_high, counted_returns);
     bin.curves[SHOAL_CURVE_LENGTH] =
         range == NULL ? make_curve(lengths, lengths, lengths, episodes)
                       : make_curve(lengths, range->length_low, range->length_high, episodes);
@@ -262,7 +304,7 @@ static int count_watchers(const shoal_host *host) {
 }
 
 static void answer(shoal_host *host, client *c) {
-    if (c->note.kind != SHOAL_PUBLISH && !c->is_watcher) {
+    if (c->note.kind != SHOAL_PUBLISH && c->note.kind != SHOAL_RECORDED && !c->is_watcher) {
         if (count_watchers(host) == MAX_WATCHERS) {
             drop(host, c);
             return;
@@ -277,6 +319,12 @@ static void answer(shoal_host *host, client *c) {
         return;
     case SHOAL_PUBLISH:
         publish(host, c);
+        break;
+    case SHOAL_RECORD:
+        note.count = record(host, c);
+        break;
+    case SHOAL_RECORDED:
+        pass_recording(host, c);
         break;
     case SHOAL_FACTS:
         passed_fd = host->plan.facts_fd;
@@ -295,6 +343,7 @@ static void answer(shoal_host *host, client *c) {
         note.values[2] = (int64_t)sum.episodes;
         note.values[3] = (int64_t)sum.length_sum;
         memcpy(&note.values[4], &sum.return_sum, sizeof sum.return_sum);
+        note.values[5] = (int64_t)sum.odd_returns;
         break;
     }
     default:
@@ -361,7 +410,7 @@ static void accept_client(shoal_host *host) {
 }
 
 static uint64_t period_ns(const shoal_host *host) {
-    uint32_t quickest = 0;
+    uint32_t quickest = host->recorder >= 0 ? RECORD_MILLIHERTZ : 0;
     for (int i = 0; i < MAX_CLIENTS; i++) {
         const client *c = &host->clients[i];
         if (c->fd >= 0 && c->count != 0 && c->millihertz > quickest)
@@ -439,6 +488,7 @@ int shoal_host_start(const shoal_host_plan *plan, shoal_host **out) {
         host->window_fds[i] = -1;
         plan->watched[i].env = -1;
     }
+    end_recording(host);
     host->began_ns = shoal_now_ns();
     if (plan->history != NULL)
         end_epoch(host, host->began_ns); /* the first epoch begins with the counters of now */

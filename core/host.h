@@ -7,7 +7,9 @@
  * 2. While anything is watched, the host sets `due` in every line, at the rate of the fastest watcher.
  * 3. Four times a second the host reads the counters and adds a bin to the history, watched or not. Watchers
  * map the history read-only, so it costs the run nothing to read it.
- * 4. The thread takes no lock, does not call Python and never blocks: a client that does not read is dropped.
+ * 4. One watcher at a time can ask for a recording of a whole episode (RECORD). The request is the entry
+ *    after the watched environments. The publisher answers it once (RECORDED), with the recording or without.
+ * 5. The thread takes no lock, does not call Python and never blocks: a client that does not read is dropped.
  *
  * It answers only processes of the same user. */
 // SPDX-License-Identifier: MIT
@@ -22,14 +24,17 @@ extern "C" {
 #endif
 
 enum { SHOAL_MAX_WATCHED = 16, SHOAL_DUE_BYTES = 64 };
+/* The entry of the environment that is to be recorded, and the number of entries. */
+enum { SHOAL_RECORD_ENTRY = SHOAL_MAX_WATCHED, SHOAL_WATCHED_ENTRIES };
 
 /* A message over the socket, in both directions. It may carry a descriptor. */
 typedef struct shoal_note {
     uint32_t kind;                     /* shoal_note_kind; an answer has the kind of its request */
     uint32_t count;                    /* WATCH: number of values; its answer: how many are watched */
-    int64_t number;                    /* WATCH: thousandths of a hertz; WINDOW, PUBLISH: the environment */
+    int64_t number;                    /* WATCH: thousandths of a hertz; WINDOW, PUBLISH, RECORD, RECORDED:
+                                          the environment */
     int64_t values[SHOAL_MAX_WATCHED]; /* WATCH: environments; COUNTERS: time, steps, episodes, length sum,
-                                          and the return sum's bits */
+                                          the return sum's bits, odd returns */
 } shoal_note;
 
 enum shoal_note_kind {
@@ -39,7 +44,9 @@ enum shoal_note_kind {
     SHOAL_WINDOW = 4,
     SHOAL_PUBLISH = 5,
     SHOAL_HISTORY = 6, /* the answer carries the descriptor of the history */
-    SHOAL_RETURNS = 7  /* the returns of the last episode of each row: see SHOAL_RETURN_BINS */
+    SHOAL_RETURNS = 7, /* the returns of the last episode of each row: see SHOAL_RETURN_BINS */
+    SHOAL_RECORD = 8,  /* `number`: the environment, -1 to cancel; the answer's count is 0 if others record */
+    SHOAL_RECORDED = 9 /* from the publisher, and on to the watcher; without a descriptor: there is none */
 };
 
 /* RETURNS: the values are the number of rows that have finished an episode, the bits of the lowest and of the
@@ -56,7 +63,7 @@ typedef struct shoal_watched {
 typedef struct shoal_host_plan {
     int listen_fd, facts_fd; /* the host owns both; `listen_fd` does not block */
     uint64_t num_envs;
-    shoal_watched *watched; /* SHOAL_MAX_WATCHED */
+    shoal_watched *watched; /* SHOAL_WATCHED_ENTRIES */
     char *due;              /* `lines` of SHOAL_DUE_BYTES: a shoal_word, and the epoch of the history */
     uint32_t lines;
     void (*count)(void *context, shoal_statistics *sum); /* reads counters while threads write them */

@@ -362,27 +362,35 @@ static void gather_range(const shoal_walk *walk, uint64_t begin, uint64_t end) {
 
 typedef struct job {
     const shoal_walk *walk;
-    uint32_t parts;
+    uint32_t chunks;
 } job;
 
-static void gather_part(void *context, uint32_t part) {
+static uint64_t gather_chunk(void *context, uint32_t chunk) {
     const job *j = context;
     const uint64_t count = j->walk->missing;
-    gather_range(j->walk, count * part / j->parts, count * (part + 1) / j->parts);
+    gather_range(j->walk, count * chunk / j->chunks, count * (chunk + 1) / j->chunks);
+    return 0;
+}
+
+static uint64_t gather_all(void *context) {
+    const job *j = context;
+    gather_range(j->walk, 0, j->walk->missing);
+    return 0;
 }
 
 uint64_t shoal_walk_gather(shoal_walk *walk, shoal_copy_threads threads) {
     const uint64_t count = walk->missing;
+    job j = {walk, shoal_copy_chunks(threads, count)};
     if (threads.pool != NULL && count >= 2 * (uint64_t)threads.count) {
-        job j = {walk, threads.count};
         uint64_t bytes = 1;
         for (uint64_t c = 0; c < walk->rest.count; c++)
             bytes += count * walk->rest.items[c].bytes * (walk->length != 0 ? walk->length : 1);
         for (uint64_t c = 0; c < walk->obs.count; c++)
             bytes += 2 * count * walk->obs.items[c].bytes * walk->stack;
-        shoal_choice_run(threads.choice, threads.pool, threads.count, gather_part, &j, 1e6 / (double)bytes);
+        const shoal_pool_job all = {gather_chunk, gather_all, &j, j.chunks};
+        (void)shoal_choice_run(threads.choice, threads.pool, &all, 1e6 / (double)bytes);
     } else {
-        gather_range(walk, 0, count);
+        gather_all(&j);
     }
     walk->missing = 0;
     for (uint64_t i = 0; i < count; i++)

@@ -359,13 +359,15 @@ void shoal_futex_wait(const shoal_word *word, uint32_t expected, uint64_t timeou
 #endif
 }
 
-void shoal_futex_wake(const shoal_word *word) {
+void shoal_futex_wake_some(const shoal_word *word, uint32_t count) {
 #ifdef __linux__
-    (void)syscall(SYS_futex, word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+    (void)syscall(SYS_futex, word, FUTEX_WAKE, count, NULL, NULL, 0);
 #else
-    (void)word;
+    (void)word, (void)count;
 #endif
 }
+
+void shoal_futex_wake(const shoal_word *word) { shoal_futex_wake_some(word, INT32_MAX); }
 
 /* A robust mutex that is locked and never unlocked: when its owner ends, the kernel sets FUTEX_OWNER_DIED in
  * its word, and wakes sleepers if FUTEX_WAITERS is set. */

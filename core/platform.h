@@ -66,6 +66,7 @@ uint64_t shoal_process_start(int64_t pid);
 /* Sleeps while `*word` is `expected`, at most `timeout_ns`; may return early. Works across processes. */
 void shoal_futex_wait(const shoal_word *word, uint32_t expected, uint64_t timeout_ns);
 void shoal_futex_wake(const shoal_word *word);
+void shoal_futex_wake_some(const shoal_word *word, uint32_t count); /* at most `count` sleepers */
 
 /* A liveness word in shared memory (a robust futex). The kernel marks it, and wakes the processes that sleep
  * on it, as soon as the thread that holds it begins to end, whatever the cause. That is before the kernel

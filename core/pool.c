@@ -1,9 +1,9 @@
-/* The pool: persistent threads with one word in each direction; a waiter spins, then sleeps. */
+/* The pool: persistent threads with parts of their own that help late threads; see pool.h. */
 // SPDX-License-Identifier: MIT
 #define _GNU_SOURCE
 #include "pool.h"
 
-#include "platform.h"
+#include "rest.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -11,139 +11,395 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SPIN_NS = 50000, SLEEP_NS = 50000000, STOP = 0 };
+enum {
+    WAIT_SPIN_NS = 50000,     /* of the caller, when all chunks are taken */
+    POLLS_PER_LOOK = 8,       /* between two looks at the clock */
+    OWN_DIVISOR = 4,          /* a thread takes this part of its remaining chunks at once */
+    LOOK_NS = 700,            /* between two looks at the other parts */
+    LEAST_PATIENCE_NS = 5000, /* see lateness */
+    FIRST_MOVE_NS = 3000,     /* the time to move the rows of a chunk between caches, before it is measured */
+    MOST_MOVE_NS = 100000,
+    LEAST_LEARNED_NS = 1000, /* shorter chunks say nothing about it */
+    LINES = 128,             /* two cache lines: some processors fetch them in pairs */
+    COUNT_BITS = 24
+};
+#define COUNT_MASK ((UINT64_C(1) << COUNT_BITS) - 1)
+#define RUN_MASK (UINT64_MAX >> COUNT_BITS)
+#define AWAIT_NS UINT64_C(50000000) /* the caller looks again after this time */
 
-typedef struct shoal_pool_thread {
-    _Alignas(64) shoal_word go;   /* writer: caller. STOP ends the thread */
-    shoal_word asleep;            /* writer: the thread, before it sleeps on go */
-    _Alignas(64) shoal_word done; /* writer: the thread */
-    shoal_word awaited;           /* writer: caller, before it sleeps on done */
-    _Alignas(64) pthread_t thread;
+/* A program that measures or tests defines this function; see lab/benchmarks/threads.c. */
+#ifdef SHOAL_POOL_TRACE
+enum { TRACE_POST, TRACE_SEEN, TRACE_PART_DONE, TRACE_STOLE, TRACE_ALL_DONE, TRACE_READ };
+void shoal_pool_trace(uint32_t thread, int event);
+#define TRACE(thread, event) shoal_pool_trace(thread, event)
+#else
+#define TRACE(thread, event) (void)0
+#endif
+
+typedef _Atomic(uint64_t) word64;
+
+typedef struct member {
+    _Alignas(LINES) word64 taken; /* run, number of chunks of this part taken in it. Writers: all, by CAS */
+    _Alignas(LINES) word64 done;  /* run, number of chunks that this thread ran in it. Writer: the thread */
+    word64 sum;                   /* what they returned; written before `done` */
+    _Alignas(LINES) pthread_t thread;
     shoal_pool *pool;
-    uint32_t part;
-} shoal_pool_thread;
+    uint64_t move_ns; /* mean time to move the rows of a chunk of another thread here */
+    uint32_t index;
+    shoal_rester rest;
+} member;
 
 struct shoal_pool {
-    shoal_pool_thread *threads; /* parts 1 .. count - 1 */
+    /* A run is posted by writing 2 * run here; while the job is being written, the word is odd. The job is on
+     * the same line, so a thread that waits gets both with one transfer between caches. */
+    _Alignas(LINES) word64 posted;
+    _Atomic(uintptr_t) run_chunk, context; /* run_chunk 0: the threads end */
+    _Atomic(uint32_t) chunks;
+    shoal_rest rest;
+    _Alignas(LINES) shoal_word awaited; /* the caller sleeps or is about to, on the next word */
+    shoal_word completed;               /* writers: threads, while awaited */
+    _Alignas(LINES) member *members;    /* member 0 is the caller. Read-only, like the next */
     uint32_t count;
-    uint32_t generation; /* never STOP */
-    uint64_t spin_ns;
-    uint64_t forks;
-    shoal_pool_part part; /* written before go (release), read after it (acquire) */
-    void *context;
+    _Alignas(LINES) uint64_t run; /* the last one, from 1. This and the rest belong to the caller */
+    uint64_t ended_ns, forks;
 };
 
-/* Waits until *word differs from `old`. `sleeping` tells the writer of *word that a wake-up is needed: both
- * sides use sequentially consistent operations, so either the writer sees it or this side sees the new word.
+/* A copy of the job that belongs to one run. */
+typedef struct task {
+    shoal_pool_job job;
+    uint64_t run;
+} task;
+
+static uint32_t part_begin(const shoal_pool *pool, const task *task, uint32_t part) {
+    return (uint32_t)((uint64_t)task->job.chunks * part / pool->count);
+}
+
+/* Chunks of a part that nobody has taken in this run; 0 also if this run is over. `seen` is the part's word.
  */
-static uint32_t wait_change(shoal_word *word, uint32_t old, shoal_word *sleeping, uint64_t spin_ns) {
-    uint32_t now;
-    if (spin_ns != 0) {
-        uint64_t begin = shoal_now_ns();
-        do
-            for (int i = 0; i < 32; i++) {
-                now = atomic_load_explicit(word, memory_order_acquire);
-                if (now != old)
-                    return now;
-                shoal_relax();
-            }
-        while (shoal_now_ns() - begin < spin_ns);
-    }
+static uint32_t chunks_left(uint64_t seen, const task *task, uint32_t size) {
+    const uint64_t behind = (task->run - (seen >> COUNT_BITS)) & RUN_MASK;
+    if (behind > RUN_MASK / 2)
+        return 0; /* a later run has begun */
+    const uint64_t taken = behind == 0 ? seen & COUNT_MASK : 0;
+    return size - (uint32_t)taken;
+}
+
+/* Takes some of at least `least` chunks of a part that are left: the first is *chunk. Returns how many. */
+static uint32_t take(shoal_pool *pool, const task *task, uint32_t part, uint32_t least, uint32_t divisor,
+                     uint32_t *chunk) {
+    word64 *taken = &pool->members[part].taken;
+    const uint32_t begin = part_begin(pool, task, part), size = part_begin(pool, task, part + 1) - begin;
+    uint64_t seen = atomic_load_explicit(taken, memory_order_relaxed);
     for (;;) {
-        atomic_store(sleeping, 1);
-        now = atomic_load(word);
-        if (now == old)
-            shoal_futex_wait(word, old, SLEEP_NS);
-        atomic_store_explicit(sleeping, 0, memory_order_relaxed);
-        now = atomic_load_explicit(word, memory_order_acquire);
-        if (now != old)
-            return now;
+        const uint32_t left = chunks_left(seen, task, size);
+        if (left < least || left == 0)
+            return 0;
+        const uint32_t some = left < 2 * divisor ? 1 : left / divisor;
+        const uint64_t wanted = (task->run & RUN_MASK) << COUNT_BITS | (uint64_t)(size - left + some);
+        /* Relaxed: `posted` and `done` order the memory of chunks between runs. */
+        if (atomic_compare_exchange_weak_explicit(taken, &seen, wanted, memory_order_relaxed,
+                                                  memory_order_relaxed)) {
+            *chunk = begin + size - left;
+            return some;
+        }
     }
 }
 
-static void change(shoal_word *word, uint32_t value, shoal_word *sleeping) {
-    atomic_store(word, value); /* also releases what was written before; partner: wait_change */
-    if (atomic_load(sleeping))
-        shoal_futex_wake(word);
+/* What one thread did in one run. */
+typedef struct share {
+    uint32_t count;
+    uint64_t sum;
+} share;
+
+static void run_chunks(const task *task, uint32_t chunk, uint32_t count, share *share) {
+    for (uint32_t i = 0; i < count; i++)
+        share->sum += task->job.run_chunk(task->job.context, chunk + i);
+    share->count += count;
+}
+
+static void publish(shoal_pool *pool, const task *task, member *self, const share *share) {
+    if (self->index == 0)
+        return; /* the caller adds its own share */
+    atomic_store_explicit(&self->sum, share->sum, memory_order_relaxed);
+    /* Sequentially consistent, as in sleep_until_done: the caller sees this word, or this thread sees
+     * `awaited`. */
+    atomic_store(&self->done, (task->run & RUN_MASK) << COUNT_BITS | share->count);
+    if (atomic_load(&pool->awaited)) {
+        atomic_fetch_add(&pool->completed, 1);
+        shoal_futex_wake(&pool->completed);
+    }
+}
+
+/* Runs a chunk of a part that has at least `least` left, if there is one. Returns 1 if it did, 0 if some
+ * parts have fewer chunks left, -1 if all chunks are taken. */
+static int help(shoal_pool *pool, const task *task, member *self, uint32_t least, share *share) {
+    int outcome = -1;
+    for (uint32_t i = 1; i < pool->count; i++) {
+        const uint32_t part = self->index + i < pool->count ? self->index + i : self->index + i - pool->count;
+        const uint32_t size = part_begin(pool, task, part + 1) - part_begin(pool, task, part);
+        const uint64_t seen = atomic_load_explicit(&pool->members[part].taken, memory_order_relaxed);
+        const uint32_t left = chunks_left(seen, task, size);
+        uint32_t chunk;
+        if (left == 0)
+            continue;
+        outcome = 0;
+        if (left >= least && take(pool, task, part, least, COUNT_MASK, &chunk) != 0) {
+            run_chunks(task, chunk, 1, share);
+            publish(pool, task, self, share);
+            TRACE(self->index, TRACE_STOLE);
+            return 1;
+        }
+    }
+    return outcome;
+}
+
+/* When a thread that has finished its part helps others.
+ *
+ * Another thread is late if it needs longer for its part than helping costs: it needs half a chunk for the
+ * one that it is running, and the chunks that are left. Helping costs a chunk, and moving its rows between
+ * caches, here and back in the next run; how long that takes depends on the rows, so it is measured. A thread
+ * that still has chunks after `patience_ns` does not get on at all: then any chunk is taken. */
+typedef struct lateness {
+    uint64_t finished_ns, looked_ns, chunk_ns, patience_ns;
+    uint32_t least;
+} lateness;
+
+static lateness begin_help(const shoal_pool *pool, const member *self, uint64_t begin, uint32_t chunks) {
+    lateness late = {.finished_ns = shoal_now_ns(), .least = 1};
+    late.looked_ns = late.finished_ns;
+    if (!pool->rest.may_spin)
+        return late;
+    late.chunk_ns = chunks == 0 ? 0 : (late.finished_ns - begin) / chunks;
+    late.least = 2 + (uint32_t)(3 * self->move_ns / (2 * late.chunk_ns + 1));
+    late.patience_ns = late.least * late.chunk_ns;
+    if (late.patience_ns < LEAST_PATIENCE_NS)
+        late.patience_ns = LEAST_PATIENCE_NS;
+    return late;
+}
+
+/* Helps late threads, if it is time to look for them. Returns 1 if all chunks are taken. */
+static int help_late(shoal_pool *pool, const task *task, member *self, lateness *late, share *share) {
+    uint64_t now = shoal_now_ns();
+    if (now - late->looked_ns < LOOK_NS && late->patience_ns != 0)
+        return 0; /* looking disturbs the owners of the parts */
+    for (;;) {
+        const int is_long = now - late->finished_ns >= late->patience_ns;
+        const int outcome = help(pool, task, self, is_long ? 1 : late->least, share);
+        const uint64_t end = shoal_now_ns();
+        late->looked_ns = end;
+        if (outcome <= 0)
+            return outcome < 0;
+        if (late->chunk_ns > LEAST_LEARNED_NS) {
+            const uint64_t took = end - now, more = took > late->chunk_ns ? took - late->chunk_ns : 0;
+            self->move_ns = (7 * self->move_ns + (more < MOST_MOVE_NS ? more : MOST_MOVE_NS)) / 8;
+        }
+        now = end;
+    }
+}
+
+static share run_own_part(shoal_pool *pool, const task *task, member *self) {
+    share share = {0, 0};
+    uint32_t chunk, count;
+    while ((count = take(pool, task, self->index, 1, OWN_DIVISOR, &chunk)) != 0)
+        run_chunks(task, chunk, count, &share);
+    TRACE(self->index, TRACE_PART_DONE);
+    if (share.count != 0)
+        publish(pool, task, self, &share);
+    return share;
+}
+
+/* A thread's run: its own part, then help until all chunks are taken. */
+static void work(shoal_pool *pool, const task *task, member *self) {
+    const uint64_t begin = shoal_now_ns();
+    share share = run_own_part(pool, task, self);
+    lateness late = begin_help(pool, self, begin, share.count);
+    while (!help_late(pool, task, self, &late, &share))
+        for (int i = 0; i < POLLS_PER_LOOK; i++)
+            shoal_relax();
+}
+
+static uint64_t load_posted(const shoal_pool *pool) {
+    return atomic_load_explicit(&pool->posted, memory_order_acquire);
+}
+
+typedef struct awaited {
+    const shoal_pool *pool;
+    uint64_t seen;
+} awaited;
+
+static int is_posted(const void *context) {
+    const awaited *next = context;
+    return load_posted(next->pool) != next->seen;
+}
+
+/* Waits for a run after `seen` and copies its job. */
+static void wait_for_task(shoal_pool *pool, member *self, uint64_t seen, task *task) {
+    for (;;) {
+        shoal_rest_wait(&pool->rest, &self->rest, is_posted, &(awaited){pool, seen});
+        const uint64_t posted = load_posted(pool);
+        if (posted % 2 != 0) { /* the caller is writing the job */
+            shoal_relax();
+            continue;
+        }
+        TRACE(self->index, TRACE_READ);
+        task->job.chunks = atomic_load_explicit(&pool->chunks, memory_order_acquire);
+        task->job.context = (void *)atomic_load_explicit(&pool->context, memory_order_acquire);
+        const uintptr_t run_chunk = atomic_load_explicit(&pool->run_chunk, memory_order_acquire);
+        task->job.run_chunk = (uint64_t (*)(void *, uint32_t))run_chunk;
+        task->run = posted / 2;
+        if (load_posted(pool) ==
+            posted) /* else the caller has gone on, and these may belong to a later run */
+            return;
+    }
 }
 
 static void *run_thread(void *argument) {
-    shoal_pool_thread *self = argument;
+    member *self = argument;
     shoal_pool *pool = self->pool;
-    uint32_t seen = atomic_load_explicit(&self->done, memory_order_relaxed);
+    task task = {.run = 0};
     for (;;) {
-        seen = wait_change(&self->go, seen, &self->asleep, pool->spin_ns);
-        if (seen == STOP)
+        wait_for_task(pool, self, 2 * task.run, &task);
+        TRACE(self->index, TRACE_SEEN);
+        if (task.job.run_chunk == NULL)
             return NULL;
-        pool->part(pool->context, self->part);
-        change(&self->done, seen, &self->awaited);
+        work(pool, &task, self);
     }
+}
+
+/* Posts the next run. */
+static task post(shoal_pool *pool, const shoal_pool_job *job) {
+    const task task = {*job, ++pool->run};
+    const uintptr_t run_chunk = (uintptr_t)job->run_chunk, context = (uintptr_t)job->context;
+    if (atomic_load_explicit(&pool->run_chunk, memory_order_relaxed) != run_chunk ||
+        atomic_load_explicit(&pool->context, memory_order_relaxed) != context ||
+        atomic_load_explicit(&pool->chunks, memory_order_relaxed) != job->chunks) {
+        atomic_store_explicit(&pool->posted, 2 * task.run - 1, memory_order_relaxed);
+        /* Release: a thread that reads one of these and then `posted` again sees at least the odd number. */
+        atomic_store_explicit(&pool->run_chunk, run_chunk, memory_order_release);
+        atomic_store_explicit(&pool->context, context, memory_order_release);
+        atomic_store_explicit(&pool->chunks, job->chunks, memory_order_release);
+    }
+    /* Releases what the caller wrote before. */
+    atomic_store_explicit(&pool->posted, 2 * task.run, memory_order_release);
+    TRACE(0, TRACE_POST);
+    shoal_rest_wake(&pool->rest);
+    return task;
+}
+
+/* Adds what the other threads did in this run. */
+static share add_shares(const shoal_pool *pool, const task *task, share sum) {
+    for (uint32_t i = 1; i < pool->count; i++) {
+        const uint64_t done = atomic_load(&pool->members[i].done);
+        if (done >> COUNT_BITS != (task->run & RUN_MASK))
+            continue;
+        sum.count += (uint32_t)(done & COUNT_MASK);
+        sum.sum += atomic_load_explicit(&pool->members[i].sum, memory_order_relaxed);
+    }
+    return sum;
+}
+
+static void sleep_until_done(shoal_pool *pool, const task *task, share own) {
+    const uint32_t completed = atomic_load(&pool->completed);
+    atomic_store(&pool->awaited, 1);
+    if (add_shares(pool, task, own).count != task->job.chunks)
+        shoal_futex_wait(&pool->completed, completed, AWAIT_NS);
+    atomic_store_explicit(&pool->awaited, 0, memory_order_relaxed);
+}
+
+/* The caller's run: its own part, then help until all chunks are done. It sleeps only when all are taken. */
+static uint64_t work_and_wait(shoal_pool *pool, const task *task) {
+    member *self = &pool->members[0];
+    uint64_t begin = shoal_now_ns();
+    share own = run_own_part(pool, task, self);
+    lateness late = begin_help(pool, self, begin, own.count);
+    for (int all_taken = 0;;) {
+        for (int i = 0; i < POLLS_PER_LOOK; i++) {
+            const share all = add_shares(pool, task, own);
+            if (all.count == task->job.chunks)
+                return all.sum;
+            shoal_relax();
+        }
+        if (!all_taken) {
+            all_taken = help_late(pool, task, self, &late, &own);
+            begin = shoal_now_ns();
+        } else if (!pool->rest.may_spin || shoal_now_ns() - begin > WAIT_SPIN_NS) {
+            sleep_until_done(pool, task, own);
+        }
+    }
+}
+
+uint64_t shoal_pool_run(shoal_pool *pool, const shoal_pool_job *job) {
+    if (pool->count == 1)
+        return job->run_all(job->context);
+    shoal_rest_learn(&pool->rest, shoal_now_ns() - pool->ended_ns);
+    const task task = post(pool, job);
+    const uint64_t sum = work_and_wait(pool, &task);
+    TRACE(0, TRACE_ALL_DONE);
+    pool->ended_ns = shoal_now_ns();
+    return sum;
+}
+
+static void end_threads(shoal_pool *pool, uint32_t started) {
+    (void)post(pool, &(shoal_pool_job){NULL, NULL, NULL, 0});
+    for (uint32_t i = 1; i < started; i++)
+        pthread_join(pool->members[i].thread, NULL);
+}
+
+static void free_pool(shoal_pool *pool) {
+    free(pool->members);
+    free(pool);
 }
 
 int shoal_pool_create(uint32_t count, shoal_pool **out) {
     *out = NULL;
     if (count == 0 || count > 4096)
         return -EINVAL;
-    shoal_pool *pool = calloc(1, sizeof *pool);
-    if (pool == NULL)
+    void *memory = NULL, *members = NULL;
+    if (posix_memalign(&memory, LINES, sizeof(shoal_pool)) != 0)
         return -ENOMEM;
-    pool->count = 1;
-    pool->generation = 1;
-    pool->spin_ns = count <= shoal_cpu_count() ? SPIN_NS : 0;
-    pool->forks = shoal_fork_count();
-    void *memory = NULL;
-    if (count > 1 && posix_memalign(&memory, 64, (count - 1) * sizeof *pool->threads) != 0) {
+    shoal_pool *pool = memset(memory, 0, sizeof *pool);
+    if (posix_memalign(&members, LINES, count * sizeof *pool->members) != 0) {
         free(pool);
         return -ENOMEM;
     }
-    pool->threads = memory;
+    pool->members = memset(members, 0, count * sizeof *pool->members);
+    shoal_rest_begin(&pool->rest, count <= shoal_cpu_count());
+    pool->forks = shoal_fork_count();
     /* Signals must reach the main thread: Python handles Ctrl-C there. */
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int error = 0;
-    for (uint32_t i = 0; i + 1 < count && error == 0; i++) {
-        shoal_pool_thread *thread = &pool->threads[i];
-        memset(thread, 0, sizeof *thread);
-        atomic_store(&thread->go, pool->generation);
-        atomic_store(&thread->done, pool->generation);
-        thread->pool = pool;
-        thread->part = i + 1;
-        error = pthread_create(&thread->thread, NULL, run_thread, thread);
-        if (error == 0)
-            pool->count++;
+    for (uint32_t i = 0; i < count; i++) {
+        pool->members[i].pool = pool;
+        pool->members[i].index = i;
+        pool->members[i].move_ns = FIRST_MOVE_NS;
     }
+    uint32_t started = 1;
+    pool->count = count; /* the threads read it */
+    for (; started < count && error == 0; started += error == 0)
+        error = pthread_create(&pool->members[started].thread, NULL, run_thread, &pool->members[started]);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (error != 0) {
-        shoal_pool_destroy(pool);
+        end_threads(pool, started);
+        free_pool(pool);
         return -error;
     }
     *out = pool;
     return 0;
 }
 
-void shoal_pool_run(shoal_pool *pool, shoal_pool_part part, void *context) {
-    pool->part = part;
-    pool->context = context;
-    uint32_t before = pool->generation;
-    uint32_t now = before + 1 == STOP ? STOP + 1 : before + 1;
-    pool->generation = now;
-    for (uint32_t i = 0; i + 1 < pool->count; i++)
-        change(&pool->threads[i].go, now, &pool->threads[i].asleep);
-    part(context, 0);
-    for (uint32_t i = 0; i + 1 < pool->count; i++)
-        (void)wait_change(&pool->threads[i].done, before, &pool->threads[i].awaited, pool->spin_ns);
+uint64_t shoal_pool_sleeps(const shoal_pool *pool) {
+    uint64_t sleeps = 0;
+    for (uint32_t i = 1; i < pool->count; i++)
+        sleeps += atomic_load_explicit(&pool->members[i].rest.sleeps, memory_order_relaxed);
+    return sleeps;
 }
 
 void shoal_pool_destroy(shoal_pool *pool) {
     if (pool == NULL)
         return;
-    if (pool->forks == shoal_fork_count()) {
-        for (uint32_t i = 0; i + 1 < pool->count; i++)
-            change(&pool->threads[i].go, STOP, &pool->threads[i].asleep);
-        for (uint32_t i = 0; i + 1 < pool->count; i++)
-            pthread_join(pool->threads[i].thread, NULL);
-    }
-    free(pool->threads);
-    free(pool);
+    if (pool->forks == shoal_fork_count())
+        end_threads(pool, pool->count);
+    free_pool(pool);
 }

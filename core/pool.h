@@ -1,13 +1,19 @@
-/* A pool of threads that run the parts of one job together with the caller.
+/* A pool of threads that run the chunks of one job together with the caller.
  *
- *   caller:  job, then go[k] = g ---.                       .--- sees done[k] == g for all k
- *            runs part 0            |                       |
- *   thread k:        sees go[k] == g, runs part k, done[k] = g
+ *   caller:     job, run = g ------.                                       .--- done[k] of run g add up to
+ *               (one word for all)  \      takes the chunks of part 0      |    all chunks: returns
+ *   thread k:    sees run == g ------`---> takes the chunks of part k, ----'
+ *                                          then those of threads that are late; done[k] = g, number run
  *
- * 1. Each word is on a cache line of its own and has one writer: the caller writes go[k], thread k done[k].
- * 2. A waiter spins for some tens of microseconds, then sets a flag and sleeps on the futex; a writer wakes
- *    only a sleeper. With more threads than cores no thread spins.
- * 3. Thread k always runs part k, so the memory of a part stays in the cache of one core. */
+ * 1. Thread k owns part k, a contiguous range of the chunks, so the memory of a part stays in the cache of
+ *    one core. Chunks are taken by compare-and-swap on a word of the part, which holds the number of the run:
+ *    a thread that wakes up after the end of a run finds nothing to take.
+ * 2. A thread that has finished its part takes chunks from others only if they are late: if they need longer
+ *    for the rest than moving the rows to another core costs (measured), or do not get on at all. The caller
+ *    waits for chunks, not for threads: a thread that gets no core holds up at most the chunks that it has
+ *    taken.
+ * 3. A thread waits for the next run by spinning while runs follow each other closely, else it sleeps; a run
+ *    wakes the sleepers in a tree (rest.h). */
 // SPDX-License-Identifier: MIT
 #ifndef SHOAL_POOL_H
 #define SHOAL_POOL_H
@@ -18,14 +24,27 @@
 extern "C" {
 #endif
 
+enum { SHOAL_POOL_MOST_CHUNKS = (1 << 24) - 1 };
+
 typedef struct shoal_pool shoal_pool;
-typedef void (*shoal_pool_part)(void *context, uint32_t part);
+
+/* `chunks` calls of run_chunk, in any order and on any thread. Each call returns a number; a run returns
+ * their sum. `run_all` does the work of all chunks in one call. */
+typedef struct shoal_pool_job {
+    uint64_t (*run_chunk)(void *context, uint32_t chunk);
+    uint64_t (*run_all)(void *context);
+    void *context;
+    uint32_t chunks; /* at most SHOAL_POOL_MOST_CHUNKS */
+} shoal_pool_job;
 
 /* `threads` counts the caller; 1 starts none. 0 or -errno. */
 int shoal_pool_create(uint32_t threads, shoal_pool **pool);
 
-/* Runs parts 0 .. threads - 1 and returns when all are done. One caller at a time. */
-void shoal_pool_run(shoal_pool *pool, shoal_pool_part part, void *context);
+/* Runs chunks 0 .. chunks - 1 and returns the sum of what they returned. One caller at a time. */
+uint64_t shoal_pool_run(shoal_pool *pool, const shoal_pool_job *job);
+
+/* How often threads have begun to sleep so far. */
+uint64_t shoal_pool_sleeps(const shoal_pool *pool);
 
 /* In a forked child, where the threads do not exist, it only frees memory. */
 void shoal_pool_destroy(shoal_pool *pool);

@@ -95,13 +95,14 @@ INLINE void update(shoal_due *due, const uint8_t *reset, uint64_t count) {
 /* Takes the episodes that ended into the range of this epoch. */
 INLINE void widen(shoal_range ranges[2], uint32_t epoch, const double *total, const uint32_t *length,
                   const uint16_t *list, uint64_t ended) {
-    double low = total[list[0]], high = low;
+    double low = (double)INFINITY, high = -low;
     uint32_t shortest = length[list[0]], longest = shortest;
-    for (uint64_t i = 1; i < ended; i++) {
+    for (uint64_t i = 0; i < ended; i++) {
         const double one = total[list[i]];
         const uint32_t steps = length[list[i]];
-        low = one < low ? one : low;
-        high = one > high ? one : high;
+        const int is_counted = shoal_is_counted(one);
+        low = is_counted && one < low ? one : low;
+        high = is_counted && one > high ? one : high;
         shortest = steps < shortest ? steps : shortest;
         longest = steps > longest ? steps : longest;
     }
@@ -116,7 +117,7 @@ uint64_t shoal_settle(const shoal_engine_arrays *arrays, const shoal_envs *to, u
     uint8_t *terminated = to->terminated + begin, *truncated = to->truncated + begin;
     uint8_t *reset = arrays->reset + begin;
     uint32_t *episode = arrays->episode + begin;
-    uint64_t length_sum = 0;
+    uint64_t length_sum = 0, odd_returns = 0;
     update(due, reset, count);
     uint32_t longest = count_steps(rewards, total, length, count);
     for (uint64_t i = 0; i < due->count; i++) { /* a reset is step 0 */
@@ -134,7 +135,9 @@ uint64_t shoal_settle(const shoal_engine_arrays *arrays, const shoal_envs *to, u
         uint64_t env = due->list[i];
         last_return[env] = total[env];
         last_length[env] = length[env];
-        return_sum += total[env];
+        const int is_counted = shoal_is_counted(total[env]);
+        return_sum += is_counted ? total[env] : 0;
+        odd_returns += !is_counted;
         length_sum += length[env];
     }
     if (ended != 0 && arrays->epoch != NULL)
@@ -143,6 +146,7 @@ uint64_t shoal_settle(const shoal_engine_arrays *arrays, const shoal_envs *to, u
     due->count = (uint16_t)ended;
     statistics->episodes += ended;
     statistics->length_sum += length_sum;
+    statistics->odd_returns += odd_returns;
     statistics->return_sum += return_sum;
     return ended;
 }

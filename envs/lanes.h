@@ -286,14 +286,34 @@ LANES_INLINE uint64_t lanes_list(const shoal_envs *envs, uint64_t begin, uint64_
     return listed;
 }
 
-/* Defines the batch functions reset_REAL and step_REAL. Environments to reset are stepped too, and then
- * reset.
- */
+/* Defines the batch functions reset_REAL and step_REAL. */
 #define LANES_BATCH(Block, Action, reset_lane, step_block)                                                   \
     static void LANES_NAME(reset)(shoal_envs * envs, uint64_t begin, uint64_t end) {                         \
         for (uint64_t env = begin; env < end; env++)                                                         \
             reset_lane((Block *)lanes_block(envs, env), env % LANES, envs, env);                             \
     }                                                                                                        \
+    LANES_STEP_RANGE(Block, Action, reset_lane, step_block)
+
+#ifdef SHOAL_GRID
+/* On a GPU each thread steps one lane: it passes the address of its own number in the first array of the
+ * block as the block, so that index 0 of every array is its lane. Neighbouring threads read neighbouring
+ * numbers. */
+#define LANES_STEP_ANY /* a range may begin inside a block of lanes */
+#define LANES_STEP_RANGE(Block, Action, reset_lane, step_block)                                              \
+    static void LANES_NAME(step)(shoal_envs * envs, uint64_t begin, uint64_t end) {                          \
+        for (uint64_t env = begin; env < end; env++) {                                                       \
+            REAL *block = lanes_block(envs, env);                                                            \
+            if (envs->reset[env])                                                                            \
+                reset_lane((Block *)block, env % LANES, envs, env);                                          \
+            else                                                                                             \
+                step_block((Block *)(block + env % LANES), envs->options,                                    \
+                           SHOAL_ACTION(Action, envs, 0, env), SHOAL_OBSERVATION(float, envs, 0, env),       \
+                           envs->rewards + env, envs->terminated + env, 1);                                  \
+        }                                                                                                    \
+    }
+#else
+/* Environments to reset are stepped too, and then reset. */
+#define LANES_STEP_RANGE(Block, Action, reset_lane, step_block)                                              \
     static void LANES_NAME(step)(shoal_envs * envs, uint64_t begin, uint64_t last) {                         \
         for (uint64_t end; begin < last; begin = end) {                                                      \
             end = last - begin < LANES_STRETCH ? last : begin + LANES_STRETCH;                               \
@@ -311,6 +331,7 @@ LANES_INLINE uint64_t lanes_list(const shoal_envs *envs, uint64_t begin, uint64_
             }                                                                                                \
         }                                                                                                    \
     }
+#endif
 #define LANES_STEP(step, Block, Action, lanes)                                                               \
     step((Block *)lanes_block(envs, row), envs->options, SHOAL_ACTION(Action, envs, 0, row),                 \
          SHOAL_OBSERVATION(float, envs, 0, row), envs->rewards + row, envs->terminated + row, lanes)
@@ -328,13 +349,22 @@ LANES_INLINE uint64_t lanes_list(const shoal_envs *envs, uint64_t begin, uint64_
  * also returns the plug-in's INFO. */
 #define LANES_BOTH_PRECISIONS                                                                                \
     static void reset(shoal_envs *envs, uint64_t begin, uint64_t end) {                                      \
-        (envs->options[0].s[0] == 'f' ? reset_float : reset_double)(envs, begin, end);                       \
+        if (envs->options[0].s[0] == 'f')                                                                    \
+            reset_float(envs, begin, end);                                                                   \
+        else                                                                                                 \
+            reset_double(envs, begin, end);                                                                  \
     }                                                                                                        \
     static void step(shoal_envs *envs, uint64_t begin, uint64_t end) {                                       \
-        (envs->options[0].s[0] == 'f' ? step_float : step_double)(envs, begin, end);                         \
+        if (envs->options[0].s[0] == 'f')                                                                    \
+            step_float(envs, begin, end);                                                                    \
+        else                                                                                                 \
+            step_double(envs, begin, end);                                                                   \
     }                                                                                                        \
     static void observe(shoal_envs *envs, uint64_t begin, uint64_t end) {                                    \
-        (envs->options[0].s[0] == 'f' ? observe_float : observe_double)(envs, begin, end);                   \
+        if (envs->options[0].s[0] == 'f')                                                                    \
+            observe_float(envs, begin, end);                                                                 \
+        else                                                                                                 \
+            observe_double(envs, begin, end);                                                                \
     }                                                                                                        \
     static const void *lanes_get_extension(const char *id) {                                                 \
         static const shoal_checkpoint_v1 checkpoint = {lanes_checkpoint_size, lanes_checkpoint_save,         \

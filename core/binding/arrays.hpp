@@ -17,9 +17,9 @@
 
 namespace nb = nanobind;
 
-/* Statistics of a worker in a row, so that no two workers share a cache line: four sums, and the ranges of
+/* Statistics of a worker in a row, so that no two workers share a cache line: five sums, and the ranges of
  * two epochs (shoal_range). */
-enum { SUMS = 16, SUMS_RANGES_AT = 4 };
+enum { SUMS = 16, SUMS_RANGES_AT = 5 };
 static_assert(SUMS_RANGES_AT + 2 * sizeof(shoal_range) / sizeof(double) <= SUMS);
 
 /* An array has one entry per row, per environment or per worker. An entry is `items` numbers; 0: the

@@ -49,7 +49,8 @@ class Chunk {
         finished_ = named.take<shoal_word>("finished");
         episode_ = named.take<uint32_t>("episode");
         over_ = named.take<uint8_t>("over");
-        sums_ = named.take<double>("sums"); /* steps, episodes, sum of returns, sum of lengths, ranges */
+        sums_ = named.take<double>(
+            "sums"); /* steps, episodes, sums of returns and lengths, odd returns, ranges */
         due_ = named.take<shoal_word>("due");
         generic_ = nb::module_::import_("numpy").attr("generic");
     }
@@ -314,8 +315,10 @@ class Chunk {
             last_return_[env_id] = total_[env_id];
             last_length_[env_id] = length_[env_id];
             sums_[1] += 1;
-            sums_[2] += total_[env_id];
+            const int is_counted = shoal_is_counted(total_[env_id]);
+            sums_[2] += is_counted ? total_[env_id] : 0;
             sums_[3] += length_[env_id];
+            sums_[4] += !is_counted;
             shoal_range_add(reinterpret_cast<shoal_range *>(sums_ + SUMS_RANGES_AT),
                             due_[1].load(std::memory_order_relaxed), total_[env_id], length_[env_id]);
             if (autoreset_ == SHOAL_SAME_STEP)

@@ -29,6 +29,7 @@ inline void add_constants(nb::module_ &m) {
     m.attr("SUMS") = static_cast<int>(SUMS);
     m.attr("DUE_BYTES") = static_cast<int>(SHOAL_DUE_BYTES);
     m.attr("MAX_WATCHED") = static_cast<int>(SHOAL_MAX_WATCHED);
+    m.attr("WATCHED_ENTRIES") = static_cast<int>(SHOAL_WATCHED_ENTRIES);
 
     m.attr("GATE_STEP") = static_cast<int>(SHOAL_STEP);
     m.attr("GATE_MESSAGE") = static_cast<int>(SHOAL_MESSAGE);
@@ -79,6 +80,8 @@ inline void add_constants(nb::module_ &m) {
     m.attr("NOTE_PUBLISH") = static_cast<int>(SHOAL_PUBLISH);
     m.attr("NOTE_HISTORY") = static_cast<int>(SHOAL_HISTORY);
     m.attr("NOTE_RETURNS") = static_cast<int>(SHOAL_RETURNS);
+    m.attr("NOTE_RECORD") = static_cast<int>(SHOAL_RECORD);
+    m.attr("NOTE_RECORDED") = static_cast<int>(SHOAL_RECORDED);
     m.attr("RETURN_BINS") = static_cast<int>(SHOAL_RETURN_BINS);
 
     m.attr("HISTORY_BYTES") = sizeof(shoal_history);

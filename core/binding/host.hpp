@@ -27,9 +27,9 @@ class Host {
         Buffer list, lines;
         list.take(watched);
         lines.take(due);
-        if (list->len != static_cast<Py_ssize_t>(SHOAL_MAX_WATCHED * sizeof(shoal_watched)) ||
+        if (list->len != static_cast<Py_ssize_t>(SHOAL_WATCHED_ENTRIES * sizeof(shoal_watched)) ||
             lines->len % SHOAL_DUE_BYTES != 0)
-            throw nb::value_error("watched must be 16 pairs of int64, due must be lines of 64 bytes");
+            throw nb::value_error("watched must be 17 pairs of int64, due must be lines of 64 bytes");
         shoal_host_plan plan = {listen_fd,
                                 facts_fd,
                                 num_envs,
@@ -79,7 +79,7 @@ class Host {
 
   private:
     void add_up(shoal_statistics *sum) const {
-        double sums[4] = {};
+        double sums[SUMS_RANGES_AT] = {};
         *sum = {};
         for (size_t row = 0; row < num_rows_; row++) {
             double one[SUMS];
@@ -88,7 +88,7 @@ class Host {
                                                 __ATOMIC_RELAXED);
                 memcpy(&one[i], &bits, sizeof one[i]);
             }
-            for (int i = 0; i < 4; i++)
+            for (int i = 0; i < SUMS_RANGES_AT; i++)
                 sums[i] += one[i];
             shoal_range ranges[2];
             memcpy(ranges, one + SUMS_RANGES_AT, sizeof ranges);
@@ -98,6 +98,7 @@ class Host {
         sum->episodes = static_cast<uint64_t>(sums[1]);
         sum->return_sum = sums[2];
         sum->length_sum = static_cast<uint64_t>(sums[3]);
+        sum->odd_returns = static_cast<uint64_t>(sums[4]);
     }
 
     nb::object kept_[6];

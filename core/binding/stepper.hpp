@@ -133,7 +133,7 @@ class Stepper {
     uint32_t turn_ = 0;
     bool slow_ = false;         /* the last measured step took long: release the GIL for steps */
     shoal_word *due_ = nullptr; /* a watcher is due: publish after this step */
-    double before_[4] = {};
+    double before_[SUMS_RANGES_AT] = {};
     double *sums_ = nullptr;   /* a worker's statistics for its parent */
     bool has_actions_ = false; /* actions_ are those of the step that is being published */
     bool disabled_, whole_, any_over_ = false, was_reset_ = false, is_pending_ = false;
@@ -359,7 +359,8 @@ inline void Stepper::check_actions(uint64_t rows) {
         const shoal_field &field = description_.d.actions.items[f];
         if ((flags_ & CHECK_ACTIONS) == 0 && field.dtype.code != SHOAL_CODE_FLOAT)
             continue;
-        int64_t bad = shoal_engine_bad_action(&field, actions_[f], rows, true);
+        const int64_t bad = rows == rows_ ? shoal_engine_check_actions(engine_, &field, actions_[f])
+                                          : shoal_engine_bad_action(&field, actions_[f], rows, true);
         if (bad >= 0) {
             const char *row = static_cast<const char *>(actions_[f]) + bad * shoal_field_bytes(&field);
             hooks_.attr("raise_bad_action")(f, bad, nb::bytes(row, shoal_field_bytes(&field)));
@@ -406,8 +407,9 @@ inline void Stepper::run(const Slot &slot) {
         shoal_statistics sum;
         shoal_engine_statistics(engine_, &sum);
         const double all[] = {static_cast<double>(sum.steps), static_cast<double>(sum.episodes),
-                              sum.return_sum, static_cast<double>(sum.length_sum)};
-        for (int i = 0; i < 4; i++)
+                              sum.return_sum, static_cast<double>(sum.length_sum),
+                              static_cast<double>(sum.odd_returns)};
+        for (int i = 0; i < SUMS_RANGES_AT; i++)
             sums_[i] = before_[i] + all[i];
         if (finished_ != 0)
             memcpy(sums_ + SUMS_RANGES_AT, sum.ranges, sizeof sum.ranges);
@@ -626,7 +628,7 @@ inline nb::dict describe_statistics(const shoal_statistics &sum) {
     nb::dict all;
     all["steps"] = sum.steps;
     all["episodes"] = sum.episodes;
-    all["mean_return"] = sum.episodes == 0 ? std::nan("") : sum.return_sum / episodes;
+    all["mean_return"] = sum.episodes == 0 || sum.odd_returns != 0 ? std::nan("") : sum.return_sum / episodes;
     all["mean_length"] = sum.episodes == 0 ? std::nan("") : static_cast<double>(sum.length_sum) / episodes;
     return all;
 }

@@ -119,7 +119,7 @@ LANES_INLINE void step_block(Pendulum *restrict block, const shoal_value *option
         rows[3 * i + 2] = (float)theta_dot;
         rewards[i] = -cost;
     }
-    memset(terminated, 0, LANES);
+    memset(terminated, 0, (size_t)lanes);
 }
 
 LANES_INLINE void observe_lane(const Pendulum *block, uint64_t lane, float *row) {

@@ -145,8 +145,13 @@ typedef struct shoal_entry_v1 {
     const void *(*get_extension)(const char *id);
 } shoal_entry_v1;
 
+#ifdef SHOAL_GRID /* the plug-in is part of a kernel (shoal build --device cuda), which exports nothing of   \
+                     it */
+#define SHOAL_EXPORT
+#else
 #define SHOAL_EXPORT SHOAL_EXTERN __attribute__((visibility("default")))
 SHOAL_EXPORT const shoal_entry_v1 shoal_entry;
+#endif
 
 /* ---- Helpers ---- */
 

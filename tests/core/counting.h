@@ -26,7 +26,7 @@ typedef struct setting {
     uint64_t num_envs, limit;
     uint32_t lanes, agents, threads;
     enum shoal_autoreset autoreset;
-    long slow_ns;     /* a pause in every call of step */
+    long slow_ns;     /* a pause for each environment in a call of step */
     uint64_t busy_ns; /* or work */
     int64_t fails;    /* the environment whose init refuses; -1: none */
     int no_init, no_close;
@@ -105,8 +105,8 @@ static void counting_step(shoal_envs *envs, uint64_t begin, uint64_t end) {
     atomic_fetch_add(&calls, 1);
     atomic_fetch_add(&calls_elsewhere, !pthread_equal(pthread_self(), main_thread));
     if (now.slow_ns != 0)
-        nanosleep(&(struct timespec){0, now.slow_ns}, NULL);
-    for (uint64_t start = shoal_now_ns(); shoal_now_ns() - start < now.busy_ns;)
+        nanosleep(&(struct timespec){0, now.slow_ns * (long)(end - begin)}, NULL);
+    for (uint64_t start = shoal_now_ns(); shoal_now_ns() - start < now.busy_ns * (end - begin);)
         continue;
     uint64_t padded = (end + now.lanes - 1) / now.lanes * now.lanes;
     for (uint64_t env = begin; env < padded; env++) {

@@ -111,29 +111,72 @@ static void logged_values_of_an_epoch_are_summarised(void) {
     atomic_store(&history->epoch, 5);
     CHECK_EQUAL(shoal_history_add_name(history, "loss", 4), 0);
     CHECK_EQUAL(shoal_history_add_name(history, "entropy", 7), 1);
-    const double values[] = {3, -1, 4, 0.0 / 0.0, 1e300 * 1e300};
-    for (int i = 0; i < 5; i++)
+    const double values[] = {3, -1, 4, 2, 0.0 / 0.0, 1e300 * 1e300}; /* neither extreme is first or last */
+    for (int i = 0; i < 6; i++)
         shoal_history_log(history, 0, values[i]);
+    shoal_history_log(history, 1, 0.5);
     atomic_store(&history->epoch, 6);
     shoal_history_log(history, 0, 100);
     shoal_bin bin = {0};
     shoal_history_collect(history, 5, &bin);
     const shoal_curve *loss = &bin.curves[SHOAL_CURVE_LOGGED];
-    CHECK(loss->mean == 2 && loss->low == -1 && loss->high == 4 && loss->weight == 3);
-    CHECK(loss[1].weight == 0 && history->logged[0].last == 100 && history->logged[0].times == 6);
+    CHECK(loss->mean == 2 && loss->low == -1 && loss->high == 4 && loss->weight == 4);
+    CHECK(loss[1].weight == 1 && loss[1].mean == 0.5f); /* each name has its own curve */
+    CHECK(loss[2].weight == 0 && history->logged[0].last == 100 && history->logged[0].times == 7);
     atomic_store(&history->epoch, 7);
+    shoal_history_log(history, 1, 9); /* where the values of epoch 5 were */
+    shoal_bin later = {0};
+    shoal_history_collect(history, 7, &later);
+    CHECK(later.curves[SHOAL_CURVE_LOGGED + 1].weight == 1 && later.curves[SHOAL_CURVE_LOGGED + 1].low == 9);
     shoal_bin next = {0};
     shoal_history_collect(history, 6, &next);
     CHECK(next.curves[SHOAL_CURVE_LOGGED].mean == 100 && next.curves[SHOAL_CURVE_LOGGED].weight == 1);
     shoal_bin none = {0};
     shoal_history_collect(history, 7, &none);
     CHECK(none.curves[SHOAL_CURVE_LOGGED].weight == 0);
+    atomic_store(&history->epoch, 8);
+    shoal_history_log(history, 0, 0.0 / 0.0); /* nothing but NaN */
+    shoal_history_collect(history, 8, &none);
+    CHECK(none.curves[SHOAL_CURVE_LOGGED].weight == 0 && none.curves[SHOAL_CURVE_LOGGED].mean == 0);
     char name[SHOAL_HISTORY_NAME_BYTES] = {0};
     CHECK_EQUAL(shoal_history_add_name(history, name, sizeof name), -1);
     for (int i = 2; i < SHOAL_HISTORY_LOGGED; i++)
         CHECK_EQUAL(shoal_history_add_name(history, "x", 1), i);
     CHECK_EQUAL(shoal_history_add_name(history, "x", 1), -1);
     free(history);
+}
+
+static void a_number_of_names_that_is_damaged_is_not_trusted(void) {
+    shoal_history *history = empty();
+    shoal_logged behind = {.turns[1] = {.epoch = 5, .sum = 1, .low = 1, .high = 1, .count = 1}};
+    memcpy((char *)history->logged + SHOAL_HISTORY_LOGGED * sizeof behind, &behind, sizeof behind);
+    atomic_store(&history->names, SHOAL_HISTORY_LOGGED + 1);
+    struct {
+        shoal_bin bin;
+        shoal_curve behind;
+    } room = {0};
+    shoal_history_collect(history, 5, &room.bin);
+    CHECK(room.behind.weight == 0);
+    free(history);
+}
+
+static void bins_are_merged_by_the_number_of_their_values(void) {
+    shoal_bin older = {.begin = 1, .end = 2, .steps = 10, .episodes = 1};
+    shoal_bin newer = {.begin = 2, .end = 5, .steps = 30, .episodes = 7};
+    enum { LAST = SHOAL_HISTORY_CURVES - 1 };
+    older.curves[0] = (shoal_curve){10, 9, 11, 1};
+    newer.curves[0] = (shoal_curve){2, -1, 4, 3};
+    older.curves[1] = (shoal_curve){5, 5, 5, 2}; /* the newer bin has no value, or the older one */
+    newer.curves[2] = (shoal_curve){6, 6, 6, 2};
+    older.curves[LAST] = (shoal_curve){1, 1, 1, 1};
+    newer.curves[LAST] = (shoal_curve){3, 3, 3, 1};
+    shoal_bin_merge(&older, &newer);
+    CHECK(older.begin == 1 && older.end == 5 && older.steps == 30 && older.episodes == 7);
+    const shoal_curve *all = older.curves;
+    CHECK(all[0].mean == 4 && all[0].low == -1 && all[0].high == 11 && all[0].weight == 4);
+    CHECK(all[1].mean == 5 && all[1].low == 5 && all[1].high == 5 && all[1].weight == 2);
+    CHECK(all[2].mean == 6 && all[2].low == 6 && all[2].high == 6 && all[2].weight == 2);
+    CHECK(all[LAST].mean == 2 && all[LAST].high == 3 && all[LAST].weight == 2);
 }
 
 static void ranges_are_those_of_their_epoch(void) {
@@ -185,12 +228,57 @@ static void readers_see_whole_histories_beside_the_writer(void) {
     free(shared);
 }
 
+enum { BURST = 32 };
+
+static void *add_bins_in_bursts(void *first) {
+    for (uint64_t i = *(uint64_t *)first; !atomic_load(&stop); i++) {
+        shoal_bin bin = bin_of(i);
+        shoal_history_add(shared, &bin);
+        if (i % BURST == 0)
+            usleep(20000); /* long enough for a reader */
+    }
+    return NULL;
+}
+
+/* A history takes longer to copy than a bin takes to add, so some copies overlap with each burst. */
+static void no_copy_that_overlaps_with_a_change_is_returned(void) {
+    shared = empty();
+    uint64_t added = 0;
+    for (; added < 600; added++) {
+        shoal_bin bin = bin_of(added);
+        shoal_history_add(shared, &bin);
+    }
+    atomic_store(&stop, 0);
+    pthread_t writer;
+    CHECK_EQUAL(pthread_create(&writer, NULL, add_bins_in_bursts, &added), 0);
+    shoal_bin *out = malloc(MOST * sizeof *out);
+    uint64_t odd = 0, whole = 0, bursts = 0;
+    for (const uint64_t begin = shoal_now_ns();
+         shoal_now_ns() - begin < 20000000000 && (whole < 20 || bursts < 50 || odd == 0);) {
+        const int64_t count = shoal_history_read(shared, out, 100000000);
+        if (count > 0)
+            check_bins(out, count, out[count - 1].steps);
+        whole += count > 0;
+        for (int i = 0; i < 100; i++)
+            odd += atomic_load(&shared->sequence) % 2; /* while a bin is added */
+        bursts = (atomic_load(&shared->sequence) / 2 - added) / BURST;
+    }
+    atomic_store(&stop, 1);
+    pthread_join(writer, NULL);
+    CHECK(whole >= 20 && odd > 0);
+    free(out);
+    free(shared);
+}
+
 int main(void) {
     RUN(bins_cover_the_run_and_older_ones_are_longer);
     RUN(the_last_level_halves_itself);
     RUN(damaged_levels_are_not_read);
     RUN(logged_values_of_an_epoch_are_summarised);
+    RUN(a_number_of_names_that_is_damaged_is_not_trusted);
+    RUN(bins_are_merged_by_the_number_of_their_values);
     RUN(ranges_are_those_of_their_epoch);
     RUN(readers_see_whole_histories_beside_the_writer);
+    RUN(no_copy_that_overlaps_with_a_change_is_returned);
     return 0;
 }

@@ -6,6 +6,7 @@
 #include "check.h"
 
 #include <fcntl.h>
+#include <math.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -14,7 +15,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-static shoal_watched watched[SHOAL_MAX_WATCHED];
+static shoal_watched watched[SHOAL_WATCHED_ENTRIES];
 static _Alignas(64) char due[2 * SHOAL_DUE_BYTES];
 static char path[100];
 static shoal_host *host;
@@ -23,7 +24,7 @@ static const double last_return[] = {-3, 9, 1e9, 8.9, 0.0 / 0.0};
 static const uint32_t last_length[] = {4, 2, 0, 1, 1}; /* the third has not finished an episode */
 
 static pthread_mutex_t counting = PTHREAD_MUTEX_INITIALIZER;
-static shoal_statistics counted = {.episodes = 2, .length_sum = 3, .return_sum = 1.5};
+static shoal_statistics counted = {.episodes = 2, .length_sum = 3, .odd_returns = 4, .return_sum = 1.5};
 
 static void count(void *context, shoal_statistics *sum) {
     pthread_mutex_lock(&counting); /* only for the thread sanitizer: an engine is read as it counts */
@@ -106,8 +107,83 @@ static void counters_are_read_while_they_are_counted(void) {
     shoal_note answer = ask(fd, (shoal_note){.kind = SHOAL_COUNTERS});
     double returns;
     memcpy(&returns, &answer.values[4], sizeof returns);
+    CHECK(answer.values[5] == 4);
     CHECK(answer.values[1] == 77 && answer.values[2] == 2 && answer.values[3] == 3 && returns == 1.5);
     close(fd);
+    end();
+}
+
+/* The note, and the descriptor that came with it (-1: none). */
+static shoal_note hear_with_fd(int fd, int *passed) {
+    shoal_note note;
+    struct iovec part = {&note, sizeof note};
+    union {
+        struct cmsghdr head;
+        char bytes[CMSG_SPACE(sizeof(int))];
+    } control;
+    struct msghdr message = {.msg_iov = &part,
+                             .msg_iovlen = 1,
+                             .msg_control = control.bytes,
+                             .msg_controllen = sizeof control.bytes};
+    struct pollfd one = {fd, POLLIN, 0};
+    CHECK(poll(&one, 1, 5000) > 0);
+    CHECK_EQUAL(recvmsg(fd, &message, MSG_WAITALL), sizeof note);
+    struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+    *passed = -1;
+    if (head != NULL)
+        memcpy(passed, CMSG_DATA(head), sizeof *passed);
+    return note;
+}
+
+static int64_t record_number(void) {
+    return (int64_t)__atomic_load_n(&watched[SHOAL_RECORD_ENTRY].generation, __ATOMIC_RELAXED);
+}
+
+static shoal_note request(int64_t env) { return (shoal_note){.kind = SHOAL_RECORD, .number = env}; }
+
+static void one_watcher_at_a_time_gets_the_recording_it_asked_for(void) {
+    start();
+    int first = client(), second = client(), publisher = client();
+    CHECK_EQUAL(watched_at(SHOAL_RECORD_ENTRY), -1);
+    CHECK_EQUAL(ask(first, request(100)).count, 0); /* there is no such environment */
+    CHECK_EQUAL(ask(first, request(7)).count, 1);
+    CHECK(watched_at(SHOAL_RECORD_ENTRY) == 7 && times_due(0, 600000000) >= 2);
+    CHECK_EQUAL(ask(second, request(8)).count, 0);
+    CHECK_EQUAL(ask(second, request(-1)).count, 0);
+    CHECK_EQUAL(watched_at(SHOAL_RECORD_ENTRY), 7); /* only its own watcher takes a request back */
+
+    shoal_note late = {.kind = SHOAL_RECORDED, .number = 7, .values = {record_number() - 1}};
+    shoal_note answer = {.kind = SHOAL_RECORDED, .number = 7, .values = {record_number()}};
+    int file = open("/dev/null", O_RDONLY), passed;
+    CHECK_EQUAL(shoal_note_send(publisher, &late, file), 0); /* of an older request: dropped */
+    hear(publisher);
+    CHECK_EQUAL(watched_at(SHOAL_RECORD_ENTRY), 7);
+    CHECK_EQUAL(shoal_note_send(publisher, &answer, file), 0);
+    hear(publisher);
+    shoal_note got = hear_with_fd(first, &passed);
+    CHECK(got.kind == SHOAL_RECORDED && got.number == 7 && passed >= 0);
+    close(passed);
+    CHECK_EQUAL(watched_at(SHOAL_RECORD_ENTRY), -1);
+    usleep(50000);
+    times_due(0, 1000000);
+    CHECK_EQUAL(times_due(0, 400000000), 0); /* nothing is due any more */
+
+    CHECK_EQUAL(ask(second, request(8)).count, 1);
+    answer = (shoal_note){.kind = SHOAL_RECORDED, .number = 8, .values = {record_number()}};
+    CHECK_EQUAL(shoal_note_send(publisher, &answer, -1), 0); /* there is none */
+    got = hear_with_fd(second, &passed);
+    CHECK(got.kind == SHOAL_RECORDED && passed == -1);
+    hear(publisher);
+
+    CHECK_EQUAL(ask(second, request(9)).count, 1);
+    close(second); /* the request goes with its watcher */
+    for (int i = 0; i < 500 && watched_at(SHOAL_RECORD_ENTRY) != -1; i++)
+        usleep(10000);
+    CHECK_EQUAL(watched_at(SHOAL_RECORD_ENTRY), -1);
+    CHECK_EQUAL(ask(first, request(3)).count, 1);
+    close(first);
+    close(publisher);
+    close(file);
     end();
 }
 
@@ -225,7 +301,10 @@ static void finish_episode(double episode_return, uint32_t length) {
     pthread_mutex_lock(&counting);
     steps += 8;
     counted.episodes++;
-    counted.return_sum += episode_return;
+    if (isfinite(episode_return))
+        counted.return_sum += episode_return;
+    else
+        counted.odd_returns++;
     counted.length_sum += length;
     shoal_range_add(counted.ranges, atomic_load(line(1) + 1), episode_return, length);
     pthread_mutex_unlock(&counting);
@@ -236,9 +315,11 @@ static void the_history_has_all_episodes_and_their_range(void) {
     const uint64_t steps_before = steps;
     start();
     finish_episode(-5, 7);
+    finish_episode(0.0 / 0.0, 1);               /* is an episode of the length alone */
     for (int i = 0; i < 200; i++, usleep(5000)) /* about four epochs */
         finish_episode(10 + i % 3, 2);
     finish_episode(1000, 3);
+    finish_episode(1 / 0.0, 2);
     end(); /* adds the last epochs */
     static shoal_bin bins[SHOAL_HISTORY_LEVELS * SHOAL_HISTORY_BINS];
     const int64_t read = shoal_history_read(&history, bins, 0);
@@ -250,8 +331,8 @@ static void the_history_has_all_episodes_and_their_range(void) {
     }
     const shoal_curve *returns = &all.curves[SHOAL_CURVE_RETURN], *lengths = &all.curves[SHOAL_CURVE_LENGTH];
     CHECK(returns->weight == 202 && returns->low == -5 && returns->high == 1000);
-    CHECK(lengths->weight == 202 && lengths->low == 2 && lengths->high == 7);
-    CHECK(all.begin == 0 && all.steps == steps_before + 202 * 8 && all.episodes == before.episodes + 202);
+    CHECK(lengths->weight == 204 && lengths->low == 1 && lengths->high == 7);
+    CHECK(all.begin == 0 && all.steps == steps_before + 204 * 8 && all.episodes == before.episodes + 204);
     const shoal_curve *rate = &all.curves[SHOAL_CURVE_RATE];
     CHECK(rate->low <= rate->mean && rate->mean <= rate->high && rate->mean > 0);
     counted = before;
@@ -285,6 +366,7 @@ static void the_history_and_the_returns_are_answered(void) {
 int main(void) {
     RUN(counters_are_read_while_they_are_counted);
     RUN(due_follows_the_fastest_watcher_and_stops_with_the_last);
+    RUN(one_watcher_at_a_time_gets_the_recording_it_asked_for);
     RUN(windows_reach_current_and_later_watchers);
     RUN(environments_out_of_range_are_not_watched);
     RUN(watchers_come_and_go_while_environments_step);

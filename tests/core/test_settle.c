@@ -37,7 +37,10 @@ static uint64_t settle_plainly(rows *at, uint64_t count, uint32_t limit, shoal_s
         at->last_length[i] = at->length[i];
         statistics->episodes++;
         statistics->length_sum += at->length[i];
-        statistics->return_sum += at->total[i];
+        if (isfinite(at->total[i]))
+            statistics->return_sum += at->total[i];
+        else
+            statistics->odd_returns++;
         ended++;
     }
     return ended;
@@ -48,7 +51,8 @@ static uint32_t draw(shoal_rng *rng, uint32_t below) { return (uint32_t)shoal_in
 /* What a plug-in writes; in the row of a reset anything at all. */
 static void step(rows *at, uint64_t count, shoal_rng *rng, uint32_t rarity) {
     for (uint64_t i = 0; i < count; i++) {
-        at->rewards[i] = at->reset[i] ? NAN : draw(rng, 100) * 0.25;
+        const uint32_t odd = draw(rng, 900); /* the return of a few episodes is NaN or infinite */
+        at->rewards[i] = at->reset[i] || odd == 0 ? NAN : odd == 1 ? INFINITY : draw(rng, 100) * 0.25;
         at->terminated[i] = at->reset[i] || draw(rng, rarity) == 0;
         at->truncated[i] = !at->reset[i] && draw(rng, 4 * rarity) == 0;
     }

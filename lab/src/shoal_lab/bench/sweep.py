@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import ctypes
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from shoal.memory.limits import format_bytes, memory_limits
 from shoal.native.build import build
 from shoal.vector import make_vec
+from shoal_lab.bench import scaling
 from shoal_lab.bench.compile import SOURCES
-from shoal_lab.bench.interleave import Burst, undisturbed
+from shoal_lab.bench.interleave import undisturbed
 from shoal_lab.bench.load import cores
 from shoal_lab.bench.loops import VECTORISED
 from shoal_lab.bench.measure import Bench, Pace, Rival
@@ -180,40 +178,68 @@ def observation(bench: Bench, limit_s: float) -> Sweep:
     )
 
 
-def threads(bench: Bench, limit_s: float) -> Sweep:
-    """Sweeps threads, with environments of about 1 us, against threads that never wait for each other."""
-    pace = bench.pace(Pace(5, 0.04), Pace(9, 0.1))
-    library, count, turns = build(SOURCES / "busy.c"), 2048, 300
-    bare = ctypes.CDLL(str(library)).bare_loop
-    bare.argtypes = [ctypes.c_void_p, *[ctypes.c_uint64] * 3, ctypes.c_int64]
-    memory = np.arange(count * 8, dtype=np.uint64)
+_FIRST = {"CartPole-v1": 262_144, "Squared-v0": 65_536, "Snake-v0": 4_096, "Reef-v0": 1_024}
+_ROW_BYTES = {"CartPole-v1": 400, "Squared-v0": 1_200, "Snake-v0": 6_000, "Reef-v0": 60_000, "Uneven-v0": 400}
 
-    def loop(threads: int) -> Burst:
-        def burst(calls: int) -> float:
-            start = time.perf_counter()
-            bare(memory.ctypes.data, count, threads, calls, turns)
-            return time.perf_counter() - start
 
-        return burst
+def threads(bench: Bench, limit_s: float) -> list[Sweep]:
+    """Sweeps threads and environments against independent processes, which are the limit."""
+    pace = bench.pace(Pace(5, 0.1), Pace(9, 0.3))
+    most = len(cores())
+    uneven = str(build(SOURCES / "uneven.c"))
+    sizes: dict[str, list[int]] = {name: [count, 4 * count] for name, count in _FIRST.items()}
+    sizes["CartPole-v1"].insert(0, 8_192)
+    sizes["Reef-v0"].insert(0, 256)
+    sizes["Uneven-v0"] = [64 * most]
+    if bench.smoke:
+        sizes, counts = {name: [64 * most] for name in sizes}, [1]
+    else:
+        counts = [count for count in _powers(most) if 1 < count < most][-1:]
+    found: list[Sweep] = []
+    total, done = len(sizes) + len(_FIRST), 0
 
-    def measure(size: float) -> Case:
-        number_of = int(size)
-        with make_vec(library, count, num_threads=number_of, session=None, turns=turns) as made:
-            made.reset(seed=0)
-            rivals = [
-                Rival("Shoal", "shoal", count, stepping(made.step, random_actions(count))),
-                Rival("bare pthreads", "limit", count, loop(number_of)),
-            ]
-            return bench.timed(
-                "sweep", f"{number_of} threads", "env steps/s", rivals, pace, lambda n, s: n / s
+    with scaling.open_crew(most) as crew:
+
+        def add(title: str, x_label: str, env: str, cases: dict[int, tuple[int, int]]) -> None:
+            nonlocal done
+            words: list[str] = []
+            points = grow(
+                list(cases),
+                lambda x: scaling.measure(
+                    bench, crew, uneven if env == "Uneven-v0" else env, *cases[int(x)], pace
+                ),
+                lambda x: 4 * cases[int(x)][0] * _ROW_BYTES[env],
+                limit_s,
+                words.append,
             )
+            for point in points:
+                words.append(f"{point.x:,.0f}: {_describe_scaling(point.case)}.")
+            found.append(Sweep("threads", title, x_label, tuple(points), tuple(words)))
+            done += 1
+            bench.done(done / total)
 
-    words: list[str] = []
-    sizes = _select_sizes(bench, _powers(len(cores())))
-    points = grow(sizes, measure, lambda _: 1 << 20, limit_s, words.append, bench.done)
-    return _make_scaling_sweep(
-        "threads", f"{count:,} environments of about 1 us", "num_threads", points, words, "bare pthreads"
+        for env, some in sizes.items():
+            add(f"{env}, {most} threads", "num_envs", env, {size: (size, most) for size in some})
+        for env, count in _FIRST.items() if counts else ():
+            size = 64 * most if bench.smoke else count
+            cases = {number_of: (size, number_of) for number_of in counts}
+            add(f"{env}, {size:,} environments", "num_threads", env, cases)
+    idle = scaling.idle_cpu_us("CartPole-v1", 8_192, most, 0.05 if bench.smoke else 1.0)
+    said = (
+        f"An idle vector environment used {idle:.0f} us of CPU time a second, from 2 ms after its last step."
     )
+    found[0] = replace(found[0], words=(*found[0].words, said))
+    return found
+
+
+def _describe_scaling(case: Case) -> str:
+    """Formats the part of the process limit that the threads reach, and their speed-up."""
+    ours = [row for row in case.rows if row.role == "shoal"]
+    share = case.of_limit(ours[0])
+    words = (
+        "no limit measured" if share is None or case.limit is None else f"{share:.2f} of {case.limit.name}"
+    )
+    return words if len(ours) == 1 else f"{words}, {case.ratio(ours[0], ours[1]):.1f} x 1 thread"
 
 
 def workers(bench: Bench, limit_s: float) -> Sweep:
@@ -314,7 +340,7 @@ def replay(bench: Bench, limit_s: float) -> Sweep:
     return Sweep("replay", "Replay of rows of 64 bytes", "capacity, rows", tuple(points), tuple(words), at)
 
 
-SWEEPS: dict[str, Callable[[Bench, float], Sweep]] = {
+SWEEPS: dict[str, Callable[[Bench, float], Sweep | list[Sweep]]] = {
     "envs": envs,
     "bytes": observation,
     "threads": threads,
@@ -329,11 +355,12 @@ def run(bench: Bench, names: Sequence[str], limit_s: float, done: Callable[[Swee
     for name in names:
         bench.begin(f"sweep {name}", SECONDS)
         with bench.record_failures():
-            measured = SWEEPS[name](bench, limit_s)
-            shown = replace(measured, words=(), saturates_at=None) if bench.smoke else measured
-            found.append(shown)
-            done(shown)
-            if not measured.points:
-                bench.fail("no point was measured; " + " ".join(measured.words))
+            some = SWEEPS[name](bench, limit_s)
+            for measured in [some] if isinstance(some, Sweep) else some:
+                shown = replace(measured, words=(), saturates_at=None) if bench.smoke else measured
+                found.append(shown)
+                done(shown)
+                if not measured.points:
+                    bench.fail("no point was measured; " + " ".join(measured.words))
         bench.progress.end(SECONDS)
     return found

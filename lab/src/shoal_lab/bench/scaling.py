@@ -1,0 +1,154 @@
+"""Threads against independent processes: the same environments as one vector environment, and split.
+
+    Shoal, 1 thread  |  Shoal, N threads  |  N processes of one thread, started together: the limit
+
+Processes share nothing and never wait for each other, so the sum of their rates is what the cores can do.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import cycle, islice
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+
+from shoal.errors import ShoalError
+from shoal.vector import make_vec
+from shoal_lab.bench.interleave import Burst
+from shoal_lab.bench.measure import Bench, Pace, Rival
+from shoal_lab.bench.results import Case
+
+__all__ = ["Crew", "idle_cpu_us", "measure", "open_crew"]
+
+_TURNS = 4  # action arrays, used in turn
+_HEAD_START_S = 0.005  # until all processes have read the command
+_TIMEOUT_S = 120.0
+
+
+def _open(stack: ExitStack, env: str, num_envs: int, num_threads: int) -> tuple[Any, Burst]:
+    """Makes a vector environment and a burst of its steps."""
+    envs: Any = stack.enter_context(make_vec(env, num_envs, num_threads=num_threads, session=None))
+    envs.reset(seed=0)
+    choices = int(envs.single_action_space.n)
+    actions = list(np.random.default_rng(0).integers(0, choices, (_TURNS, envs.num_envs)))
+    step = envs.step
+
+    def burst(calls: int) -> float:
+        turns = islice(cycle(actions), calls)
+        start = time.perf_counter()
+        for action in turns:
+            observations, rewards, terminated, truncated, info = step(action)
+        return time.perf_counter() - start
+
+    return envs, burst
+
+
+def _serve(pipe: Connection) -> None:
+    """A process of the crew: makes environments and steps them, as told; ends with the pipe."""
+    with ExitStack() as stack:
+        burst: Burst | None = None
+        while True:
+            try:
+                command, *arguments = pipe.recv()
+            except (EOFError, ConnectionError):
+                return
+            try:
+                if command == "open":
+                    stack.close()
+                    burst = _open(stack, *arguments)[1]
+                    pipe.send(("ok", 0.0))
+                else:
+                    assert burst is not None
+                    calls, start = arguments
+                    while time.monotonic() < start:  # spins: a process that sleeps would start late
+                        pass
+                    pipe.send(("ok", burst(calls)))
+            except Exception as error:
+                pipe.send(("error", f"{type(error).__name__}: {error}"))
+
+
+class Crew:
+    """Processes that step their own environments at the same time."""
+
+    def __init__(self, size: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipes: list[Connection] = []
+        self._processes: list[Any] = []
+        for _ in range(size):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(theirs,), daemon=True)
+            process.start()
+            theirs.close()
+            self._pipes.append(ours)
+            self._processes.append(process)
+
+    def _ask(self, members: int, *command: Any) -> list[float]:
+        for pipe in self._pipes[:members]:
+            pipe.send(command)
+        answers = []
+        for pipe in self._pipes[:members]:
+            if not pipe.poll(_TIMEOUT_S):
+                raise ShoalError(f"a process of the benchmark did not answer within {_TIMEOUT_S:g} s")
+            answers.append(pipe.recv())
+        for status, value in answers:  # only now, when no answer is left in a pipe
+            if status != "ok":
+                raise ShoalError(f"a process of the benchmark failed: {value}")
+        return [value for _, value in answers]
+
+    def burst(self, members: int, env: str, num_envs: int) -> Burst:
+        """Splits the environments; returns a burst whose time is that of the sum of all rates."""
+        self._ask(members, "open", env, num_envs // members, 1)
+
+        def run(calls: int) -> float:
+            times = self._ask(members, "run", calls, time.monotonic() + _HEAD_START_S)
+            return members / sum(1 / one for one in times)
+
+        return run
+
+    def close(self) -> None:
+        for pipe in self._pipes:
+            pipe.close()
+        for process in self._processes:
+            process.join(10)
+            if process.is_alive():
+                process.kill()
+                process.join()
+
+
+@contextmanager
+def open_crew(size: int) -> Iterator[Crew]:
+    crew = Crew(size)
+    try:
+        yield crew
+    finally:
+        crew.close()
+
+
+def measure(bench: Bench, crew: Crew, env: str, num_envs: int, threads: int, pace: Pace) -> Case:
+    """Measures one thread, some threads and as many processes, in turns."""
+    with ExitStack() as stack:
+        rivals = []
+        for count in sorted({1, threads}, reverse=True):  # the first row of Shoal is compared with the limit
+            envs, burst = _open(stack, env, num_envs, count)
+            name = f"Shoal, {count} threads" if count > 1 else "Shoal, 1 thread"
+            rivals.append(Rival(name, "shoal", num_envs, burst))
+        name = f"{threads} processes" if threads > 1 else "1 process"
+        rivals.append(Rival(name, "limit", num_envs, crew.burst(threads, env, num_envs)))
+        title = f"{envs.spec.id if envs.spec else env}, {num_envs:,}"
+        return bench.timed("sweep", title, "env steps/s", rivals, pace, lambda n, s: n / s)
+
+
+def idle_cpu_us(env: str, num_envs: int, threads: int, idle_s: float) -> float:
+    """Returns the CPU time of an idle vector environment, per second, from 2 ms after its last step."""
+    with ExitStack() as stack:
+        _, burst = _open(stack, env, num_envs, threads)
+        burst(2000)
+        time.sleep(0.002)
+        before = time.process_time()
+        time.sleep(idle_s)
+        return (time.process_time() - before) / idle_s * 1e6

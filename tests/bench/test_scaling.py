@@ -1,0 +1,37 @@
+"""The limit of `shoal bench sweep --only threads`: processes that start together."""
+
+import pytest
+
+from shoal.errors import ShoalError
+from shoal_lab.bench import scaling
+from shoal_lab.bench.measure import SMOKE, Bench
+
+
+@pytest.fixture(scope="module")
+def crew():
+    with scaling.open_crew(2) as made:
+        yield made
+
+
+def test_the_time_of_a_crew_is_that_of_the_sum_of_the_rates(crew, monkeypatch):
+    run = crew.burst(2, "CartPole-v1", 64)
+    assert run(10) > 0
+    monkeypatch.setattr(crew, "_ask", lambda *_: [1.0, 3.0])
+    assert run(10) == pytest.approx(1.5)  # rates 1 and 1/3 of half of the work each, so 2/3 of all of it
+
+
+def test_an_error_in_a_process_of_the_crew_is_raised(crew):
+    with pytest.raises(ShoalError, match="a process of the benchmark failed: TypeError: num_threads"):
+        crew.burst(2, "NoSuch-v0", 64)
+
+
+def test_a_case_compares_threads_with_the_processes(crew):
+    case = scaling.measure(Bench({}, smoke=True), crew, "CartPole-v1", 64, 2, SMOKE)
+    assert [row.name for row in case.rows] == ["Shoal, 2 threads", "Shoal, 1 thread", "2 processes"]
+    assert case.limit is case.rows[2] and case.of_limit(case.rows[0]) > 0
+
+
+def test_a_crew_ends_with_its_pipes():
+    made = scaling.Crew(1)
+    made.close()
+    assert not made._processes[0].is_alive() and made._processes[0].exitcode == 0

@@ -1,0 +1,183 @@
+/* Tests of core/choice.c with a simulated clock: jobs take as long as a test says, so nothing here depends on
+ * the machine. */
+// SPDX-License-Identifier: MIT
+#define _GNU_SOURCE
+#include "platform.h"
+#include "pool.h"
+
+static uint64_t simulated_now(void);
+static uint64_t simulated_pool_run(shoal_pool *pool, const shoal_pool_job *job);
+#define shoal_now_ns simulated_now
+#define shoal_pool_run simulated_pool_run
+#define shoal_choice_run tested_choice_run
+#include "../../core/choice.c"
+
+#include "check.h"
+
+#include <string.h>
+
+static uint64_t now_ns, on_pool, alone;
+static uint64_t random_state;
+static double (*alone_cost)(void), (*pool_cost)(void); /* ns of the next job */
+
+static uint64_t simulated_now(void) { return now_ns; }
+
+static double draw(void) {
+    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    return (double)(random_state >> 11) / 9007199254740992.0;
+}
+
+static uint64_t simulated_pool_run(shoal_pool *pool, const shoal_pool_job *job) {
+    (void)pool;
+    on_pool++;
+    now_ns += (uint64_t)pool_cost();
+    return job->chunks;
+}
+
+static uint64_t run_all(void *context) {
+    (void)context;
+    alone++;
+    now_ns += (uint64_t)alone_cost();
+    return 4;
+}
+
+static shoal_choice choice;
+
+static void begin(double (*one)(void), double (*many)(void)) {
+    memset(&choice, 0, sizeof choice);
+    now_ns = 1000000000;
+    on_pool = alone = 0;
+    random_state = 1;
+    alone_cost = one;
+    pool_cost = many;
+}
+
+/* Runs jobs for some seconds; returns how many. */
+static uint64_t run_for(double seconds) {
+    const uint64_t end = now_ns + (uint64_t)(seconds * 1e9);
+    const shoal_pool_job job = {NULL, run_all, NULL, 4};
+    uint64_t jobs = 0;
+    for (; now_ns < end; jobs++)
+        CHECK_EQUAL(shoal_choice_run(&choice, NULL, &job, 1), 4);
+    return jobs;
+}
+
+static double cost_50us(void) { return 50e3; }
+static double cost_10us(void) { return 10e3; }
+static double cost_150us(void) { return 150e3; }
+static double cost_60us(void) { return 60e3; }
+static double cost_5ms(void) { return 5e6; }
+static double cost_2ms(void) { return 2e6; }
+static double cost_1us(void) { return 1e3; }
+static double cost_50us_with_noise(void) { return 50e3 * (0.7 + 0.6 * draw()); }
+
+static void the_faster_way_is_used_and_trials_cost_at_most_two_percent(void) {
+    begin(cost_50us, cost_10us);
+    CHECK(run_for(2) * 10e3 > 0.98 * 2e9);
+    CHECK_EQUAL(choice.preferred, 1);
+    CHECK_EQUAL(choice.switches, 1);
+    begin(cost_50us, cost_150us);
+    CHECK(run_for(2) * 50e3 > 0.98 * 2e9);
+    CHECK_EQUAL(choice.preferred, 0);
+    CHECK_EQUAL(choice.switches, 0);
+}
+
+static void a_pool_that_is_far_too_slow_is_tried_seldom(void) {
+    begin(cost_50us, cost_5ms);
+    CHECK(run_for(5) * 50e3 > 0.98 * 5e9);
+    begin(cost_50us, cost_60us); /* a trial costs little, but it takes cores from other programs */
+    (void)run_for(2);
+    CHECK(choice.trials <= 40);
+}
+
+/* One slow job says enough: a trial of one thread, 200 times as slow as the pool, ends at once. */
+static void a_hopeless_trial_ends_after_one_job(void) {
+    begin(cost_2ms, cost_10us);
+    (void)run_for(0.1);
+    CHECK_EQUAL(choice.preferred, 1);
+    const uint64_t before = alone, trials = choice.trials;
+    (void)run_for(2);
+    CHECK(choice.trials > trials);
+    CHECK_EQUAL(alone - before, choice.trials - trials);
+}
+
+static void tiny_jobs_are_never_given_to_the_pool(void) {
+    begin(cost_1us, cost_10us);
+    (void)run_for(0.5);
+    CHECK_EQUAL(on_pool, 0);
+}
+
+/* Two ways of the same mean cost: choosing either is right, changing all the time is not. */
+static void ways_that_are_about_equal_do_not_alternate(void) {
+    begin(cost_50us_with_noise, cost_50us_with_noise);
+    (void)run_for(5);
+    CHECK(choice.switches <= 12);
+    CHECK(on_pool + alone > 0.98 * 5e9 / 50e3);
+}
+
+/* Another program has one of the cores for 4 of 7 ms. Meanwhile a job on the pool waits for it. */
+static double cost_with_a_busy_core(void) {
+    const uint64_t at = now_ns % 7000000;
+    return at < 3000000 ? 25e3 : (double)(7000000 - at) + 25e3;
+}
+
+static void one_thread_is_used_if_another_program_holds_up_the_pool(void) {
+    begin(cost_50us, cost_with_a_busy_core);
+    CHECK(run_for(5) * 50e3 > 0.95 * 5e9); /* never slower than one thread by more than 5 % */
+    begin(cost_10us, cost_with_a_busy_core);
+    CHECK(run_for(5) * 10e3 > 0.95 * 5e9);
+}
+
+/* A core is taken away for 3 ms once in a thousand jobs: still much faster than one thread. */
+static double cost_with_rare_stalls(void) { return on_pool % 1000 == 0 ? 3e6 : 10e3; }
+
+static void rare_stalls_do_not_end_the_use_of_the_pool(void) {
+    begin(cost_50us, cost_with_rare_stalls);
+    (void)run_for(0.5);
+    CHECK_EQUAL(choice.preferred, 1);
+    const uint64_t before = choice.switches;
+    CHECK(run_for(4) * 13e3 > 0.95 * 4e9);
+    CHECK_EQUAL(choice.switches, before);
+}
+
+static int cores_are_busy;
+static double cost_by_load(void) { return cores_are_busy ? 300e3 : 10e3; }
+
+static void the_choice_follows_when_the_cores_become_busy_and_free_again(void) {
+    begin(cost_50us, cost_by_load);
+    for (int round = 0; round < 3; round++) {
+        cores_are_busy = 0;
+        (void)run_for(2);
+        CHECK_EQUAL(choice.preferred, 1);
+        cores_are_busy = 1;
+        CHECK(run_for(2) * 50e3 > 0.95 * 2e9);
+        CHECK_EQUAL(choice.preferred, 0);
+    }
+    CHECK_EQUAL(choice.switches, 6);
+}
+
+static void the_next_job_runs_where_the_choice_says(void) {
+    begin(cost_50us, cost_10us);
+    const shoal_pool_job job = {NULL, run_all, NULL, 4};
+    for (int i = 0; i < 5000; i++) {
+        const uint64_t before = on_pool;
+        const int prefers = shoal_choice_prefers_pool(&choice);
+        const int starts_trial = choice.trial == 0 && now_ns >= choice.next_trial_ns;
+        (void)shoal_choice_run(&choice, NULL, &job, 1);
+        if (!starts_trial)
+            CHECK_EQUAL(on_pool - before, prefers);
+    }
+}
+
+int main(void) {
+    RUN(the_faster_way_is_used_and_trials_cost_at_most_two_percent);
+    RUN(a_pool_that_is_far_too_slow_is_tried_seldom);
+    RUN(a_hopeless_trial_ends_after_one_job);
+    RUN(tiny_jobs_are_never_given_to_the_pool);
+    RUN(ways_that_are_about_equal_do_not_alternate);
+    RUN(one_thread_is_used_if_another_program_holds_up_the_pool);
+    RUN(rare_stalls_do_not_end_the_use_of_the_pool);
+    RUN(the_choice_follows_when_the_cores_become_busy_and_free_again);
+    RUN(the_next_job_runs_where_the_choice_says);
+    return 0;
+}
