@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import io
 import os
 import platform
@@ -20,6 +21,7 @@ import pytest
 
 from shoal import _core, doctor
 from shoal.doctor import Finding, examine, report
+from shoal.errors import ShoalError
 from shoal.memory import list_names
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="machine: not Linux")
@@ -487,23 +489,126 @@ def test_compiler_that_does_not_run_is_skipped(monkeypatch: pytest.MonkeyPatch, 
     assert finding("compiler") == Finding("ok", "clang: clang 19", name="compiler")
 
 
-def test_a_gpu_is_optional_but_a_broken_driver_is_a_warning(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+class OneDriver:
+    """A driver with these GPUs."""
+
+    def __init__(self, *names: str) -> None:
+        self._names = names
+
+    def count(self) -> int:
+        return len(self._names)
+
+    def name(self, device: int) -> str:
+        return self._names[device]
+
+    def version(self) -> str:
+        return "12.4"
+
+
+def no_driver(*args: Any) -> Any:
+    raise ShoalError("the NVIDIA driver cannot be used: cuInit failed: CUDA_ERROR_NO_DEVICE (100)")
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Makes the doctor find these GPUs; none: a driver without one."""
+
+    def use(*names: str) -> None:
+        monkeypatch.setattr(ctypes, "CDLL", lambda name: None)
+        monkeypatch.setattr(doctor, "open_driver", (lambda: OneDriver(*names)) if names else no_driver)
+
+    return use
+
+
+def test_no_nvidia_driver_is_ok(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str, **options: Any) -> Any:
         raise OSError(f"{name}: cannot open shared object file")
 
-    monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(ctypes, "CDLL", missing)
-    assert finding("cuda").status == "ok" and finding("cuda").found.startswith("none")
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: None)
-    assert finding("cuda").found == "libcuda.so.1"
-    tool = tmp_path / "nvidia-smi"
-    tool.write_text(f"#!{shutil.which('sh', path='/bin:/usr/bin')}\necho NVIDIA H100, 550.54\n")
-    tool.chmod(0o755)
-    assert finding("cuda") == Finding("ok", "NVIDIA H100, 550.54", name="cuda")
-    tool.write_text(f"#!{shutil.which('sh', path='/bin:/usr/bin')}\nexit 9\n")
-    assert is_warning(finding("cuda"), "nvidia-smi exists but fails", "driver")
+    found = finding("cuda")
+    assert found.status == "ok" and found.found.startswith("no NVIDIA driver (libcuda.so.1)")
+
+
+def test_gpus_are_named_with_the_versions_of_the_driver(gpus: Callable[..., None], tmp_path: Path) -> None:
+    gpus("NVIDIA H200")
+    assert finding("cuda", tmp_path) == Finding("ok", "NVIDIA H200; CUDA 12.4", name="cuda")
+    version = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.14  Thu Feb 22\nGCC version: 12\n"
+    tree(tmp_path, {"proc/driver/nvidia/version": version})
+    gpus("NVIDIA H200", "NVIDIA H200", "NVIDIA L4")
+    assert finding("cuda", tmp_path).found == "2 x NVIDIA H200, NVIDIA L4; driver 550.54.14, CUDA 12.4"
+    opened = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.1.2  Release Build\n"
+    tree(tmp_path, {"proc/driver/nvidia/version": opened})
+    assert "driver 570.1.2, CUDA 12.4" in finding("cuda", tmp_path).found
+
+
+def test_a_driver_that_cannot_be_used_is_a_warning_with_its_error(gpus: Callable[..., None]) -> None:
+    gpus()
+    assert is_warning(finding("cuda"), "cuInit failed: CUDA_ERROR_NO_DEVICE", "CUDA_VISIBLE_DEVICES")
+
+
+@pytest.mark.parametrize("has_gpu", [False, True])
+def test_a_missing_gpu_compiler_is_a_warning_only_beside_a_gpu(
+    has_gpu: bool, gpus: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    gpus(*["NVIDIA H200"] * has_gpu)
+    zig = tmp_path / "zig"
+    zig.write_text(f"#!{shutil.which('sh')}\n[ $1 = version ] && echo 0.17.1\n")
+    zig.chmod(0o755)
+    monkeypatch.setattr(doctor, "find_zig", lambda: zig)
+    monkeypatch.setattr(doctor, "find_libdevice", lambda: Path("/nvvm/libdevice.10.bc"))
+    found = finding("cuda compiler")
+    assert found == Finding("ok", "ziglang 0.17.1, libdevice at /nvvm/libdevice.10.bc", name="cuda compiler")
+    status = "warning" if has_gpu else "ok"
+    monkeypatch.setattr(doctor, "find_libdevice", lambda: None)
+    found = finding("cuda compiler")
+    assert found.status == status and "ziglang 0.17.1, no libdevice" in found.found
+    monkeypatch.setattr(doctor, "find_zig", lambda: None)
+    found = finding("cuda compiler")
+    assert found.status == status and "no package ziglang" in found.found
+    assert 'pip install "shoal[cuda]"' in found.advice
+    zig.chmod(0o644)
+    monkeypatch.setattr(doctor, "find_zig", lambda: zig)
+    assert "zig does not run" in finding("cuda compiler").found
+
+
+def array_libraries(monkeypatch: pytest.MonkeyPatch, *installed: str, sees_gpu: bool = True) -> None:
+    real = importlib.util.find_spec
+    libraries = ("torch", "cupy", "jax")
+
+    def find_spec(name: str, *rest: Any) -> Any:
+        return (name if name in installed else None) if name in libraries else real(name, *rest)
+
+    monkeypatch.setattr(importlib.util, "find_spec", find_spec)
+    torch = SimpleNamespace(
+        __version__="2.13.0",
+        cuda=SimpleNamespace(is_available=lambda: sees_gpu),
+        version=SimpleNamespace(cuda="12.8"),
+    )
+    monkeypatch.setitem(sys.modules, "torch", torch)  # type: ignore[arg-type]
+
+
+def test_the_library_of_results_on_a_gpu_is_named(
+    gpus: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus("NVIDIA H200")
+    array_libraries(monkeypatch, "torch")
+    assert finding("cuda arrays") == Finding("ok", "torch 2.13.0 with CUDA 12.8", name="cuda arrays")
+    array_libraries(monkeypatch, "torch", sees_gpu=False)
+    assert is_warning(finding("cuda arrays"), "torch 2.13.0 does not see the GPU", "CUDA build")
+    array_libraries(monkeypatch, "cupy")
+    assert finding("cuda arrays").status == "ok" and 'array="cupy"' in finding("cuda arrays").found
+    array_libraries(monkeypatch)
+    assert is_warning(finding("cuda arrays"), "neither torch, CuPy nor JAX", "pip install torch")
+
+
+def test_without_a_gpu_torch_is_not_imported(
+    gpus: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus()
+    array_libraries(monkeypatch, "torch")
+    monkeypatch.setitem(sys.modules, "torch", None)  # type: ignore[arg-type]
+    found = finding("cuda arrays")
+    assert (found.status, found.found) == ("ok", "torch; not tested without a GPU")
 
 
 @pytest.mark.parametrize(

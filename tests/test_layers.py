@@ -17,7 +17,7 @@ LAYERS = [
     {"spaces"},
     {"state"},
     {"native"},
-    {"compat"},
+    {"compat", "cuda"},
     {"process"},
     {"vector", "replay"},
     {"learner", "dashboard"},

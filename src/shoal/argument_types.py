@@ -35,6 +35,13 @@ def png(text: str) -> str:
     return text
 
 
+def movie(text: str) -> str:
+    """The name of a .gif, .webm or .mp4 file."""
+    if not text.lower().endswith((".gif", ".webm", ".mp4")):
+        raise argparse.ArgumentTypeError(f"must be the name of a .gif, .webm or .mp4 file, got {text!r}")
+    return text
+
+
 def seconds(text: str) -> float:
     """A time in seconds."""
     try:

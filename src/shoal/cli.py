@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal import __version__
-from shoal.argument_types import png, port, positive, seconds, whole
+from shoal.argument_types import movie, png, port, positive, seconds, whole
 from shoal.errors import ShoalError
 from shoal.memory import list_names
 from shoal.memory.limits import format_bytes
@@ -53,32 +53,39 @@ def main(argv: Sequence[str] | None = None) -> int:
     new.set_defaults(run=_new)
 
     build = _add_command(commands, "build", "compile a C environment and print the path of the library")
-    build.add_argument("source", help="path of the C file")
+    build.add_argument(
+        "source", help="path of the C file; with --device also the id of a bundled environment"
+    )
     build.add_argument(
         "--puffer",
         action="store_true",
         help="SOURCE is the directory of a PufferLib environment, such as ocean/NAME",
     )
     build.add_argument(
-        "--output", metavar="FILE", help="write the library to FILE (default: a file in the cache)"
+        "-o", "--output", metavar="FILE", help="write the result to FILE (default: a file in the cache)"
     )
     build.add_argument("--compiler", metavar="CC", help="use this compiler (default: $CC, or cc)")
+    build.add_argument(
+        "--device",
+        choices=["cpu", "cuda"],
+        default="cpu",
+        help="cuda: compile PTX for a GPU instead of a library",
+    )
+    _add_option(build, "with --device cuda: compile it with this option of the environment; may be repeated")
     build.set_defaults(run=_build)
 
     check = _add_command(commands, "check", "test whether a C environment follows the rules for plug-ins")
     check.add_argument("env", help="a C file, a compiled library, or the id of a bundled environment")
-    check.add_argument(
-        "--option",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        type=_option,
-        help="set this option of the environment; may be repeated",
-    )
+    _add_option(check, "set this option of the environment; may be repeated")
     check.add_argument(
         "--asan",
         action="store_true",
         help="compile the source with AddressSanitizer and UBSan, which name the line of a bad read or write",
+    )
+    check.add_argument(
+        "--device",
+        default="cpu",
+        help="cuda or cuda:N: compare a GPU's results with the CPU's; emulated: the GPU's code on the CPU",
     )
     check.set_defaults(run=_check)
 
@@ -112,6 +119,12 @@ def _add_command(
     """Adds a command whose description is its line in the list of commands."""
     description = f"{summary[0].upper()}{summary[1:]}."
     return commands.add_parser(name, help=summary, description=description, **keywords)
+
+
+def _add_option(command: argparse.ArgumentParser, summary: str) -> None:
+    command.add_argument(
+        "--option", action="append", default=[], metavar="NAME=VALUE", type=_option, help=summary
+    )
 
 
 def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -187,14 +200,7 @@ def _add_environments(commands: argparse._SubParsersAction[argparse.ArgumentPars
         description="Print an environment's observation, action, reward, options, agents and time limit.",
     )
     info.add_argument("env", help="the id of a bundled environment, a C file, or a compiled library")
-    info.add_argument(
-        "--option",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        type=_option,
-        help="set this option of the environment; may be repeated",
-    )
+    _add_option(info, "set this option of the environment; may be repeated")
     info.set_defaults(run=_info)
 
 
@@ -257,18 +263,30 @@ def _add_viewer(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         help="write a picture of one environment to FILE and exit, without a web page",
     )
     watch.add_argument(
+        "--record",
+        type=movie,
+        metavar="FILE",
+        help="write the next whole episode of one environment to FILE and exit, without a web page: .gif, or "
+        "with ffmpeg .webm or .mp4",
+    )
+    watch.add_argument(
+        "--keep",
+        choices=("best", "worst"),
+        help="with --record: record episodes for --timeout seconds, and write the one with the highest or "
+        "the lowest return",
+    )
+    watch.add_argument(
         "--env",
         type=whole,
-        default=0,
         metavar="K",
-        help="id of the environment for --png (default: %(default)s)",
+        help="id of the environment for --png and --record (default: 0; with --keep: random ones)",
     )
     watch.add_argument(
         "--timeout",
         type=seconds,
-        default=5.0,
         metavar="SECONDS",
-        help="with --png: wait at most SECONDS for a step of the environment (default: %(default)g)",
+        help="wait at most SECONDS, with --png for a step of the environment (default: 5), with --record for "
+        "a whole episode (default: 30)",
     )
     watch.set_defaults(run=_watch)
 
@@ -371,6 +389,10 @@ def _build(args: argparse.Namespace) -> int:
     from shoal.native.build import build
 
     output = None if args.output is None else Path(args.output)
+    if args.device == "cuda":
+        return _build_ptx(args, output)
+    if args.option:
+        raise ValueError("a library takes its options when it is used; --option is for --device cuda")
     if args.puffer:
         print(build_puffer(find_source(args.source), output=output, compiler=args.compiler))
         return 0
@@ -378,17 +400,34 @@ def _build(args: argparse.Namespace) -> int:
     return 0
 
 
+def _build_ptx(args: argparse.Namespace, output: Path | None) -> int:
+    from shoal.cuda.ahead import build_ahead
+
+    if args.compiler is not None:
+        raise ValueError(
+            "--compiler is for libraries; the package ziglang compiles for a GPU. Leave it out, or leave out "
+            "--device cuda"
+        )
+    source = f"puffer:{args.source}" if args.puffer else args.source
+    print(build_ahead(source, dict(args.option), output=output))
+    return 0
+
+
 def _check(args: argparse.Namespace) -> int:
     from shoal import check
 
-    return check.run(args.env, dict(args.option), asan=args.asan)
+    return check.run(args.env, dict(args.option), asan=args.asan, device=args.device)
 
 
 def _watch(args: argparse.Namespace) -> int:
     from shoal.viewer import commands
 
+    if args.keep is not None and args.record is None:
+        raise ShoalError("--keep chooses which episode --record writes; add --record FILE")
+    if args.record is not None:
+        return commands.record(args.name, args.env, args.record, args.keep, args.timeout or 30.0)
     if args.png is not None:
-        return commands.picture(args.name, args.env, args.png, args.timeout)
+        return commands.picture(args.name, args.env or 0, args.png, args.timeout or 5.0)
     return commands.watch(args.name, args.host, args.port, not args.no_browser, args.history)
 
 

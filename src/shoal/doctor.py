@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import importlib.metadata
+import importlib.util
 import mmap
 import os
 import platform
@@ -26,6 +27,8 @@ from typing import Literal, TextIO, TypeAlias
 import numpy as np
 
 from shoal import _core
+from shoal.cuda.build import find_libdevice
+from shoal.cuda.driver import open_driver
 from shoal.errors import NoRoomError, ShmFullError, ShoalError
 from shoal.memory import Layout, Segment, list_names
 from shoal.memory.limits import file_size_limits, format_bytes, memory_limits, space_limits
@@ -317,17 +320,65 @@ def _compiler(root: Path) -> Finding:
 
 
 def _cuda(root: Path) -> Finding:
-    tool = shutil.which("nvidia-smi")
-    if tool:
-        gpu = _first_line(tool, "--query-gpu=name,driver_version", "--format=csv,noheader")
-        if gpu is None:
-            return Finding("warning", "nvidia-smi exists but fails", "reinstall the NVIDIA driver")
-        return Finding("ok", gpu)
+    """The driver and its GPUs, by the library that device="cuda" uses."""
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:
-        return Finding("ok", "none; everything but copies to a GPU works without it")
-    return Finding("ok", "libcuda.so.1")
+        found = 'no NVIDIA driver (libcuda.so.1); all works but device="cuda" and copies to a GPU'
+        return Finding("ok", found)
+    try:
+        driver = open_driver()
+        names = [driver.name(device) for device in range(driver.count())]
+        version = f"CUDA {driver.version()}"
+    except ShoalError as error:
+        return Finding("warning", str(error), "reinstall the NVIDIA driver, or check CUDA_VISIBLE_DEVICES")
+    kernel_module = re.search(r"Module +(?:for \S+ +)?([\d.]+)", _read(root / "proc/driver/nvidia/version"))
+    if kernel_module is not None:
+        version = f"driver {kernel_module[1]}, {version}"
+    counted = [f"{names.count(name)} x {name}" if names.count(name) > 1 else name for name in names]
+    return Finding("ok", f"{', '.join(dict.fromkeys(counted))}; {version}")
+
+
+def _has_gpu() -> bool:
+    try:
+        open_driver()
+    except ShoalError:
+        return False
+    return True
+
+
+def _cuda_compiler(root: Path) -> Finding:
+    """What device="cuda" compiles with: clang of the package ziglang, and NVIDIA's libdevice."""
+    zig, libdevice = find_zig(), find_libdevice()
+    line = _first_line(str(zig), "version") if zig is not None else None
+    missing = []
+    if line is None:
+        missing.append("no package ziglang" if zig is None else f"{zig} does not run")
+    if libdevice is None:
+        missing.append("no libdevice, for environments that call sin, exp, ... (package nvidia-nvvm)")
+    found = [] if line is None else [f"ziglang {line}"]
+    found += [] if libdevice is None else [f"libdevice at {libdevice}"]
+    if not missing:
+        return Finding("ok", ", ".join(found))
+    advice = 'to compile environments for a GPU: pip install "shoal[cuda]"'
+    return Finding("warning" if _has_gpu() else "ok", ", ".join([*found, *missing]), advice)
+
+
+def _cuda_arrays(root: Path) -> Finding:
+    """The library whose arrays the results of device="cuda" are."""
+    installed = [name for name in ("torch", "cupy", "jax") if importlib.util.find_spec(name) is not None]
+    names = ", ".join(installed) or "neither torch, CuPy nor JAX"
+    if not _has_gpu():
+        return Finding("ok", f"{names}; not tested without a GPU")
+    if "torch" in installed:
+        torch = importlib.import_module("torch")
+        if torch.cuda.is_available():
+            return Finding("ok", f"torch {torch.__version__} with CUDA {torch.version.cuda}")
+        advice = "install a CUDA build of torch; results on a GPU are its tensors by default"
+        return Finding("warning", f"torch {torch.__version__} does not see the GPU", advice)
+    if "cupy" in installed:
+        return Finding("ok", f'{names}; make_vec needs array="cupy" or "jax", because there is no torch')
+    return Finding("warning", names, 'device="cuda" returns tensors of torch: pip install torch, or cupy')
 
 
 def _first_line(*command: str) -> str | None:
@@ -365,4 +416,6 @@ _PROBES: dict[str, Callable[[Path], Finding]] = {
     "processes": lambda root: _limit(resource.RLIMIT_NPROC, _ENOUGH_PROCESSES, "-u"),
     "compiler": _compiler,
     "cuda": _cuda,
+    "cuda compiler": _cuda_compiler,
+    "cuda arrays": _cuda_arrays,
 }

@@ -77,7 +77,10 @@ def test_sweeps_are_chosen_and_drawn(fake, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nativ"], "unknown suite 'nativ'; suites are native, process, replay, startup, memory, and sweep"),
+        (
+            ["nativ"],
+            "unknown suite 'nativ'; suites are native, process, replay, startup, memory, sweep and cuda",
+        ),
         (["sweep", "native"], "sweep is a run of its own"),
         (["sweep", "--only", "env"], "unknown sweep 'env'; sweeps are envs, bytes, threads, workers, replay"),
         (["native", "--only", "envs"], "--only chooses sweeps"),
@@ -107,7 +110,7 @@ def test_without_a_compiler_limits_are_missing_and_a_note_says_what_to_do(monkey
     assert "apt install build-essential" in bench.notes[0]
     with pytest.raises(BuildError, match="did not compile"):
         monkeypatch.delenv("CC")
-        compiled(SOURCES / "busy.c")  # shoal/env.h is not on its path
+        compiled(SOURCES / "uneven.c")  # shoal/env.h is not on its path
 
 
 def test_a_case_has_its_rounds_and_parameters():

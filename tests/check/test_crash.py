@@ -122,7 +122,7 @@ def test_what_a_plug_in_prints_disturbs_nothing(run_check):
 
 
 def test_frames_of_other_libraries_are_not_taken_for_the_environments():
-    text = locate(Path("/nowhere/walk.so"), [("/usr/lib/libc.so.6", 16)])
+    text = locate([Path("/nowhere/walk.so")], [("/usr/lib/libc.so.6", 16)])
     assert text == "the C function is unknown: the stack has no call in the environment's library"
 
 

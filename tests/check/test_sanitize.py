@@ -143,8 +143,8 @@ def test_an_address_is_named_by_the_nearest_memory_and_one_far_away_is_not():
         (0x7FFF00000000, ""),
     ):
         report = f"ERROR: AddressSanitizer: use-after-poison on address {address:#x}\nWRITE of size 4 at\n"
-        found = explain_report(report, Path("/walk.so"), regions)
+        found = explain_report(report, [Path("/walk.so")], regions)
         assert found is not None
         size = ", which has 64 bytes" if text else ""
         assert found.splitlines()[0] == f"AddressSanitizer: use-after-poison, a write of 4 bytes{text}{size}"
-    assert explain_report("hello", Path("/walk.so"), regions) is None
+    assert explain_report("hello", [Path("/walk.so")], regions) is None

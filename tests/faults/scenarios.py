@@ -18,6 +18,7 @@ from shoal.process import launcher as launchers
 from shoal.replay import PrioritizedSampler, ReplayBuffer, SharedCircularBuffer
 from shoal.state import attach
 from shoal.state.publish import Publisher
+from shoal.state.session import watch_fields
 from shoal.state.snapshot import Field, Snapshot
 from shoal.vector import ProcessVectorEnv
 from shoal.viewer.server import Server
@@ -174,11 +175,12 @@ def circular(directory: Path) -> None:
 
 
 def _native(**keywords: Any) -> None:
-    envs = shoal.make_vec("CartPole-v1", 70, num_threads=2, **keywords)
+    num_envs = 300  # so many that there is work for a second thread
+    envs = shoal.make_vec("CartPole-v1", num_envs, num_threads=2, **keywords)
     try:
         observations, _ = envs.reset(seed=0)
-        kept = [envs.step(np.zeros(70, np.int64))[0] for _ in range(4)]
-        assert observations.shape == (70, 4) == kept[-1].shape
+        kept = [envs.step(np.zeros(num_envs, np.int64))[0] for _ in range(4)]
+        assert observations.shape == (num_envs, 4) == kept[-1].shape
         envs.restore_env(1, envs.save_env(0))
     finally:
         envs.close()
@@ -251,11 +253,14 @@ def publisher(directory: Path) -> None:
         hosted = envs._hosted
         with attach("faults") as watcher:
             watcher.watch([1])
-            watched = np.full((16, 2), -1, np.int64)
-            watched[0] = 1, 1
-            session = np.frombuffer(hosted.address.encode(), np.uint8)
-            made = Publisher({"session": session, "watched": watched}, 0, 4)
-            made(lambda env: Snapshot(env, 0, 0, 1, {"x": Field("x", np.zeros(3, np.float32))}))
+            memory = {name: np.zeros(shape, dtype) for name, (dtype, shape) in watch_fields(1).items()}
+            memory["watched"][:] = -1
+            memory["watched"][0] = 1, 1
+            address = np.frombuffer(hosted.address.encode(), np.uint8)
+            memory["session"][: len(address)] = address
+            made = Publisher(memory, 0, 4)
+            snapshot = Snapshot(1, 0, 0, 1, {"x": Field("x", np.zeros(3, np.float32))})
+            made(lambda env: snapshot, lambda env: None)
             made.close()
     finally:
         envs.close()

@@ -39,6 +39,7 @@ from shoal.memory import Layout, Segment
 from shoal.replay import ReplayBuffer
 from shoal.state import names, notes
 from shoal.state.attach import Session
+from shoal.state.recording import Recording, read_recording, write_recording
 from shoal.state.snapshot import Field, Snapshot
 from shoal.state.windows import WriteWindow, decode
 from shoal.viewer import websocket
@@ -259,6 +260,26 @@ def _window_seeds() -> list[bytes]:
     return found
 
 
+def _recording(data: bytes) -> None:
+    """A watcher reads a recording whose memory has these bytes."""
+    with Segment.published(Layout({"recording": (np.uint8, (max(1, len(data)),))})) as segment:
+        segment["recording"][: len(data)] = np.frombuffer(data, np.uint8)
+        with segment.reader() as reader:
+            read_recording(os.dup(reader.fileno()))
+
+
+def _recording_seeds() -> list[bytes]:
+    world = {"w": Field("w", np.arange(6, dtype=np.int32))}
+    step = {"frame": Field("frame", np.zeros((2, 2, 3), np.uint8), "image")}
+    snapshots = (
+        Snapshot(0, 1, 0, 3, world),
+        Snapshot(0, 1, 1, 4, world, step),
+        Snapshot(0, 1, 2, 5, world, step),
+    )
+    with write_recording(Recording(0, 1, 2.0, 2, snapshots)) as segment:
+        return [segment["recording"].tobytes()]
+
+
 def _told(data: bytes) -> None:
     """A session whose other end says `data`: facts in a descriptor, then notes."""
     (facts_bytes,) = struct.unpack_from("<H", data.ljust(2, b"\0"))
@@ -293,7 +314,13 @@ def _told_seeds() -> list[bytes]:
     values = [0] * notes.MAX_WATCHED
     said = b"".join(
         notes._FORMAT.pack(kind, 1, number, *values)
-        for kind, number in ((notes.COUNTERS, 0), (notes.WATCH, 1), (notes.WINDOW, 0), (notes.WINDOW, 3))
+        for kind, number in (
+            (notes.COUNTERS, 0),
+            (notes.WATCH, 1),
+            (notes.WINDOW, 0),
+            (notes.WINDOW, 3),
+            (notes.RECORDED, 1),
+        )
     )
     return [struct.pack("<H", len(facts)) + facts + said]
 
@@ -327,7 +354,7 @@ def _host(data: bytes) -> None:
 
 def _host_seeds() -> list[bytes]:
     values = [0, 1, 2, 3] + [0] * (notes.MAX_WATCHED - 4)
-    return [notes._FORMAT.pack(kind, 4, 20_000, *values) * many for kind in range(1, 6) for many in (1, 3)]
+    return [notes._FORMAT.pack(kind, 4, 20_000, *values) * many for kind in range(1, 10) for many in (1, 3)]
 
 
 # -- the viewer ---------------------------------------------------------------------------------------
@@ -433,6 +460,7 @@ TARGETS = {
     "saved": Target(_saved, _saved_seeds, (*_FILE, NoRoomError, FileNotFoundError), weight=0.3),
     "checkpoint": Target(_checkpoint, _checkpoint_seeds, (PluginError, ValueError)),
     "window": Target(_window, _window_seeds, (SessionError,), weight=2),
+    "recording": Target(_recording, _recording_seeds, (SessionError,)),
     "session": Target(_told, _told_seeds, (SessionError,), weight=0.5),
     "host": Target(_host, _host_seeds, (), weight=0.3),
     "http": Target(_http, _http_seeds, (Refusal,), weight=2),

@@ -18,7 +18,7 @@ import pytest
 from tests.built import ROOT
 
 SOME = ("arguments", "processes", "tables", "ring", "saved", "host", "session")
-NAMES = ("segment", "schema", "checkpoint", "window", "http", "frames", "watch", *SOME)
+NAMES = ("segment", "schema", "checkpoint", "window", "recording", "http", "frames", "watch", *SOME)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from tests.native.test_isa import ASK, HAS_SEVERAL, ISAS, WHICH, entries, need, 
 ENVS = Path(__file__).resolve().parents[2] / "envs"
 compiles = pytest.mark.skipif(REAL is None, reason="no C compiler: install gcc or clang")
 zig = pytest.mark.skipif(
-    compilers.find_zig() is None, reason="machine: ziglang is not installed: make test-compiler"
+    compilers.find_zig() is None, reason="machine: ziglang is not installed: make cuda, make test-compiler"
 )
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import shoal
 
 SOURCE = Path(__file__).parent / "latched.c"
-BACKENDS = ("native", "native, 2 threads", "C in workers", "Python in workers", "caller_steps")
+BACKENDS = ("native", "native, 2 threads", "C in workers", "Python in workers", "caller_steps", "emulated")
 
 
 class LatchedEnv(gymnasium.Env[Any, Any]):
@@ -53,9 +53,11 @@ def make(backend: str, num_envs: int = 4, file: str | Path = "", length: int = 1
     sleep_us = kwargs.pop("sleep_us", 0)
     if "workers" in backend or backend == "caller_steps":
         kwargs.setdefault("num_workers", 2)
-    if backend.startswith("native") or backend == "C in workers":
+    if backend.startswith("native") or backend in ("C in workers", "emulated"):
         if backend == "C in workers":
             kwargs["backend"] = "process"
+        elif backend == "emulated":
+            kwargs["device"] = "emulated"
         else:
             kwargs["num_threads"] = 2 if "2" in backend else 1
         return shoal.make_vec(SOURCE, num_envs, file=str(file), length=length, sleep_us=sleep_us, **kwargs)
@@ -102,3 +104,23 @@ class Gatekept:
         if self._meanwhile is not None:
             self._meanwhile()
         return np.array(self._actions, dtype=dtype)
+
+
+def occasional(infos: dict[str, Any]) -> dict[str, Any]:
+    """Infos in a form that is the same for the CPU and a device.
+
+    A device has the infos of finished episodes in every step, and final observations as one array; the CPU
+    has them if there are any, and one object per environment.
+    """
+    empty = {key for key in infos if f"_{key}" in infos and not infos[f"_{key}"].any()}
+    found = {key: item for key, item in infos.items() if key.removeprefix("_") not in {*empty, "final_info"}}
+    if "final_obs" in found:
+        rows = np.flatnonzero(found["_final_obs"])
+        found["final_obs"] = [_row(found["final_obs"], int(row)) for row in rows]
+    return found
+
+
+def _row(value: Any, row: int) -> Any:
+    if isinstance(value, dict):
+        return {key: part[row] for key, part in value.items()}
+    return value[row]

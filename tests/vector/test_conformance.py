@@ -15,6 +15,7 @@ import shoal
 from shoal.errors import ClosedError
 from shoal.native.build import build
 from tests.native.conftest import REAL
+from tests.vector.latched import occasional
 from tests.vector.test_process_envs import assert_same, logged
 
 BACKENDS = {
@@ -23,6 +24,7 @@ BACKENDS = {
     "1 worker": {"backend": "process", "num_workers": 1},
     "2 workers": {"backend": "process", "num_workers": 2},
     "3 workers": {"backend": "process", "num_workers": 3},
+    "emulated": {"device": "emulated"},
 }
 both = pytest.mark.parametrize("backend", ["native", "2 workers"])
 needs_compiler = pytest.mark.skipif(REAL is None, reason="no C compiler: install gcc or clang")
@@ -43,6 +45,8 @@ def plugin(tmp_path_factory):
 
 
 def make(backend, env="CartPole-v1", num_envs=6, **kwargs):
+    if backend == "emulated" and str(env).endswith(".so"):  # a device needs the source
+        env = PLUGINS / f"{Path(env).stem}.c"
     return shoal.make_vec(env, num_envs, **{**BACKENDS[backend], **kwargs})
 
 
@@ -51,7 +55,8 @@ def history(envs, steps, seed, mode=AutoresetMode.NEXT_STEP):
     envs.action_space.seed(seed)
     results = [envs.reset(seed=seed)]
     for _ in range(steps):
-        results.append(envs.step(envs.action_space.sample()))
+        *arrays, infos = envs.step(envs.action_space.sample())
+        results.append((*arrays, occasional(infos)))
         over = results[-1][2] | results[-1][3]
         if mode == AutoresetMode.DISABLED and over.any():
             whole = over.reshape(envs.num_worlds, -1).all(axis=1)  # an environment of several agents
@@ -85,6 +90,21 @@ def test_the_same_seed_gives_the_same_bytes_however_it_is_stepped(env, num_envs,
         assert_same(found, expected)
         for name in ("steps", "episodes", "mean_return", "mean_length", "copies"):
             assert stats[name] == counted[name], name
+
+
+@pytest.mark.parametrize(
+    ("env", "num_envs"), [("CartPole-v1", 5001), ("Squared-v0", 1500), ("Snake-v0", 90), ("Reef-v0", 40)]
+)
+def test_any_number_of_threads_gives_the_same_bytes(env, num_envs):
+    """So many environments that the pool is tried; which thread steps which of them differs in every run."""
+    expected = None
+    for num_threads in (1, 2, 3, 16):
+        with shoal.make_vec(env, num_envs, num_threads=num_threads, session=None) as envs:
+            results = history(envs, 40, seed=3)
+        if expected is None:
+            expected = results
+        for one, other in zip(results, expected, strict=True):
+            assert_same(one, other)
 
 
 @needs_compiler

@@ -19,7 +19,7 @@ import shoal
 from shoal.errors import ClosedError, ShoalError
 from shoal.vector import ProcessVectorEnv
 from tests.native.conftest import REAL
-from tests.vector.latched import BACKENDS, make
+from tests.vector.latched import BACKENDS, make, occasional
 from tests.vector.test_process_envs import assert_same
 
 pytestmark = pytest.mark.skipif(REAL is None, reason="no C compiler: install gcc or clang")
@@ -40,7 +40,7 @@ def copied(value):
     if isinstance(value, (tuple, list)):
         return type(value)(map(copied, value))
     if isinstance(value, dict):
-        return {key: copied(item) for key, item in value.items()}
+        return {key: copied(item) for key, item in occasional(value).items()}
     return value.copy() if isinstance(value, np.ndarray) else value
 
 
@@ -117,7 +117,8 @@ def test_a_rollout_holds_what_steps_return(backend, expected):
 def test_every_backend_is_a_vector_env_with_the_same_signatures(backend):
     with make(backend, NUM_ENVS) as envs:
         assert isinstance(envs, shoal.VectorEnv)
-        assert envs.backend == ("native" if backend.startswith("native") else "process")
+        name = "cuda" if backend == "emulated" else backend.partition(",")[0]
+        assert envs.backend == (name if name in ("native", "cuda") else "process")
         assert (envs.num_envs, envs.num_worlds, envs.agents_per_env) == (NUM_ENVS, NUM_ENVS, 1)
     for name, method in inspect.getmembers(ProcessVectorEnv, inspect.isfunction):
         if not name.startswith("_"):
@@ -133,6 +134,8 @@ def test_held_results_never_change_and_slots_are_reused(backend):
         for number in range(4):
             envs.step(actions_at(number))
         assert_same(held, before)
+        if backend == "emulated":  # its results belong to the array library
+            return
         assert envs.stats["slots"] == 3 and envs.stats["copies"] > 0
         del held
         copies = envs.stats["copies"]
@@ -235,7 +238,7 @@ def test_step_that_timed_out_is_not_delivered_later(backend, tmp_path):
     file = tmp_path / "latch"
     with make(backend, NUM_ENVS, file=file) as envs:
         envs.reset(seed=0)
-        if backend in ("native", "native, 2 threads", "caller_steps"):
+        if backend in ("native", "native, 2 threads", "caller_steps", "emulated"):
             envs.step_async(actions_at(0))
             envs.step_wait(timeout=0.01)  # it is done when posting is
         else:

@@ -2,6 +2,7 @@
 
 command   turns the arguments into a library (subject), with --asan compiled for it (sanitize)
 child     runs the suite in a separate process and reads its reports
+device    the checks of --device, which compare kernels with the CPU; target compiles them
 suite     the checks; traces compares runs and names rows, guards puts guard bytes around all memory
 crash     finds the C function and line of a crash, an endless loop or a sanitizer's report
 """

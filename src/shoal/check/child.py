@@ -11,19 +11,22 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from shoal import _core
 from shoal.check.crash import explain_signal, locate, read_report
+from shoal.check.device import DEVICE_CHECKS, DeviceLost
 from shoal.check.sanitize import explain_report
-from shoal.check.subject import Region, Subject
+from shoal.check.subject import CheckDoubt, Region, Subject, Target
 from shoal.check.suite import CHECKS
 from shoal.errors import ShoalError
 
-__all__ = ["Crashed", "run_checks", "serve"]
+__all__ = ["Crashed", "Doubted", "run_checks", "serve"]
 
 _CHECK_LIMIT_S = 300.0
+_ALL = {**CHECKS, **DEVICE_CHECKS}
 _PRINTED_LINES = 10
 
 
@@ -31,10 +34,17 @@ class Crashed(str):
     """Why the process of the checks ended before they were done."""
 
 
+class Doubted(str):
+    """A problem that is only a warning."""
+
+
+_KINDS: dict[str, type[str]] = {"failure": str, "warning": Doubted, "end": Crashed}
+
+
 def run_checks(
     subject: Subject, names: Sequence[str], variables: Mapping[str, str]
 ) -> Iterator[tuple[str, str | None]]:
-    """Yields (check, problem or None) for each check; a Crashed problem is the last.
+    """Yields (check, problem or None) for each check; a Crashed problem is the last, a Doubted a warning.
 
     `variables` are added to the environment of the process; if there are any, a sanitizer reports crashes.
     """
@@ -49,6 +59,7 @@ def run_checks(
             "options": subject.options,
             "names": list(names),
             "call_limit_s": subject.call_limit_s,
+            "target": None if subject.target is None else asdict(subject.target),
         }
         # The plug-in prints to a file, because it would block on a full pipe.
         child = subprocess.Popen(
@@ -67,7 +78,10 @@ def run_checks(
                     regions = [Region(*one) for one in message["regions"]]
                     continue
                 left.pop(0)
-                yield message["check"], message["problem"]
+                kind = _KINDS[message["kind"]]
+                yield message["check"], None if message["problem"] is None else kind(message["problem"])
+                if kind is Crashed:
+                    return
             if left:
                 yield left[0], Crashed(_explain_end(child, subject, regions, printed, crash))
         except TimeoutError:
@@ -99,14 +113,17 @@ def _explain_end(
     status = child.wait()
     output, report = (_read_all(file) for file in (printed, crash))
     found = read_report(report)
-    sanitizer = explain_report(output, subject.library, regions)
+    sanitizer = explain_report(output, subject.libraries, regions)
     if found is not None and found.signal == signal.SIGALRM:
         cause = f"{found.call} did not return within {subject.call_limit_s} s: is there an endless loop?"
-        return f"{cause}\n{locate(subject.library, found.frames)}"
+        if subject.target is not None and subject.target.device != "emulated":
+            source = subject.target.source
+            return f"{cause}\n`shoal check --device emulated {source}` runs it on the CPU and names the line"
+        return f"{cause}\n{locate(subject.libraries, found.frames)}"
     if sanitizer is not None:
         return sanitizer
     if found is not None:
-        cause = f"{explain_signal(found.signal, found.call)}\n{locate(subject.library, found.frames)}"
+        cause = f"{explain_signal(found.signal, found.call)}\n{locate(subject.libraries, found.frames)}"
     elif status < 0:
         cause = f"the process was ended by {explain_signal(-status, '')}"
     else:
@@ -132,13 +149,22 @@ def serve(arguments: dict[str, Any]) -> None:
             print(json.dumps(message), file=reports, flush=True)
 
         regions = (lambda found: report({"regions": found})) if sanitized else None
+        target = arguments["target"]
         subject = Subject(
-            Path(arguments["library"]), arguments["options"], regions, arguments["call_limit_s"]
+            Path(arguments["library"]),
+            arguments["options"],
+            regions,
+            arguments["call_limit_s"],
+            None if target is None else Target(**target),
         )
         for name in arguments["names"]:
-            problem = None
+            problem, kind = None, "failure"
             try:
-                CHECKS[name](subject)
-            except (ShoalError, TypeError, ValueError) as error:
+                _ALL[name](subject)
+            except CheckDoubt as error:
+                problem, kind = str(error), "warning"
+            except DeviceLost as error:
+                problem, kind = str(error), "end"
+            except (ShoalError, TypeError, ValueError, MemoryError) as error:
                 problem = str(error)
-            report({"check": name, "problem": problem})
+            report({"check": name, "problem": problem, "kind": kind})

@@ -55,10 +55,13 @@ def explain_signal(number: int, call: str) -> str:
     return f"{name}{f' in {call}' if call else ''}{f': {cause}' if cause else ''}"
 
 
-def locate(library: Path, frames: Sequence[tuple[str, int]]) -> str:
-    """Returns the C functions and lines of the frames in a library, or why they are unknown."""
-    offsets = [offset for path, offset in frames if os.path.realpath(path) == os.path.realpath(library)]
-    if not offsets:
+def locate(libraries: Sequence[Path], frames: Sequence[tuple[str, int]]) -> str:
+    """Returns the C functions and lines of the frames in the first library that has some, or why not."""
+    for library in libraries:
+        offsets = [offset for path, offset in frames if os.path.realpath(path) == os.path.realpath(library)]
+        if offsets:
+            break
+    else:
         return "the C function is unknown: the stack has no call in the environment's library"
     program = next(filter(None, map(shutil.which, _PROGRAMS)), None)
     if program is None:

@@ -74,7 +74,7 @@ def _find_file(compiler: Sequence[str], name: str) -> str | None:
     return str(Path(path).resolve()) if os.path.isabs(path) and os.path.exists(path) else None
 
 
-def explain_report(text: str, library: Path, regions: Sequence[Region]) -> str | None:
+def explain_report(text: str, libraries: Sequence[Path], regions: Sequence[Region]) -> str | None:
     """Explains a sanitizer's report, with the C function and line; returns None if the text has none."""
     undefined = re.search(r"^.*: runtime error: (.*)$", text, re.MULTILINE)
     address = re.search(r"ERROR: AddressSanitizer: (\S+)(?:.*? address (0x[0-9a-f]+))?", text)
@@ -93,7 +93,7 @@ def explain_report(text: str, library: Path, regions: Sequence[Region]) -> str |
         return None
     first_stack = re.search(r"(?:^\s+#\d+ .*\n?)+", text[begin:], re.MULTILINE)
     frames = re.findall(r"\((/.+)\+0x([0-9a-f]+)\)", first_stack[0] if first_stack is not None else "")
-    return f"{found}\n{locate(library, [(path, int(offset, 16)) for path, offset in frames])}"
+    return f"{found}\n{locate(libraries, [(path, int(offset, 16)) for path, offset in frames])}"
 
 
 def _name_address(address: int, size: int, regions: Sequence[Region]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,16 +10,19 @@ from typing import Any, NamedTuple
 
 from shoal import _core
 from shoal.compat.puffer import prepare
-from shoal.errors import ShoalError
+from shoal.cuda.build import find_source
+from shoal.errors import BuildError, ShoalError
 from shoal.native.build import build
 from shoal.native.plugin import PluginInfo, bundled, load
 from shoal.vector import make_vec
 
 __all__ = [
     "CALL_LIMIT_S",
+    "CheckDoubt",
     "CheckFailed",
     "Region",
     "Subject",
+    "Target",
     "Watched",
     "find_mistake",
     "prepare_subject",
@@ -33,6 +37,10 @@ class CheckFailed(ShoalError):
     """The plug-in violates the contract; the message says how."""
 
 
+class CheckDoubt(CheckFailed):
+    """A finding that may be right: it is reported as a warning."""
+
+
 class Region(NamedTuple):
     """The addresses of one array of a plug-in, to explain a sanitizer's report."""
 
@@ -43,6 +51,20 @@ class Region(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Target:
+    """The device to compare with the CPU."""
+
+    device: str
+    """ "cuda", "cuda:N" or "emulated"."""
+    source: str
+    flags: list[str]
+    """For the compiler of the emulated device."""
+    library: str
+    """The kernels of the emulated device, to find lines in."""
+    uses_libm: bool
+
+
+@dataclass(frozen=True)
 class Subject:
     """A plug-in, the options to check it with, and the time limit of one call."""
 
@@ -50,6 +72,12 @@ class Subject:
     options: dict[str, Any] = field(default_factory=dict)
     report_regions: Callable[[list[Region]], None] | None = None
     call_limit_s: int = CALL_LIMIT_S
+    target: Target | None = None
+
+    @property
+    def libraries(self) -> list[Path]:
+        """The files that have code of the plug-in."""
+        return [self.library] if self.target is None else [Path(self.target.library), self.library]
 
     def make(self, num_envs: int = 37, **keywords: Any) -> Watched:
         """Makes environments, on one thread unless `num_threads` says otherwise."""
@@ -86,12 +114,19 @@ class Watched:
         return self._subject.watch(value, name) if callable(value) else value
 
 
-def find_mistake(env: str, asan: bool) -> str | None:
+def find_mistake(env: str, asan: bool, device: str = "cpu") -> str | None:
     """Returns what is wrong with the arguments, before anything is built; None if nothing is."""
     path = Path(env)
     if path.is_dir():
         example = next(iter(sorted(path.glob("*.c"))), path / "NAME.c")
         return f"{env} is a directory; give the source file in it, such as {example}"
+    if device != "cpu" and re.fullmatch(r"emulated|cuda(:\d+)?", device) is None:
+        return f'the device must be "cpu", "cuda", "cuda:N" or "emulated", got {device!r}'
+    if device != "cpu" and (env.startswith("puffer:") or path.suffix in (*SOURCES[1:], *LIBRARIES)):
+        try:
+            find_source(path, env)
+        except BuildError as error:
+            return str(error)
     if env.startswith("puffer:") or path.suffix in SOURCES:
         return None
     is_bundled = env.removeprefix("shoal/") in bundled()
@@ -100,7 +135,7 @@ def find_mistake(env: str, asan: bool) -> str | None:
         return (
             f"{env!r} is not a C file, not a compiled library and not the id of a bundled environment ({ids})"
         )
-    if asan:
+    if asan and device == "cpu":
         return f"--asan needs the source file to compile it with AddressSanitizer; {env} is compiled already"
     return None
 

@@ -28,7 +28,7 @@ from shoal.errors import BuildError, explain_os_errors
 from shoal.native import compilers
 from shoal.native.compilers import LANGUAGES, Language
 
-__all__ = ["build", "cache_directory", "find_compiler", "include_directory", "user_cache"]
+__all__ = ["build", "cache_directory", "find_compiler", "include_directory", "touch", "user_cache"]
 
 _DAY_S = 86400.0
 _MAX_AGE_S = 90 * _DAY_S
@@ -80,7 +80,7 @@ def build(
                 os.replace(built, library)
                 _prune(directory)
                 break
-    _touch(library)
+    touch(library)
     return library
 
 
@@ -157,7 +157,7 @@ def _hash_inputs(tools: str, command: list[str], others: list[str], source: Path
     record = directory / f"{source.stem}-{_digest([tools, *command, *others, str(source)])}.json"
     names = sorted(os.listdir(source.parent))
     files = _read_record(record, names)
-    _touch(record)
+    touch(record)
     if files is None:
         files = _list_dependencies(command, source)
         _write_record(record, {"names": names, "files": files, "contents": _hash_contents(files)})
@@ -232,7 +232,7 @@ def _is_trusted(status: os.stat_result) -> bool:
     return status.st_uid in (0, os.geteuid()) and not others_write
 
 
-def _touch(file: Path) -> None:
+def touch(file: Path) -> None:
     """Marks a file as used, at most once a day."""
     with suppress(OSError):
         if time.time() - file.stat().st_mtime > _DAY_S:
@@ -243,7 +243,7 @@ def _prune(directory: Path) -> None:
     """Removes files that were not used for a long time; otherwise every version of a source would remain."""
     with suppress(OSError), os.scandir(directory) as entries:
         for entry in entries:
-            ours = entry.name.endswith((".so", ".json")) and entry.is_file(follow_symlinks=False)
+            ours = entry.name.endswith((".so", ".json", ".ptx")) and entry.is_file(follow_symlinks=False)
             if ours and time.time() - entry.stat().st_mtime > _MAX_AGE_S:
                 os.unlink(entry)
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from shoal.errors import ShoalError
 from shoal.native.plugin import FieldInfo, PluginInfo
 from shoal.state.exports import from_native
+from shoal.state.recording import Glance
 from shoal.state.snapshot import Category, Field, Snapshot
 
 __all__ = ["Looker"]
@@ -47,6 +48,20 @@ class Looker:
         except (ShoalError, ValueError) as wrong:  # the step's results can still be shown
             error = f"{type(wrong).__name__}: {wrong}"
         return Snapshot(env_id, episode, tick, time.monotonic_ns(), world, step, error)
+
+    def glance(self, source: Any, env_id: int) -> Glance | None:
+        """Returns the last step without the state; None if the environment is being stepped."""
+        seen = source.look(env_id - self._first)
+        if not seen:
+            return None
+        (episode, tick), rows = seen
+        if rows is None:
+            return Glance(episode, tick, 0.0, False)
+        _, rewards, terminated, truncated, actions = rows
+        if not actions:  # a reset
+            return Glance(episode, tick, 0.0, False)
+        is_over = all(one or other for one, other in zip(terminated, truncated, strict=True))
+        return Glance(episode, tick, float(np.frombuffer(rewards).mean()), is_over)
 
     def _frame(self, source: Any, env_id: int) -> dict[str, Field]:
         """Returns the environment's own picture, if it can be drawn."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from shoal import _core
 from shoal.errors import PluginError
 
-__all__ = ["FieldInfo", "PluginInfo", "bundled", "load", "rng_words", "seed_generators"]
+__all__ = ["FieldInfo", "PluginInfo", "bundled", "load", "rng_words", "seed_generators", "split_value"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,11 @@ class FieldInfo:
     space: Space[Any]
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
+
+
+def split_value(fields: list[FieldInfo], value: Any) -> list[Any]:
+    """Returns the arrays of a value in the plug-in's order."""
+    return [value] if fields[0].name is None else [value[field.name] for field in fields]
 
 
 @dataclass(frozen=True, slots=True)

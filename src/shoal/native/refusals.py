@@ -8,7 +8,7 @@ from gymnasium.error import AlreadyPendingCallError, ResetNeeded
 
 from shoal.errors import ClosedError, ShoalError
 
-__all__ = ["refuse", "refuse_pending"]
+__all__ = ["describe_attribute", "refuse", "refuse_attribute", "refuse_pending"]
 
 _REFUSALS: dict[str, tuple[type[Exception], str]] = {
     "closed": (
@@ -49,6 +49,18 @@ def refuse_pending(name: str, kind: str) -> NoReturn:
     raise AlreadyPendingCallError(
         f"Calling `{name}` while waiting for a pending call to `{kind}` to complete.", kind
     )
+
+
+def describe_attribute(name: str) -> str:
+    """Returns the message for `call` or `get_attr` of environments in C."""
+    return (
+        f"environments written in C have no attribute {name!r}; they offer save_env, restore_env and "
+        "render_env, and their options are in envs.options"
+    )
+
+
+def refuse_attribute(name: str) -> NoReturn:
+    raise AttributeError(describe_attribute(name))
 
 
 def refuse(reason: str) -> NoReturn:

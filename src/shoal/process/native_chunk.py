@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
@@ -11,7 +12,7 @@ from shoal.memory import Layout, Segment
 from shoal.memory.layout import array_fields
 from shoal.native.look import Looker
 from shoal.native.plugin import load, seed_generators
-from shoal.native.refusals import refuse
+from shoal.native.refusals import describe_attribute, refuse
 from shoal.process.mail import Failure
 from shoal.process.requests import Bind, StepperMethod
 from shoal.process.worker import ERROR, STEP
@@ -55,7 +56,7 @@ class NativeChunk:
         )  # fmt: skip
         self._stepper.set_watch(board["due"][plan.worker], board["sums"][plan.worker])
         self._looker = Looker(info, shared["instances"], plan.first)
-        self._publisher = Publisher(board, plan.first, plan.count)
+        self._publisher = Publisher(board, plan.first, plan.count, plan.worker)
         self._slots: dict[int, tuple[list[Any], int]] = {}
         self._seeded = False
         self._mark_restarted = board["reset"][plan.first : plan.first + plan.count]
@@ -130,10 +131,7 @@ class NativeChunk:
         return []
 
     def on_call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-        error = AttributeError(
-            f"environments written in C have no attribute {name!r}; they offer save_env, restore_env and "
-            "render_env, and their options are in envs.options"
-        )
+        error = AttributeError(describe_attribute(name))
         return [Failure.of(error, self._plan.first + local) for local in range(self._plan.count)]
 
     def on_set(self, name: str, values: list[Any]) -> list[Any]:
@@ -150,7 +148,8 @@ class NativeChunk:
 
     def publish(self, stepper: Any) -> None:
         if self._publisher is not None:
-            self._publisher(lambda env: self._looker.snapshot(stepper, env))
+            looker = self._looker
+            self._publisher(partial(looker.snapshot, stepper), partial(looker.glance, stepper))
 
     def refuse(self, reason: str) -> NoReturn:
         refuse(reason)

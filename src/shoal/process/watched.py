@@ -14,6 +14,7 @@ from shoal.memory import Segment
 from shoal.spaces import Memory
 from shoal.state.exports import from_python, named_arrays
 from shoal.state.publish import Publisher
+from shoal.state.recording import Glance
 from shoal.state.snapshot import Field, Snapshot
 
 __all__ = ["WatchedChunk"]
@@ -25,7 +26,7 @@ class WatchedChunk:
     def __init__(self, envs: list[Any], plan: Any, board: Segment) -> None:
         """`envs` is the chunk's own list, in which the chunk replaces environments."""
         self._envs, self._plan = envs, plan
-        self._publisher = Publisher(board, plan.first, plan.count)
+        self._publisher = Publisher(board, plan.first, plan.count, plan.worker)
         self._episode, self._length = board["episode"], board["length"]
         self._last_length = board["last_length"]
         self._slots: dict[int, tuple[Memory | None, tuple[Any, ...], int]] = {}
@@ -47,7 +48,16 @@ class WatchedChunk:
 
     def publish(self, slot: int, row: int) -> None:
         """Publishes the environments that are watched, after a step into that slot."""
-        self._publisher(partial(self._snapshot, slot, row))
+        self._publisher(partial(self._snapshot, slot, row), partial(self._glance, slot, row))
+
+    def _glance(self, slot: int, row: int, env_id: int) -> Glance:
+        _, (rewards, terminated, truncated), _ = self._slots[slot]
+        at = row + env_id
+        is_over = bool(terminated[at] or truncated[at])
+        episode = max(0, int(self._episode[env_id]) - 1)
+        is_in_it = is_over and self._plan.autoreset != _core.AUTORESET_SAME_STEP  # the episode has just ended
+        tick = int(self._last_length[env_id] if is_in_it else self._length[env_id])
+        return Glance(episode, tick, float(rewards[at]), is_over)
 
     def _snapshot(self, slot: int, row: int, env_id: int) -> Snapshot:
         local = env_id - self._plan.first

@@ -16,6 +16,7 @@ from shoal import _core
 
 __all__ = [
     "AUTORESET_CODES",
+    "CHECK_FLAGS",
     "autoreset_mode",
     "batched",
     "checks",
@@ -34,6 +35,8 @@ __all__ = [
 
 AUTORESET_CODES = {mode: getattr(_core, f"AUTORESET_{mode.name}") for mode in AutoresetMode}
 """The core's numbers for Gymnasium's modes."""
+CHECK_FLAGS = {"actions": _core.STEPPER_CHECK_ACTIONS, "nan": _core.STEPPER_CHECK_NAN}
+"""The core's numbers for what a step checks; kernels for a GPU use the same."""
 _LONGEST_S = 1e9
 _FRAMES_PER_S = 30  # of a video, if the plug-in does not say
 

@@ -2,7 +2,7 @@
 
 VectorEnv                 arguments, spaces, leases, rollouts, infos, sessions, errors, the guard
   Backend                 start, bind, post a call, wait for it, look, close
-    native | process
+    native | process | cuda
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from shoal.state.snapshot import Field
 from shoal.vector import arguments
 from shoal.vector.exchange import Rows
 from shoal.vector.infos import InfoRows
-from shoal.vector.lending import Lender
+from shoal.vector.lending import LeasedMemory, Lender
 
-__all__ = ["FROM_BUFFER", "Backend", "Call", "Common", "Facts", "State"]
+__all__ = ["FROM_BUFFER", "Backend", "Call", "Common", "Facts", "State", "lend_segments"]
 
 FROM_BUFFER = object()
 """Passed in place of actions: use those in the action buffer, `envs.actions`."""
@@ -104,6 +104,8 @@ class Facts:
     in_segment: bool = True
     """Whether observations have a layout; otherwise they travel as messages."""
     workers: int = 0
+    builds_infos: bool = True
+    """Whether the vector environment builds the infos of episodes; otherwise the results have them."""
 
 
 class State(Enum):
@@ -147,7 +149,7 @@ class Backend(Protocol):
     """Starts environments, steps them and waits. The caller of each method has entered the guard."""
 
     name: str
-    """ "native" or "process"."""
+    """ "native", "process" or "cuda"."""
     guard: _core.Guard
     checks_nan: bool
     """Whether it looks for NaN itself (check="nan")."""
@@ -159,7 +161,10 @@ class Backend(Protocol):
     def start(self) -> Facts:
         """Makes the environments."""
 
-    def bind(self, lender: Lender, infos: Any, meanwhile: Callable[[], None]) -> None:
+    def make_lender(self, facts: Facts, lent: LeasedMemory) -> Any:
+        """Returns what chooses the memory for results: a Lender, or an object with the same methods."""
+
+    def bind(self, lender: Any, infos: Any, meanwhile: Callable[[], None]) -> None:
         """Connects the environments to the shared memory; calls `meanwhile` while workers do their part."""
 
     def session_sources(self) -> tuple[Segment, Any]:
@@ -193,6 +198,12 @@ class Backend(Protocol):
 
     def set_pending(self, kind: str | None) -> None:
         """Records that the user must wait for a call of this kind (None: for none)."""
+
+    def read_mask(self, options: Any) -> tuple[Any, dict[str, Any] | None]:
+        """Returns which environments `reset(options=...)` names (None: all), and the other options."""
+
+    def check(self) -> None:
+        """Raises what went wrong in earlier steps and could not be raised by them."""
 
     def prepare_reset(self, call: Call) -> None:
         """Restarts dead workers before a reset is posted."""
@@ -249,3 +260,20 @@ class Backend(Protocol):
         """Makes a call that runs in another thread end soon, for close()."""
 
     def close(self, limit_s: float) -> None: ...
+
+
+def lend_segments(backend: Backend, facts: Facts, common: Common, lent: LeasedMemory) -> Lender:
+    """Returns the lender of a backend whose results are in shared memory."""
+    return Lender(
+        lent,
+        facts.observation_space,
+        facts.num_worlds * facts.agents,
+        facts.padded,
+        facts.bounds,
+        in_segment=facts.in_segment,
+        buffers=common.buffers,
+        max_slots=common.max_slots,
+        finals=facts.info is not None and common.same_step,
+        fields=None if facts.info is None else [field.name for field in facts.info.observations],
+        announce=backend.announce,
+    )

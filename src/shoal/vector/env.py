@@ -32,8 +32,8 @@ from shoal.state.session import open_session
 from shoal.vector import arguments
 from shoal.vector.backend import FROM_BUFFER, Backend, Call, Common, State
 from shoal.vector.episodes import EpisodeInfos
-from shoal.vector.exchange import Rows, blocks
-from shoal.vector.lending import LeasedMemory, Lender, copy_arrays
+from shoal.vector.exchange import Rows
+from shoal.vector.lending import LeasedMemory, copy_arrays
 from shoal.vector.nans import require_no_nan
 from shoal.vector.reports import raise_errors, sort_reports
 from shoal.vector.rollout import Rollout, record
@@ -66,7 +66,7 @@ class VectorEnv(StateAccess, gymnasium.vector.VectorEnv[Any, Any, Any]):
     def __init__(self, backend: Backend, common: Common) -> None:
         self._backend, self._common, self._guard = backend, common, backend.guard
         self.backend = backend.name
-        """ "native" or "process"."""
+        """ "native", "process" or "cuda"."""
         self.autoreset_mode, self.buffers = common.autoreset_mode, common.buffers
         self.batch_size = common.batch_size
         self._call: Call | None = None
@@ -106,21 +106,10 @@ class VectorEnv(StateAccess, gymnasium.vector.VectorEnv[Any, Any, Any]):
         self.observation_space = facts.batched_observation_space
         self.action_space = arguments.batched(facts.action_space, self.num_envs)
         self._infos = None
-        if common.episode_stats or (info is not None and common.same_step):
+        needs_infos = common.episode_stats or (info is not None and common.same_step)
+        if needs_infos and facts.builds_infos:
             self._infos = EpisodeInfos([] if info is None else info.observations, common.episode_stats)
-        self._lender = Lender(
-            self.leased_memory,
-            facts.observation_space,
-            self.num_envs,
-            facts.padded,
-            facts.bounds,
-            in_segment=facts.in_segment,
-            buffers=common.buffers,
-            max_slots=common.max_slots,
-            finals=info is not None and common.same_step,
-            fields=None if info is None else [field.name for field in info.observations],
-            announce=backend.announce,
-        )
+        self._lender = backend.make_lender(facts, self.leased_memory)
         self._info_rows = backend.info_rows
         self._results = self._lender.slots.results if self._lender.is_plain else self._lender.results
         self._step_call = Call("step", 0, self._lender.rows(0), state=State.DONE)
@@ -175,7 +164,7 @@ class VectorEnv(StateAccess, gymnasium.vector.VectorEnv[Any, Any, Any]):
     def _begin_reset(self, seed: Seed, options: Any) -> Call:
         self._require_ready("reset")
         seeds = arguments.seeds(seed, self.num_worlds)
-        mask, others = arguments.reset_mask(options, self.num_envs, self.num_worlds)
+        mask, others = self._backend.read_mask(options)
         if self._info is not None:
             arguments.no_options(others)
         if mask is not None and not self._began and not mask.all():
@@ -240,7 +229,7 @@ class VectorEnv(StateAccess, gymnasium.vector.VectorEnv[Any, Any, Any]):
             raise_errors(errors, results)
         if self._check_nan:
             require_no_nan(self.single_observation_space, results)
-        return results if call.slot else self._lender.lend(0, results)
+        return results if call.slot else self._lender.lend(0, results)  # type: ignore[no-any-return]
 
     def _sort(self, reports: list[Any], rows: Rows) -> tuple[dict[str, Any], list[Failure]]:
         begin = time.perf_counter_ns()
@@ -438,7 +427,7 @@ class VectorEnv(StateAccess, gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def shares_buffer(self, array: NDArray[Any]) -> bool:
         """Whether the next step may change this array: True only for results of `buffers="live"`."""
-        return self._lender.holds_live(array)
+        return self._lender.holds_live(array)  # type: ignore[no-any-return]
 
     def rollout(self, length: int) -> Rollout:
         """Returns storage for `length` steps of every environment; its `step` writes into it directly."""
@@ -455,13 +444,7 @@ class VectorEnv(StateAccess, gymnasium.vector.VectorEnv[Any, Any, Any]):
             block = self._lender.block(length, self.single_action_space)
             dropped = weakref.finalize(block, self._backend.drop_block, block.number)
             dropped.atexit = False
-            assert block.memory is not None and block.actions is not None
-            rows = length * self.num_envs
-            shape = length, self.num_envs
-            observations = blocks(block.memory, length + 1, self.num_envs)
-            actions = blocks(block.actions, *shape)
-            parts: tuple[Any, ...] = block.reward, block.terminated, block.truncated
-            flags = [part[:rows].reshape(shape) for part in parts]
+            observations, actions, flags = block.as_rollout(length, self.num_envs)
             step = self._backend.rollout_step(observations, actions, flags)
             rollout = Rollout(
                 observations,
@@ -506,6 +489,15 @@ class VectorEnv(StateAccess, gymnasium.vector.VectorEnv[Any, Any, Any]):
             flags = block.terminated[row:end], block.truncated[row:end]
             require_no_nan(self.single_observation_space, (seen, block.reward[row:end], *flags, infos))
         return infos
+
+    def check(self) -> None:
+        """Raises what the kernels of a GPU found wrong since the last check; it waits for them.
+
+        A step on a GPU does not wait, so it cannot raise for a bad action value. `reset` and `close` check,
+        too. On the CPU nothing is left to raise.
+        """
+        with _core.Operation(self._guard, "check"):
+            self._backend.check()
 
     def has_extension(self, id: str) -> bool:
         """Whether environments in C have an extension, such as "shoal.checkpoint/1"."""

@@ -112,6 +112,14 @@ class Rows:
         empty: Any = create_empty_array(space, count, np.zeros)
         return concatenate(space, self.values, empty)
 
+    def as_rollout(self, length: int, count: int) -> tuple[Any, Any, list[NDArray[Any]]]:
+        """Returns a rollout's observations [length + 1, count], actions, and rewards and flags."""
+        assert self.memory is not None and self.actions is not None
+        shape, rows = (length, count), length * count
+        parts: tuple[NDArray[Any], ...] = self.reward, self.terminated, self.truncated
+        flags = [part[:rows].reshape(shape) for part in parts]
+        return blocks(self.memory, length + 1, count), blocks(self.actions, *shape), flags
+
     def gather(self, other: Rows, env_ids: Sequence[int]) -> None:
         """Copies the results of `env_ids` from another slot, in that order."""
         chosen = list(env_ids)

@@ -47,6 +47,8 @@ def make_vec(
     wrappers: Sequence[Callable[[Any], Any]] | None = None,
     *,
     backend: Literal["native", "process"] | None = None,
+    device: str = "cpu",
+    array: Literal["torch", "cupy", "jax", "numpy"] | None = None,
     num_threads: int | None = None,
     num_workers: int | None = None,
     caller_steps: bool | Literal["auto"] = False,
@@ -75,7 +77,8 @@ def make_vec(
     `env` is the id of a bundled environment ("CartPole-v1"), a C file (it is compiled first), a compiled
     plug-in, "puffer:" and the folder of a PufferLib environment, any other Gymnasium id, or a function that
     makes an environment. Further keywords are options of the environment. Environments in C run on threads
-    of this process unless `backend="process"`; environments in Python run in worker processes.
+    of this process unless `backend="process"`, or on a GPU with `device="cuda"`; environments in Python run
+    in worker processes.
 
     >>> import shoal
     >>> envs = shoal.make_vec("CartPole-v1", num_envs=8)
@@ -93,6 +96,10 @@ def make_vec(
             `ProcessVectorEnv`.
         wrappers: Python environments: functions that wrap each environment in its worker.
         backend: "native" steps C environments in this process, "process" any environment in worker processes.
+        device: "cuda" or "cuda:N" steps C environments on that GPU, and results stay in its memory.
+            "emulated" runs the same kernels on the CPU, slowly, to test them. See docs/cuda.md.
+        array: With `device`: the library whose arrays the results are: "torch" (the default), "cupy" or
+            "jax"; "numpy" for the emulated device.
         num_threads: Native backend: at most this many threads; None: one per core. Fewer are used where more
             would not help.
         num_workers: Process backend: the number of processes; None: one per core.
@@ -158,10 +165,18 @@ def make_vec(
         "max_edges": max_edges,
         **(vector_kwargs or {}),
     }
+    if device != "cpu":
+        _reject_if(num_threads is not None, 'num_threads is for the CPU; leave it out with device="cuda"')
     given_env, given_options = env, options
     if isinstance(env, str) and env.startswith("puffer:"):
         env, options, num_threads = _prepare_puffer(env, options, episode_stats, num_threads, backend)
     library = _find_library(env)
+    if device == "cpu":
+        _reject_if(array is not None, 'array is for results on a GPU; use device="cuda"')
+    else:
+        _reject_if(backend is not None, 'device="cuda" is a backend of its own; leave backend out')
+        if library is None:
+            raise PluginError(f"{env!r} is not an environment in C, and only those run on a GPU")
     if library is None:
         if backend == "native":
             kind = PluginError if vectorization_mode is None else gymnasium.error.Error
@@ -203,6 +218,12 @@ def make_vec(
         is_default = name in _DEFAULTS and value == _DEFAULTS[name]
         _reject_if(not is_default, f"{name} is for worker processes; use backend='process'")
     common = Common.from_arguments(**shared)
+    if device != "cpu":
+        made = _make_on_device(
+            info, library, given_env, num_envs, common, device, array, max_episode_steps, render_mode
+        )
+        made.spec = None if base is None else record_spec(base, _ENTRY, given, given_options)
+        return made
     threads = NativeBackend(
         info,
         num_envs,
@@ -212,9 +233,33 @@ def make_vec(
         render_mode=render_mode,
     )
     made = VectorEnv(threads, common)
-    entry = VectorizeMode.VECTOR_ENTRY_POINT
-    made.spec = None if base is None else record_spec(base, entry, given, given_options)
+    made.spec = None if base is None else record_spec(base, _ENTRY, given, given_options)
     return made
+
+
+_ENTRY = VectorizeMode.VECTOR_ENTRY_POINT
+
+
+def _make_on_device(
+    info: PluginInfo,
+    library: Path,
+    env: Any,
+    num_envs: int,
+    common: Common,
+    device: str,
+    array: str | None,
+    max_episode_steps: int | None,
+    render_mode: str | None,
+) -> VectorEnv:
+    from shoal.cuda import find_source, open_device  # nothing imports CUDA unless asked
+    from shoal.vector.cuda import CudaBackend
+
+    if not isinstance(device, str):
+        raise TypeError(f'device must be a string such as "cuda", got {type(device).__name__}: {device!r}')
+    opened = open_device(device)
+    source = find_source(library, env)
+    limits: dict[str, Any] = {"max_episode_steps": max_episode_steps, "render_mode": render_mode}
+    return VectorEnv(CudaBackend(info, source, num_envs, common, opened, array=array, **limits), common)
 
 
 _DEFAULTS = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,35 +21,29 @@ from shoal.memory import Layout, Segment
 from shoal.memory.layout import FieldSpec, array_fields
 from shoal.native.env_logs import find_env_logs
 from shoal.native.look import Looker
-from shoal.native.plugin import FieldInfo, PluginInfo, seed_generators
-from shoal.native.refusals import refuse
+from shoal.native.plugin import PluginInfo, seed_generators, split_value
+from shoal.native.refusals import refuse, refuse_attribute
 from shoal.process.requests import StepperMethod
 from shoal.spaces import Bounds
 from shoal.state.publish import Publisher
 from shoal.state.session import watch_fields
 from shoal.state.snapshot import Field
 from shoal.vector import arguments
-from shoal.vector.backend import FROM_BUFFER, Call, Common, Facts, State
+from shoal.vector.backend import FROM_BUFFER, Call, Common, Facts, lend_segments
 from shoal.vector.episodes import EpisodeInfos
 from shoal.vector.hooks import Hooks
-from shoal.vector.lending import Lender
+from shoal.vector.lending import LeasedMemory, Lender
+from shoal.vector.plugin_backend import PluginBackend
 
 __all__ = ["NativeBackend"]
 
-_CHECKS = {"actions": _core.STEPPER_CHECK_ACTIONS, "nan": _core.STEPPER_CHECK_NAN}
-_MAX_ENVS = 2**31
 _VIEWS_KEPT = 4096  # rows of a rollout; a view takes 100 bytes
 
 
-class NativeBackend:
+class NativeBackend(PluginBackend):
     """C environments of one plug-in."""
 
     name = "native"
-    checks_nan = True
-    infos_ns = 0
-    info_rows: Any = None
-    announce = None
-    worker_pids: Any = ()
 
     def __init__(
         self,
@@ -60,15 +55,10 @@ class NativeBackend:
         max_episode_steps: int | None = None,
         render_mode: str | None = None,
     ) -> None:
-        self._info, self._common = info, common
-        self._num_envs = arguments.count("num_envs", num_envs, _MAX_ENVS)
-        self._render_mode = arguments.render_mode(render_mode, info.plugin)
+        super().__init__(info, num_envs, common, max_episode_steps, render_mode)
         self._threads = (
             _core.cpu_count() if num_threads is None else arguments.count("num_threads", num_threads, 4096)
         )
-        self._time_limit = info.max_episode_steps
-        if max_episode_steps is not None:
-            self._time_limit = arguments.count("max_episode_steps", max_episode_steps, 2**32 - 1)
         # With batch_size, units of adjacent environments step together, each in blocks of its own.
         self._unit = info.lanes
         worlds = self._num_envs
@@ -77,11 +67,9 @@ class NativeBackend:
             worlds = self._num_envs // self._unit * info.lanes
         self._worlds = worlds
         self._padded = -(-worlds // info.lanes) * info.lanes * info.agents
-        self.guard = _core.Guard()
         self._state = Segment(self._state_layout())  # raises if the sizes do not fit into memory
         self._looker = Looker(info, self._state["instances"])
         self._watching = _Watching(self._looker)
-        self._began = self._seeded = False
         self._flow: _core.Flow | None = None
 
     def _compute_unit(self, batch_size: int) -> int:
@@ -111,21 +99,8 @@ class NativeBackend:
             fields[f"action/{number}"] = (field.dtype, (rows, *field.shape))
         return Layout(fields)
 
-    def start(self) -> Facts:
-        info, rows = self._info, self._num_envs * self._info.agents
-        return Facts(
-            info.plugin.name,
-            self._num_envs,
-            info.agents,
-            self._padded,
-            info.observation_space,
-            info.action_space,
-            arguments.batched(info.observation_space, rows),
-            arguments.render_metadata(info.plugin),
-            self._render_mode,
-            Bounds(),
-            info,
-        )
+    def make_lender(self, facts: Facts, lent: LeasedMemory) -> Lender:
+        return lend_segments(self, facts, self._common, lent)
 
     def bind(self, lender: Lender, infos: EpisodeInfos | None, meanwhile: Callable[[], None]) -> None:
         info, common = self._info, self._common
@@ -133,7 +108,7 @@ class NativeBackend:
         self._lender = lender
         self._hooks = Hooks(info.actions, lender, infos, info.observation_space, self._watching)
         self._actions = [self._state.rows(f"action/{i}", rows) for i in range(len(info.actions))]
-        flags = sum(_CHECKS[name] for name in common.checks)
+        flags = sum(arguments.CHECK_FLAGS[name] for name in common.checks)
         flags += _core.STEPPER_LIVE if common.buffers == "live" else 0
         flags += _core.STEPPER_INFOS if infos is not None else 0
         self._stepper = _core.Stepper(
@@ -191,10 +166,6 @@ class NativeBackend:
     def session_sources(self) -> tuple[Segment, Any]:
         return self._state, self._source
 
-    def drop_block(self, number: int) -> None: ...
-
-    def require_rollout(self) -> None: ...
-
     def begin_session(self) -> None:
         self._watching.publisher = Publisher(self._state, 0, self._num_envs)
         self._stepper.set_watch(self._state["due"], None)
@@ -207,35 +178,22 @@ class NativeBackend:
 
     # -- calls ----------------------------------------------------------------------------------------
 
-    def require_ready(self, name: str) -> None: ...
-
     def take_actions(self, call: Call, actions: Any) -> None:
         if actions is None:
             raise TypeError("step takes the actions, found None; nothing was stepped")
         call.actions = None if actions is FROM_BUFFER else actions
 
-    def parts(self) -> list[slice]:
-        return [slice(0, self._num_envs)]
-
     def set_pending(self, kind: str | None) -> None:
         self._stepper.set_pending(kind)
 
-    def prepare_reset(self, call: Call) -> None: ...
+    def read_mask(self, options: Any) -> tuple[Any, dict[str, Any] | None]:
+        return arguments.reset_mask(options, self._num_envs * self._info.agents, self._num_envs)
 
-    def post(self, call: Call) -> None:
-        """Runs the whole call; the threads have finished when it returns."""
-        try:
-            self._run(call)
-        except BaseException:
-            call.state = State.DONE  # nothing is left to wait for
-            raise
+    def check(self) -> None: ...
 
     def _run(self, call: Call) -> None:
         if call.kind == "call":
-            raise AttributeError(
-                f"environments written in C have no attribute {call.requests[0].name!r}; they offer "
-                "save_env, restore_env and render_env, and their options are in envs.options"
-            )
+            refuse_attribute(call.requests[0].name)
         arrays = self._lender.slots.arrays(call.slot)
         if call.kind == "step":
             self._stepper.step_into(call.actions, arrays, None)
@@ -244,10 +202,6 @@ class NativeBackend:
             self._stepper.reset_into(call.mask, arrays)
             self._began = True
 
-    def wait(self, call: Call, timeout: float | None = None, *, ignore_deaths: bool = False) -> list[Any]:
-        call.state = State.DONE
-        return []
-
     def count_changes(self) -> int:
         return self._stepper.count_changes()
 
@@ -255,7 +209,10 @@ class NativeBackend:
         self, observations: Any, actions: Any, flags: Sequence[NDArray[Any]]
     ) -> Callable[[int, Any], Any]:
         stepper, length = self._stepper, len(flags[0])
-        seen, acted = _parts(self._info.observations, observations), _parts(self._info.actions, actions)
+        seen, acted = (
+            split_value(self._info.observations, observations),
+            split_value(self._info.actions, actions),
+        )
         # Views of each row, made once and kept: results, and the recorded actions.
         rows: dict[int, tuple[tuple[NDArray[Any], ...], tuple[NDArray[Any], ...]]] = {}
 
@@ -326,21 +283,12 @@ class NativeBackend:
         slots = self._lender if self._flow is None else self._batches
         return {**self._source.statistics, "slots": slots.slots.count}
 
-    def finalize(self, envs: Any) -> None: ...
-
-    def interrupt(self) -> None: ...
-
     def close(self, limit_s: float) -> None:
         self._watching.close()
         if self._flow is not None:
             self._flow.close()
         self._stepper.close()
         self._state.close()
-
-
-def _parts(fields: list[FieldInfo], value: Any) -> list[NDArray[Any]]:
-    """Returns the arrays of a value in the plug-in's order."""
-    return [value] if fields[0].name is None else [value[field.name] for field in fields]
 
 
 class _Watching:
@@ -352,7 +300,7 @@ class _Watching:
 
     def __call__(self, source: Any) -> None:
         if self.publisher is not None:
-            self.publisher(lambda env: self._looker.snapshot(source, env))
+            self.publisher(partial(self._looker.snapshot, source), partial(self._looker.glance, source))
 
     def close(self) -> None:
         if self.publisher is not None:

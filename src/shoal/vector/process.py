@@ -29,10 +29,10 @@ from shoal.spaces import Bounds
 from shoal.state.snapshot import Field
 from shoal.vector import arguments
 from shoal.vector.agreement import observation_spaces, require_same
-from shoal.vector.backend import FROM_BUFFER, Call, Common, Facts, State
+from shoal.vector.backend import FROM_BUFFER, Call, Common, Facts, State, lend_segments
 from shoal.vector.episodes import EpisodeInfos
 from shoal.vector.exchange import Actions, Rows, is_laid_out
-from shoal.vector.lending import Lender
+from shoal.vector.lending import LeasedMemory, Lender
 from shoal.vector.nans import require_no_nan
 from shoal.vector.plans import PluginEnvs, make_plans
 from shoal.vector.plugin_actions import PluginActions
@@ -143,6 +143,9 @@ class ProcessBackend:
     def announce(self) -> Callable[[Rows], None]:
         return self.workers.add_block
 
+    def make_lender(self, facts: Facts, lent: LeasedMemory) -> Lender:
+        return lend_segments(self, facts, self._common, lent)
+
     def bind(self, lender: Lender, infos: EpisodeInfos | None, meanwhile: Callable[[], None]) -> None:
         common, facts, native = self._common, self._facts, self._info is not None
         single, action = facts.observation_space, facts.action_space
@@ -231,6 +234,11 @@ class ProcessBackend:
         return self.workers.parts()
 
     def set_pending(self, kind: str | None) -> None: ...
+
+    def read_mask(self, options: Any) -> tuple[Any, dict[str, Any] | None]:
+        return arguments.reset_mask(options, self._num_envs, self._division.num_worlds)
+
+    def check(self) -> None: ...
 
     def prepare_reset(self, call: Call) -> None:
         if self._disabled:

@@ -52,7 +52,9 @@ class Rollout:
     def start(self, observation: Any) -> None:
         """Starts at row 0 with the environments' current observation."""
         for block, part in _pairs(self.observations, observation, "the observation"):
-            if np.shape(part) != block.shape[1:] or np.asarray(part).dtype != block.dtype:
+            if not hasattr(part, "dtype"):
+                part = np.asarray(part)
+            if tuple(part.shape) != tuple(block.shape[1:]) or part.dtype != block.dtype:
                 raise ValueError(
                     "start takes the observation that reset or the last step returned: expected "
                     f"{block.dtype}{list(block.shape[1:])}, found {_describe(part)}"
@@ -114,6 +116,6 @@ def _pairs(blocks: Any, value: Any, what: str) -> list[tuple[NDArray[Any], Any]]
 def _describe(value: Any) -> str:
     if isinstance(value, dict):
         return f"a dict with the keys {list(value)}"
-    if isinstance(value, np.ndarray):
+    if hasattr(value, "dtype") and hasattr(value, "shape"):
         return f"{value.dtype}{list(value.shape)}"
     return type(value).__name__

@@ -430,13 +430,13 @@ class Workers:
             self.pool.wait(timeout_s)
 
     def statistics(self, vector_steps: int, waited_ns: int, infos_ns: int) -> dict[str, Any]:
-        steps, episodes, returns, lengths = self.pool.board["sums"].sum(axis=0)[:4].tolist()
+        steps, episodes, returns, lengths, odd = self.pool.board["sums"].sum(axis=0)[:5].tolist()
         busy_ns, env_ns = (max(part) for part in zip(*self._times(), strict=True))
         share = 1e-3 / max(1, vector_steps)
         return {
             "steps": int(steps),
             "episodes": int(episodes),
-            "mean_return": returns / episodes if episodes else float("nan"),
+            "mean_return": returns / episodes if episodes and not odd else float("nan"),
             "mean_length": lengths / episodes if episodes else float("nan"),
             "restarts": self.restarts,
             "time_us": {

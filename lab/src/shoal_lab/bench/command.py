@@ -17,7 +17,7 @@ from typing import Any
 
 from shoal.argument_types import positive, seconds
 from shoal.errors import ShoalError
-from shoal_lab.bench import charts, drawing, mine, peers, sweep
+from shoal_lab.bench import charts, cuda, drawing, mine, peers, sweep
 from shoal_lab.bench.compile import FLAGS
 from shoal_lab.bench.load import watch_load
 from shoal_lab.bench.measure import Bench, Planned
@@ -42,6 +42,7 @@ SUITES: dict[str, Callable[..., list[Planned]]] = {
 }
 _SIZED = ("native", "process")
 _SWEEP = "sweep"
+_CUDA = "cuda"
 _SMOKE = "--smoke only checks that the benchmarks run: its numbers mean nothing"
 
 
@@ -52,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         metavar="SUITE",
         help="native, process, replay, startup or memory (default: all of these, in a short form); or "
-        "sweep, which measures how the cost grows with the size",
+        "sweep, which measures how the cost grows with the size; or cuda, on a machine with a GPU",
     )
     parser.add_argument(
         "--against",
@@ -109,10 +110,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _checked(args: argparse.Namespace) -> None:
     """Checks the arguments before anything is measured."""
     for name in args.suites:
-        if name not in (*SUITES, _SWEEP):
-            raise ShoalError(f"unknown suite {name!r}; suites are {', '.join(SUITES)}, and sweep")
-    if _SWEEP in args.suites and len(args.suites) > 1:
-        raise ShoalError("sweep is a run of its own; leave out the other suites")
+        if name not in (*SUITES, _SWEEP, _CUDA):
+            raise ShoalError(f"unknown suite {name!r}; suites are {', '.join(SUITES)}, sweep and cuda")
+    for alone in (_SWEEP, _CUDA):
+        if alone in args.suites and len(args.suites) > 1:
+            raise ShoalError(f"{alone} is a run of its own; leave out the other suites")
     for name in args.only or ():
         if name not in sweep.SWEEPS:
             raise ShoalError(f"unknown sweep {name!r}; sweeps are {', '.join(sweep.SWEEPS)}")
@@ -149,6 +151,9 @@ def _peers(args: argparse.Namespace, say: Callable[[str], None]) -> dict[str, st
 def run(args: argparse.Namespace) -> int:
     """Measures, prints and writes; returns the exit status, which is 1 if Shoal raised an error."""
     _checked(args)
+    if _CUDA in args.suites:
+        cuda.run(smoke=args.smoke, gymnax=dict(given.split("=", 1) for given in args.python).get("gymnax"))
+        return 0
     env = None if args.mine is None else mine.load(args.mine)
     say = lambda text: print(text, file=sys.stderr)  # noqa: E731
     alone = env is not None or _SWEEP in args.suites

@@ -1,0 +1,563 @@
+/* The kernels of one plug-in: a thread calls the plug-in's functions for one environment and settles its
+ * episode, as core/engine.c does on the CPU.
+ *
+ *   baked.h   generated: the plug-in's file, its options, sizes and fields as constants
+ *   step      check the actions -> plug-in's step -> settle -> (reset) -> rows from shared memory to global
+ *
+ * Small rows are written to a tile in shared memory first: threads write their rows byte by byte, and the
+ * block copies the tile out in words of 16 bytes. A plug-in does not notice: it gets an address such that row
+ * `i` is in the tile. Everything else has the layout of the native backend, so that the host can copy one
+ * block of lanes and call the plug-in's other functions on it. */
+// SPDX-License-Identifier: MIT
+#include <shoal/env.h>
+
+#define shoal_entry_v1 static shoal_entry_v1 /* the plug-in's symbol: what no kernel uses is left out */
+#include "baked.h"
+#include GRID_PLUGIN
+#undef shoal_entry_v1
+
+#include <shoal/ext/observe.h>
+
+#include "core/seed.c"
+#include "grid.h"
+
+enum { GRID_NEXT_STEP = 0, GRID_SAME_STEP = 1, GRID_DISABLED = 2 };
+enum { GRID_CHECK_ACTIONS = 4, GRID_CHECK_NAN = 8 }; /* as in core/binding/stepper.hpp */
+enum { GRID_BAD_ACTION = 1, GRID_IS_OVER = 2, GRID_IS_NAN = 3, GRID_INIT_FAILED = 4 }; /* a fault */
+enum { GRID_STRIPES = 1024 };
+
+typedef struct grid_sums {
+    uint64_t steps, episodes, length;
+    double total;
+} grid_sums;
+
+#if defined(LANES_STEP_ANY) || GRID_LANES == 1
+#define GRID_UNIT 1 /* environments of a thread: the plug-in's step takes any range */
+#else
+#define GRID_UNIT GRID_LANES
+#endif
+
+/* The one argument of every kernel: words of eight bytes, in the order of src/shoal/vector/device_state.py.
+ */
+typedef struct shoal_grid {
+    uint64_t num_envs, time_limit, autoreset, checks;
+    /* One thread in 2 ** spread steps an environment, so that fewer of a warp run different code. */
+    uint64_t spread;
+    /* State, as in core/engine.h. */
+    void *instances;
+    shoal_rng *rng;
+    uint8_t *reset;
+    uint32_t *elapsed;
+    double *total;
+    uint32_t *length;
+    double *last_return;
+    uint32_t *last_length;
+    uint32_t *episode;
+    uint8_t *over;
+    uint8_t *faults;     /* per environment: its first fault; 0: none */
+    uint32_t *any_fault; /* whether there is one */
+    grid_sums *sums;     /* GRID_STRIPES */
+    /* Arguments of a reset; NULL: all environments, no seeds. */
+    const uint8_t *mask;
+    const uint64_t *seeds;
+    const uint8_t *is_seeded;
+    const void *saved[GRID_OBSERVATIONS]; /* the last observations, if the plug-in cannot write them again */
+    /* Results; those of finished episodes may be NULL. */
+    double *rewards;
+    uint8_t *terminated, *truncated;
+    uint8_t *finished;
+    double *finished_return;
+    int64_t *finished_length;
+    void *observations[GRID_OBSERVATIONS];
+    void *finals[GRID_OBSERVATIONS];
+    const void *actions[GRID_ACTIONS];
+} shoal_grid;
+
+static const shoal_value GRID_OPTIONS[] = GRID_VALUES;
+static const uint64_t GRID_ROW[] = GRID_OBSERVATION_BYTES;
+static const uint64_t GRID_ACTION[] = GRID_ACTION_BYTES;
+
+/* Declares `envs` and the arrays that it points to: three variables, because the compiler keeps no struct in
+ * registers that has its own address in it. */
+#define GRID_ENVS(a)                                                                                         \
+    void *observations[GRID_OBSERVATIONS];                                                                   \
+    const void *actions[GRID_ACTIONS];                                                                       \
+    for (int f = 0; f < GRID_OBSERVATIONS; f++)                                                              \
+        observations[f] = (a)->observations[f];                                                              \
+    for (int f = 0; f < GRID_ACTIONS; f++)                                                                   \
+        actions[f] = (a)->actions[f];                                                                        \
+    shoal_envs envs = {.num_envs = (a)->num_envs,                                                            \
+                       .options = GRID_OPTIONS,                                                              \
+                       .instances = (a)->instances,                                                          \
+                       .instance_bytes = GRID_INSTANCE_BYTES,                                                \
+                       .rng = (a)->rng,                                                                      \
+                       .observations = observations,                                                         \
+                       .observation_bytes = GRID_ROW,                                                        \
+                       .actions = actions,                                                                   \
+                       .action_bytes = GRID_ACTION,                                                          \
+                       .rewards = (a)->rewards,                                                              \
+                       .terminated = (a)->terminated,                                                        \
+                       .truncated = (a)->truncated,                                                          \
+                       .reset = (a)->reset}
+
+/* ---- Tiles ---- */
+
+#if GRID_LANES > 1 && !defined(LANES_STEP_ANY)
+#undef GRID_TILE_BYTES /* a thread steps a whole block of lanes */
+#define GRID_TILE_BYTES 0
+#endif
+
+#if GRID_TILE_BYTES
+GRID_SHARED unsigned char grid_tile[GRID_TILE_BYTES];
+static const uint64_t GRID_TILE_AT[] = GRID_TILE_OFFSETS; /* where the rows of each field begin */
+typedef uint32_t grid_words __attribute__((vector_size(16), may_alias));
+
+/* Makes the plug-in write the rows of this block into the tile. */
+GRID_INLINE void grid_use_tile(void **rows, uint64_t first) {
+    for (int f = 0; f < GRID_OBSERVATIONS; f++)
+        rows[f] = (char *)grid_tile + GRID_TILE_AT[f] - first * GRID_AGENTS * GRID_ROW[f];
+}
+
+GRID_INLINE void grid_copy_tile(const shoal_grid *a, uint64_t first, uint64_t most, uint32_t t) {
+    const uint64_t envs = a->num_envs - first < most ? a->num_envs - first : most;
+    for (int f = 0; f < GRID_OBSERVATIONS; f++) {
+        const unsigned char *from = (const unsigned char *)grid_tile + GRID_TILE_AT[f];
+        unsigned char *to = (unsigned char *)a->observations[f] + first * GRID_AGENTS * GRID_ROW[f];
+        const uint32_t bytes = (uint32_t)(envs * GRID_AGENTS * GRID_ROW[f]);
+        const uint32_t words = (uintptr_t)to % 16 ? 0 : bytes / 16; /* rows of a rollout begin anywhere */
+        for (uint32_t i = t; i < words; i += GRID_BLOCK)
+            ((grid_words *)to)[i] = ((const grid_words *)from)[i];
+        for (uint32_t i = words * 16 + t; i < bytes; i += GRID_BLOCK)
+            to[i] = from[i];
+    }
+}
+#else
+GRID_INLINE void grid_use_tile(void **rows, uint64_t first) { (void)rows, (void)first; }
+GRID_INLINE void grid_copy_tile(const shoal_grid *a, uint64_t first, uint64_t most, uint32_t t) {
+    (void)a, (void)first, (void)most, (void)t;
+}
+#endif
+
+/* ---- Checks ---- */
+
+GRID_INLINE void grid_fault(const shoal_grid *a, uint64_t env, uint8_t kind) {
+    if (a->faults[env] == 0)
+        a->faults[env] = kind;
+    *a->any_fault = 1;
+}
+
+/* Whether one of `count` elements is out of bounds (for integers), or NaN. Environments clip a Box. */
+GRID_INLINE int grid_is_outside(const void *values, uint8_t code, uint8_t bits, uint32_t kind, uint64_t count,
+                                const double *lows, const double *highs, uint64_t bounds) {
+    for (uint64_t i = 0; i < count; i++) {
+        const uint64_t at = bounds == 1 ? 0 : i;
+        if (code == SHOAL_CODE_FLOAT) {
+            if ((bits == 64 && ((const double *)values)[i] != ((const double *)values)[i]) ||
+                (bits == 32 && ((const float *)values)[i] != ((const float *)values)[i]) ||
+                (bits == 16 && (((const uint16_t *)values)[i] & 0x7fff) > 0x7c00))
+                return 1;
+        } else if (kind != SHOAL_BOX && code == SHOAL_CODE_INT) {
+            const int64_t value = bits == 8    ? ((const int8_t *)values)[i]
+                                  : bits == 16 ? ((const int16_t *)values)[i]
+                                  : bits == 32 ? ((const int32_t *)values)[i]
+                                               : ((const int64_t *)values)[i];
+            if (value < (int64_t)lows[at] || value > (int64_t)highs[at])
+                return 1;
+        } else if (kind != SHOAL_BOX) {
+            const uint64_t value = bits == 8    ? ((const uint8_t *)values)[i]
+                                   : bits == 16 ? ((const uint16_t *)values)[i]
+                                   : bits == 32 ? ((const uint32_t *)values)[i]
+                                                : ((const uint64_t *)values)[i];
+            if (value < (uint64_t)lows[at] || value > (uint64_t)highs[at])
+                return 1;
+        }
+    }
+    return 0;
+}
+
+GRID_INLINE int grid_has_bad_action(const shoal_grid *a, uint64_t env) {
+    for (uint64_t row = env * GRID_AGENTS; row < (env + 1) * GRID_AGENTS; row++) {
+#define GRID_FIELD(number, code, bits, kind, count, lows, highs, bounds)                                     \
+    if ((code == SHOAL_CODE_FLOAT || (a->checks & GRID_CHECK_ACTIONS)) &&                                    \
+        grid_is_outside((const char *)a->actions[number] + row * GRID_ACTION[number], code, bits, kind,      \
+                        count, lows, highs, bounds))                                                         \
+        return 1;
+        GRID_ACTION_FIELDS
+#undef GRID_FIELD
+    }
+    return 0;
+}
+
+GRID_INLINE int grid_has_nan(const shoal_envs *envs, uint64_t env) {
+    for (uint64_t row = env * GRID_AGENTS; row < (env + 1) * GRID_AGENTS; row++) {
+        if (envs->rewards[row] != envs->rewards[row])
+            return 1;
+#define GRID_FIELD(number, code, bits, count)                                                                \
+    if (code == SHOAL_CODE_FLOAT &&                                                                          \
+        grid_is_outside((const char *)envs->observations[number] + row * GRID_ROW[number], code, bits,       \
+                        SHOAL_BOX, count, 0, 0, 1))                                                          \
+        return 1;
+        GRID_OBSERVATION_FIELDS
+#undef GRID_FIELD
+    }
+    return 0;
+}
+
+/* ---- Episodes ---- */
+
+GRID_INLINE void grid_clear_episode(const shoal_grid *a, uint64_t env) {
+    if (GRID_AGENTS > 1)
+        a->elapsed[env] = 0;
+    a->episode[env]++;
+    for (uint64_t row = env * GRID_AGENTS; row < (env + 1) * GRID_AGENTS; row++) {
+        a->total[row] = 0;
+        a->length[row] = 0;
+    }
+}
+
+GRID_INLINE void grid_clear_row(const shoal_grid *a, uint64_t row) {
+    a->rewards[row] = 0;
+    a->terminated[row] = a->truncated[row] = 0;
+    if (a->finished != 0)
+        a->finished[row] = 0;
+    if (a->finished_return != 0) {
+        a->finished_return[row] = 0;
+        a->finished_length[row] = 0;
+    }
+}
+
+/* Writes the last observation again, for a row that is neither stepped nor reset. */
+GRID_INLINE void grid_observe(const shoal_grid *a, shoal_envs *envs, uint64_t env) {
+#if GRID_HAS_OBSERVE
+    const shoal_observe_v1 *extension = shoal_entry.get_extension(SHOAL_EXT_OBSERVE);
+    extension->observe(envs, env, env + 1);
+#else
+    for (int f = 0; f < GRID_OBSERVATIONS; f++)
+        __builtin_memcpy((char *)envs->observations[f] + env * GRID_AGENTS * GRID_ROW[f],
+                         (const char *)a->saved[f] + env * GRID_AGENTS * GRID_ROW[f],
+                         GRID_AGENTS * GRID_ROW[f]);
+#endif
+    (void)a;
+}
+
+/* The statistics of one thread's step. */
+typedef struct grid_count {
+    uint32_t steps, episodes, length;
+    double total;
+} grid_count;
+
+/* Updates the rows of one environment after a step. Returns whether it must be reset in this step. */
+GRID_INLINE int grid_settle(const shoal_grid *a, shoal_envs *envs, uint64_t env, grid_count *count) {
+    const uint64_t first = env * GRID_AGENTS;
+    uint32_t over = 0, longest = 0;
+    if (GRID_AGENTS > 1)
+        longest = ++a->elapsed[env];
+    for (uint64_t row = first; row < first + GRID_AGENTS; row++) {
+        const uint32_t length = a->length[row] + 1;
+        const double reward = envs->rewards[row], total = a->total[row] + reward;
+        if (GRID_AGENTS == 1)
+            longest = length;
+        const uint8_t terminated = envs->terminated[row];
+        const uint8_t truncated = envs->truncated[row] | (longest >= a->time_limit);
+        const uint8_t ends = (terminated | truncated) != 0;
+        a->rewards[row] = reward;
+        a->terminated[row] = terminated;
+        a->truncated[row] = truncated;
+        if (a->finished != 0)
+            a->finished[row] = ends;
+        if (a->finished_return != 0) {
+            a->finished_return[row] = ends ? total : 0;
+            a->finished_length[row] = ends ? length : 0;
+        }
+        const int starts_anew = ends && GRID_AGENTS > 1; /* other rows of the environment go on */
+        a->length[row] = starts_anew ? 0 : length;
+        a->total[row] = starts_anew ? 0 : total;
+        if (ends) {
+            a->last_return[row] = total;
+            a->last_length[row] = length;
+            count->total += total;
+            count->length += length;
+            for (int f = 0; a->autoreset == GRID_SAME_STEP && f < GRID_OBSERVATIONS; f++)
+                __builtin_memcpy((char *)a->finals[f] + row * GRID_ROW[f],
+                                 (char *)envs->observations[f] + row * GRID_ROW[f], GRID_ROW[f]);
+            over++;
+        }
+    }
+    count->steps += GRID_AGENTS;
+    count->episodes += over;
+    if (over < GRID_AGENTS)
+        return 0;
+    if (a->autoreset == GRID_NEXT_STEP)
+        a->reset[env] = 1;
+    else if (a->autoreset == GRID_DISABLED)
+        a->over[env] = 1;
+    return a->autoreset == GRID_SAME_STEP;
+}
+
+/* Starts a new episode; the rows of results have been written. */
+GRID_INLINE void grid_restart(const shoal_grid *a, shoal_envs *envs, uint64_t env) {
+    shoal_entry.reset(envs, env, env + 1);
+    grid_clear_episode(a, env);
+}
+
+/* Adds what the threads of a warp counted. All of them call it. */
+GRID_INLINE void grid_add_counts(grid_sums *sums, const grid_count *count, uint32_t t) {
+    const int is_one = GRID_UNIT * GRID_AGENTS == 1; /* a thread steps one row, or none */
+    const uint32_t steps = is_one ? grid_warp_count(count->steps != 0) : grid_warp_sum(count->steps);
+    const uint32_t episodes = is_one ? grid_warp_count(count->episodes != 0) : grid_warp_sum(count->episodes);
+    if (steps != 0 && grid_is_warp_first(t))
+        grid_add(&sums->steps, steps);
+    if (episodes == 0)
+        return;
+    const uint32_t length = grid_warp_sum(count->length);
+    const double total = grid_warp_sum_real(count->total);
+    if (grid_is_warp_first(t)) {
+        grid_add(&sums->episodes, episodes);
+        grid_add(&sums->length, length);
+        grid_add_real(&sums->total, total);
+    }
+}
+
+/* ---- Kernels ---- */
+
+/* What the host asks: environments of a thread, threads of a block, bytes of the argument. */
+__attribute__((visibility("default"), used))
+const uint32_t shoal_facts[] = {GRID_UNIT, GRID_BLOCK, sizeof(shoal_grid)};
+
+/* Rewards and flags of one thread's rows: in registers if they are few, so that settling reads no memory. */
+enum { GRID_ROWS = GRID_UNIT * GRID_AGENTS, GRID_IS_LOCAL = GRID_ROWS <= 8 };
+typedef struct grid_rows {
+    double rewards[GRID_IS_LOCAL ? GRID_ROWS : 1];
+    uint8_t terminated[GRID_IS_LOCAL ? GRID_ROWS : 1], truncated[GRID_IS_LOCAL ? GRID_ROWS : 1];
+} grid_rows;
+
+GRID_INLINE void grid_use_rows(shoal_envs *envs, grid_rows *rows, uint64_t begin) {
+    if (GRID_IS_LOCAL) {
+        envs->rewards = rows->rewards - begin * GRID_AGENTS;
+        envs->terminated = rows->terminated - begin * GRID_AGENTS;
+        envs->truncated = rows->truncated - begin * GRID_AGENTS;
+    }
+}
+
+GRID_INLINE void grid_clear_rows(const shoal_grid *a, uint64_t env) {
+    for (uint64_t row = env * GRID_AGENTS; row < (env + 1) * GRID_AGENTS; row++)
+        grid_clear_row(a, row);
+}
+
+/* Returns the fault for which an environment cannot be stepped, and records it; 0: none. */
+GRID_INLINE uint8_t grid_find_fault(const shoal_grid *a, uint64_t env) {
+    uint8_t fault = 0;
+    if (a->autoreset == GRID_DISABLED && a->over[env])
+        fault = GRID_IS_OVER;
+    else if (a->checks != 0 && grid_has_bad_action(a, env))
+        fault = GRID_BAD_ACTION;
+    if (fault)
+        grid_fault(a, env, fault);
+    return fault;
+}
+
+GRID_INLINE int grid_settle_checked(const shoal_grid *a, shoal_envs *envs, uint64_t env, grid_count *count) {
+    if ((a->checks & GRID_CHECK_NAN) && grid_has_nan(envs, env))
+        grid_fault(a, env, GRID_IS_NAN);
+    return grid_settle(a, envs, env, count);
+}
+
+#if GRID_UNIT == 1
+/* Few environments are reset in a step, one or two in nearly every warp. So the threads mark them, and after
+ * a barrier the first threads of the block reset them: one warp runs the plug-in's reset instead of all. */
+GRID_SHARED uint32_t grid_marks[GRID_BLOCK / 32];
+GRID_SHARED uint16_t grid_list[GRID_BLOCK];
+
+GRID_INLINE uint32_t grid_count_marks(uint32_t words) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < words; i++)
+        count += (uint32_t)__builtin_popcount(grid_marks[i]);
+    return count;
+}
+
+GRID_INLINE void grid_list_marked(uint32_t t) {
+    const uint32_t mask = grid_marks[t / 32], bit = 1u << t % 32;
+    if (mask & bit)
+        grid_list[grid_count_marks(t / 32) + (uint32_t)__builtin_popcount(mask & (bit - 1))] = (uint16_t)t;
+}
+
+/* A step waits for memory several times: for the reset flag, the actions, the instance, the episode. So the
+ * warp first asks for all of them, a line per thread: the memory of neighbouring environments is contiguous.
+ */
+enum { GRID_LINE = 128, GRID_MOST_LINES = 64 };
+GRID_INLINE void grid_prefetch_lines(const void *array, uint64_t entry, uint64_t first, uint64_t envs,
+                                     uint32_t *number, uint32_t t) {
+    const char *begin = (const char *)array + first * entry;
+    const uint32_t lines = (uint32_t)((32 * entry + GRID_LINE - 1) / GRID_LINE);
+    if (lines > GRID_MOST_LINES)
+        return;
+    for (uint32_t line = (t + 32 - *number % 32) % 32; line < lines; line += 32)
+        if (line * GRID_LINE < envs * entry)
+            grid_prefetch(begin + line * GRID_LINE);
+    *number += lines;
+}
+
+GRID_INLINE void grid_prefetch_warp(const shoal_grid *a, uint64_t env) {
+    const uint32_t t = (uint32_t)(env % 32);
+    const uint64_t first = env - t, envs = a->num_envs - first < 32 ? a->num_envs - first : 32;
+    uint32_t number = 0;
+    for (int f = 0; f < GRID_ACTIONS; f++)
+        grid_prefetch_lines(a->actions[f], GRID_AGENTS * GRID_ACTION[f], first, envs, &number, t);
+    grid_prefetch_lines(a->instances, GRID_INSTANCE_BYTES, first, envs, &number, t);
+    grid_prefetch_lines(a->total, GRID_AGENTS * sizeof *a->total, first, envs, &number, t);
+    grid_prefetch_lines(a->length, GRID_AGENTS * sizeof *a->length, first, envs, &number, t);
+}
+
+/* Steps one environment. Returns whether it must be reset. */
+GRID_INLINE int grid_step_one(const shoal_grid *a, shoal_envs *envs, uint64_t env, grid_count *count) {
+    grid_rows rows;
+    const uint8_t no_reset[1] = {0};
+    grid_use_rows(envs, &rows, env);
+    envs->reset = no_reset - env;
+    if (a->reset[env]) {
+        grid_prefetch(&a->rng[env]);
+        grid_prefetch((const char *)&a->rng[env + 1] - 1);
+        grid_prefetch(&a->episode[env]);
+        return 1;
+    }
+    if (grid_find_fault(a, env)) {
+        grid_clear_rows(a, env);
+        grid_observe(a, envs, env);
+        return 0;
+    }
+    for (uint64_t row = env * GRID_AGENTS; row < (env + 1) * GRID_AGENTS; row++)
+        envs->truncated[row] = 0;
+    shoal_entry.step(envs, env, env + 1);
+    return grid_settle_checked(a, envs, env, count);
+}
+
+GRID_INLINE void grid_reset_one(const shoal_grid *a, shoal_envs *envs, uint64_t env) {
+    grid_restart(a, envs, env);
+    if (a->autoreset == GRID_NEXT_STEP) {
+        grid_clear_rows(a, env); /* whatever the plug-in wrote */
+        a->reset[env] = 0;
+    }
+    if ((a->checks & GRID_CHECK_NAN) && grid_has_nan(envs, env))
+        grid_fault(a, env, GRID_IS_NAN);
+}
+
+GRID_KERNEL(shoal_step) {
+    const uint64_t most = GRID_BLOCK >> a->spread, first = block * most;
+    GRID_THREADS(t) {
+        const uint64_t env = first + (t >> a->spread);
+        grid_count count = {0};
+        int must_reset = 0;
+        if (env < a->num_envs && t % (1u << a->spread) == 0) {
+            if (a->spread == 0)
+                grid_prefetch_warp(a, env);
+            GRID_ENVS(a);
+            grid_use_tile(observations, first);
+            must_reset = grid_step_one(a, &envs, env, &count);
+        }
+        grid_mark(grid_marks, t, must_reset);
+        grid_add_counts(&a->sums[block % GRID_STRIPES], &count, t);
+    }
+    GRID_BARRIER;
+    const uint32_t marked = grid_count_marks(GRID_BLOCK / 32);
+    if (marked != 0) {
+        GRID_THREADS(t)
+        grid_list_marked(t);
+        GRID_BARRIER;
+        GRID_THREADS(t)
+        if (t < marked) {
+            GRID_ENVS(a);
+            grid_use_tile(observations, first);
+            grid_reset_one(a, &envs, first + (grid_list[t] >> a->spread));
+        }
+        GRID_BARRIER;
+    }
+    GRID_THREADS(t)
+    grid_copy_tile(a, first, most, t);
+}
+
+#else
+/* Steps a block of lanes. If one of its environments has a fault, none is stepped. */
+GRID_INLINE void grid_step_block(const shoal_grid *a, shoal_envs *envs, uint64_t begin, uint64_t end,
+                                 grid_count *count) {
+    grid_rows rows;
+    uint8_t flags[GRID_UNIT] = {0}; /* the plug-in reads a copy */
+    uint32_t faults = 0;
+    grid_use_rows(envs, &rows, begin);
+    envs->reset = flags - begin;
+    for (uint64_t env = begin; env < end; env++) {
+        flags[env - begin] = a->reset[env];
+        faults += !a->reset[env] && grid_find_fault(a, env);
+        for (uint64_t row = env * GRID_AGENTS; row < (env + 1) * GRID_AGENTS; row++)
+            envs->truncated[row] = 0;
+    }
+    if (faults == 0)
+        shoal_entry.step(envs, begin, end);
+    for (uint64_t env = begin; env < end; env++) {
+        if (faults == 0 && !flags[env - begin]) {
+            if (grid_settle_checked(a, envs, env, count))
+                grid_restart(a, envs, env);
+            continue;
+        }
+        grid_clear_rows(a, env);
+        if (faults != 0) {
+            grid_observe(a, envs, env);
+        } else {
+            a->reset[env] = 0;
+            grid_clear_episode(a, env);
+        }
+    }
+}
+
+GRID_KERNEL(shoal_step) {
+    GRID_THREADS(t) {
+        const uint64_t begin = ((uint64_t)block * GRID_BLOCK + t) * GRID_UNIT;
+        grid_count count = {0};
+        if (begin < a->num_envs) {
+            GRID_ENVS(a);
+            const uint64_t end = begin + GRID_UNIT < a->num_envs ? begin + GRID_UNIT : a->num_envs;
+            grid_step_block(a, &envs, begin, end, &count);
+        }
+        grid_add_counts(&a->sums[block % GRID_STRIPES], &count, t);
+    }
+}
+#endif
+
+/* Resets the environments of the mask, after seeding them; the others write their observations again. */
+GRID_KERNEL(shoal_reset) {
+    const uint64_t first = (uint64_t)block * GRID_BLOCK;
+    GRID_THREADS(t) {
+        const uint64_t env = first + t;
+        if (env < a->num_envs) {
+            GRID_ENVS(a);
+            grid_use_tile(observations, first);
+            for (uint64_t row = env * GRID_AGENTS; row < (env + 1) * GRID_AGENTS; row++)
+                grid_clear_row(a, row);
+            if (a->mask == 0 || a->mask[env]) {
+                if (a->seeds != 0 && a->is_seeded[env])
+                    shoal_rng_seed(&a->rng[env], a->seeds[env]);
+                shoal_entry.reset(&envs, env, env + 1);
+                a->reset[env] = 0;
+                a->over[env] = 0;
+                grid_clear_episode(a, env);
+            } else {
+                grid_observe(a, &envs, env);
+            }
+        }
+    }
+    GRID_BARRIER;
+    GRID_THREADS(t)
+    grid_copy_tile(a, first, GRID_BLOCK, t);
+}
+
+/* Prepares every environment, as the native backend does: its generator has its number as the seed. */
+GRID_KERNEL(shoal_init) {
+    GRID_THREADS(t) {
+        const uint64_t env = (uint64_t)block * GRID_BLOCK + t;
+        if (env < a->num_envs) {
+            GRID_ENVS(a);
+            shoal_rng_seed(&a->rng[env], env);
+            if (shoal_entry.init != 0 && shoal_entry.init(&envs, env) != 0)
+                grid_fault(a, env, GRID_INIT_FAILED);
+        }
+    }
+}
