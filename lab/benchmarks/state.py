@@ -1,6 +1,6 @@
 """Measures the cost of a session for a run: without watchers, where it keeps the history; with `envs.log`
-every 50 steps; with ten processes that watch and read the history; and with a viewer, ten pages and fifty
-malicious clients.
+every 50 steps; with ten processes that watch and read the history; with a process that records one episode
+after the other; and with a viewer, ten pages and fifty malicious clients. The viewer records as well.
 
     python lab/benchmarks/state.py [--seconds S] [--smoke]
 
@@ -37,6 +37,19 @@ while session.alive:
         seen = found[0]
     session.history()
     time.sleep(0.05)
+"""
+
+RECORDER = """
+import sys, shoal
+session = shoal.attach(sys.argv[1])
+print("there", flush=True)
+while session.alive:
+    session.ask_for_recording(0)
+    try:
+        while session.take_recording() is None and session.alive:
+            session._receive_notes(0.1)
+    except shoal.errors.SessionError:
+        pass
 """
 
 # Pages that read everything, and clients that repeatedly send half a request, random bytes, or a method or a
@@ -166,6 +179,8 @@ def main() -> None:
         watcher = [sys.executable, "-c", WATCHER, "benchmark", "0"]
         with start_processes(*[watcher] * args.clients):
             compare(f"{what}: {args.clients} processes that watch", *pair, args.rounds)
+        with start_processes([sys.executable, "-c", RECORDER, "benchmark"]):
+            compare(f"{what}: one process that records", *pair, args.rounds)
         viewer = [sys.executable, "-m", "shoal", "watch", "--no-browser", "benchmark"]
         for hostile in (0, args.hostile):
             with start_processes(viewer) as (serving,):

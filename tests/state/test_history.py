@@ -3,20 +3,23 @@
 import functools
 import json
 import os
+import shutil
 import signal
 import struct
 import time
 import zlib
 
+import gymnasium
 import numpy as np
 import pytest
+from gymnasium.spaces import Box, Discrete
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shoal
 from shoal.errors import ClosedError, SessionError
 from shoal.memory import Layout, Segment
-from shoal.state import History, read_history
+from shoal.state import History, names, read_history
 from shoal.state.history import CURVES, ReadHistory, WriteHistory
 from tests.crash.fragile import wait_until
 
@@ -312,6 +315,49 @@ def test_the_history_of_a_killed_run_stays_readable(name, start_python):
     assert name not in [facts["name"] for facts in shoal.state.sessions()]  # and its name is removed
 
 
+def test_a_killed_run_that_logs_leaves_a_history_file(name, start_python, tmp_path):
+    file = tmp_path / "run.history"
+    run = start_python(
+        "import shoal, sys\n"
+        "shoal.state.session._SAVE_S = 0.2\n"
+        "envs = shoal.make_vec('CartPole-v1', 4, session=sys.argv[1], history=sys.argv[2])\n"
+        "envs.reset(seed=0)\n"
+        "print('there', flush=True)\n"
+        "while True:\n"
+        "    envs.step([0] * 4)\n"
+        "    envs.log(loss=0.5)\n",
+        name,
+        file,
+    )
+    assert run.read() == "there"
+    wait_until(lambda: len(read_history(file)) >= 3, 20)
+    os.kill(run.pid, signal.SIGKILL)
+    found = read_history(file)
+    assert found.bins["episodes"][-1] > 0 and found["loss"].mean[-1] == 0.5
+    assert [path.name for path in tmp_path.iterdir()] == ["run.history"]
+    wait_until(lambda: name not in [path.name for path in names.list_paths()], 20)
+
+
+def test_a_file_that_cannot_be_saved_meanwhile_is_one_warning(name, tmp_path, monkeypatch, recwarn):
+    monkeypatch.setattr(shoal.state.session, "_SAVE_S", 0.0)
+    (tmp_path / "d").mkdir()
+    envs = shoal.make_vec("CartPole-v1", 4, session=name, history=tmp_path / "d" / "run.history")
+    shutil.rmtree(tmp_path / "d")
+    for _ in range(3):
+        envs.log(loss=1.0)
+    envs.close()
+    assert sum("cannot be saved" in str(one.message) for one in recwarn) == 1
+
+
+def test_a_history_is_saved_at_most_every_thirty_seconds(name, tmp_path):
+    file = tmp_path / "run.history"
+    with shoal.make_vec("CartPole-v1", 4, session=name, history=file) as envs:
+        before = file.stat().st_ino
+        for _ in range(1000):
+            envs.log(loss=1.0)
+        assert file.stat().st_ino == before  # a save replaces the file
+
+
 # -- memory ----------------------------------------------------------------------------------------------
 
 
@@ -352,3 +398,90 @@ def test_a_name_that_every_history_has_is_not_logged(name):
     with shoal.make_vec("CartPole-v1", 2) as envs:
         with pytest.raises(ValueError, match=f"every history has a curve {name}; log yours by another name"):
             envs.log(**{name: 1.0})
+
+
+ODD = """
+#include <math.h>
+#include <shoal/env.h>
+
+static const char *describe(const shoal_value *options, shoal_spec *spec) {
+    (void)options;
+    const shoal_field place = {.dtype = SHOAL_FLOAT32, .kind = SHOAL_BOX, .low = -1, .high = 1};
+    const shoal_field move = {.dtype = SHOAL_INT64, .kind = SHOAL_DISCRETE, .high = 1};
+    spec->instance_bytes = sizeof(uint32_t); /* episodes so far */
+    spec->max_episode_steps = 2;
+    spec->add_observation(spec->host, &place);
+    spec->add_action(spec->host, &move);
+    return 0;
+}
+
+static void reset(shoal_envs *envs, uint64_t begin, uint64_t end) {
+    for (uint64_t env = begin; env < end; env++) {
+        ++*SHOAL_INSTANCE(uint32_t, envs, env);
+        *SHOAL_OBSERVATION(float, envs, 0, env) = 0;
+    }
+}
+
+static void step(shoal_envs *envs, uint64_t begin, uint64_t end) {
+    for (uint64_t env = begin; env < end; env++) {
+        *SHOAL_OBSERVATION(float, envs, 0, env) = 0;
+        envs->rewards[env] = *SHOAL_INSTANCE(uint32_t, envs, env) % 2 ? NAN : 1;
+        envs->terminated[env] = 0;
+        if (envs->reset[env])
+            reset(envs, env, env + 1);
+    }
+}
+
+const shoal_entry_v1 shoal_entry = {
+    .abi_major = SHOAL_ABI_MAJOR, .name = "Odd-v0", .describe = describe, .reset = reset, .step = step};
+"""
+
+
+class Rewarded(gymnasium.Env):
+    """Episodes of two steps; the second reward of the first episodes is given, then it is 3."""
+
+    observation_space = Box(-1, 1, (1,), np.float32)
+    action_space = Discrete(2)
+
+    def __init__(self, *odd):
+        self.odd, self.episode = list(odd), -1
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.episode, self.at = self.episode + 1, 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.at += 1
+        last = self.odd[self.episode] if self.episode < len(self.odd) else 3.0
+        return np.zeros(1, np.float32), last if self.at == 2 else 1.0, self.at == 2, False, {}
+
+
+@pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
+def test_a_return_that_is_not_finite_is_left_out_of_the_curve(odd):
+    """It would otherwise be in the sum of all later bins."""
+    with shoal.make_vec(lambda: Rewarded(odd, 5.0), 2, num_workers=1) as envs:
+        step_for(envs, 1.2)
+        with shoal.attach(envs.session) as session:
+            history, counters = session.history(), session.counters()
+        returns, lengths = history["return"], history["length"]
+        there = returns.weight > 0
+        assert there.sum() >= 3 and np.isfinite(returns.mean[there]).all()
+        assert set(np.unique(returns.low[there])) <= {4.0} and returns.high[there].max() == 6.0
+        assert (lengths.weight - returns.weight).sum() == 2  # one of each environment
+        assert counters["odd_returns"] == 2 and np.isfinite(counters["return_sum"])
+        assert np.isnan(envs.stats["mean_return"])  # of all episodes
+
+
+def test_a_c_environment_with_nan_rewards_has_a_curve_of_the_others(tmp_path):
+    source = tmp_path / "odd.c"
+    source.write_text(ODD)
+    with shoal.make_vec(str(source), 64, num_threads=2) as envs:
+        step_for(envs, 1.2)
+        with shoal.attach(envs.session) as session:
+            history, counters = session.history(), session.counters()
+    returns, lengths = history["return"], history["length"]
+    there = returns.weight > 0
+    assert there.sum() >= 3 and (returns.mean[there] == 2).all() and (returns.low[there] == 2).all()
+    assert np.allclose(returns.weight[there] * 2, lengths.weight[there], rtol=0.2)
+    assert counters["return_sum"] == 2 * (counters["episodes"] - counters["odd_returns"])

@@ -7,6 +7,7 @@ import numpy as np
 
 from shoal.errors import SessionError
 from shoal.state.history import CURVES, History
+from shoal.state.recording import Recording
 from shoal.state.snapshot import Category, Field, Snapshot
 
 TILES = (Category(0, "water", "#1050a0"), Category(1, "sand", "#d0c080"), Category(2, "rock", "#606060"))
@@ -119,6 +120,7 @@ class FakeSession:
                 "episodes": self.episodes,
                 "return_sum": self.return_sum,
                 "length_sum": self.length_sum,
+                "odd_returns": 0,
             }
 
     def history(self):
@@ -133,6 +135,23 @@ class FakeSession:
 
     def returns(self):
         return {"count": 3, "low": -1.0, "high": 5.0, "bins": [1, 0, 2]}
+
+    def ask_for_recording(self, env_id):
+        """Records at once, an episode of ten steps; every other one has a higher return."""
+        self.recorded = self.recorded + 1 if hasattr(self, "recorded") else 1
+        self.recording = self._record(env_id, self.recorded)
+        return True
+
+    def _record(self, env_id, number):
+        snapshots = tuple(self._make(env_id, number, tick) for tick in range(11))
+        return Recording(env_id, number, 10.0 * (number % 2), 10, snapshots)
+
+    def take_recording(self):
+        found, self.recording = self.recording, None
+        return found
+
+    def cancel_recording(self):
+        self.recording = None
 
     def watch(self, env_ids, rate_hz=20):
         if any(not 0 <= env < self.facts["num_worlds"] for env in env_ids):

@@ -47,8 +47,9 @@ def ws_frame(payload: bytes) -> bytes:
 
 class MockServer:
     """Serves in a thread of its own. Tests set `hold` (nothing moves), `silent` (no frames), `run`, `name`
-    and `started` (another one is another run), `slow` (seconds that each environment costs) and `minutes` (of
-    the history), and reach into `worlds`; `watched` is what pages asked for."""
+    and `started` (another one is another run), `slow` (seconds that each environment costs), `minutes` (of
+    the history) and `recordings` (of a kind: number, return and steps), and reach into `worlds`; `watched` is
+    what pages asked for."""
 
     def __init__(self, mode: str = "reef", num_envs: int = 64, port: int = 0, **world: Any) -> None:
         self.make = (lambda env: Reef(env, **world)) if world else MODES[mode]
@@ -58,6 +59,9 @@ class MockServer:
         self.hold, self.silent, self.run, self.started = False, False, "stepping", time.time()
         self.slow, self.workers, self.minutes = 0.0, 4, 20.0
         self.watched: list[list[int]] = []
+        self.recordings: dict[str, tuple[int, float, int]] = {}
+        self.problem = ""
+        self.gone: set[int] = set()  # numbers of recordings that are listed and no longer kept
         self.clients: set[asyncio.StreamWriter] = set()
 
     def __enter__(self) -> MockServer:
@@ -138,6 +142,9 @@ class MockServer:
         tasks = [asyncio.create_task(self.send(writer, watch)), asyncio.create_task(self.counters(writer))]
         try:
             while (asked := await self.receive(reader)) is not None:
+                if asked["type"] == "recording":
+                    writer.write(ws_frame(self.recording_message(asked["number"])))
+                    continue
                 if asked["type"] == "link":
                     link = {"type": "link", "url": f"{self.url}?token=once", "host": "box", "port": self.port}
                     writer.write(ws_frame(message(link)))
@@ -236,8 +243,36 @@ class MockServer:
             )
             writer.write(ws_frame(message(one)))
             writer.write(ws_frame(self.history_message()))
+            if self.recordings or self.problem:
+                writer.write(ws_frame(self.list_recordings()))
             await writer.drain()
             await asyncio.sleep(0.5)
+
+    def list_recordings(self) -> bytes:
+        kept = {
+            kind: {"number": at, "env": 40 + at, "episode": 4000 + at, "return": value, "length": steps}
+            | {"snapshots": min(steps, 64), "at": time.time() - 60 * at}
+            for kind, (at, value, steps) in self.recordings.items()
+        }
+        return message({"type": "recordings", "count": 14, "problem": self.problem, "kept": kept})
+
+    def recording_message(self, number: int) -> bytes:
+        """An episode of a world of its own, with a snapshot of each eighth step."""
+        found = [one for one in self.recordings.values() if one[0] == number and number not in self.gone]
+        if not found:
+            return message({"type": "error", "message": f"recording {number} is no longer kept"})
+        _, value, steps = found[0]
+        world, sent, data, frames = self.make(40 + number), {}, bytearray(), []
+        world.episode = 4000 + number
+        for tick in range(steps + 1):
+            if tick % 8 == 0 or tick == steps:
+                world.tick = tick
+                one = self.frame(40 + number, world, tick, sent)
+                frames.append([len(data), len(one)])
+                data += one + bytes(-len(one) % 8)
+            world.step()
+        head = {"type": "recording", "number": number, "env": 40 + number, "episode": 4000 + number}
+        return message(head | {"return": value, "length": steps, "frames": frames}, bytes(data))
 
     def history_message(self) -> bytes:
         """A run that has learned for `minutes`; older bins are longer, and the loss begins in the middle."""

@@ -161,7 +161,7 @@ def read_metrics(text):
 def test_labels_are_escaped_and_nan_and_infinity_are_written_as_prometheus_does():
     facts = FakeSession(env='a"b\\c\nd').facts
     for number, word in ((float("nan"), "NaN"), (float("inf"), "+Inf"), (float("-inf"), "-Inf")):
-        counters = {"steps": 1, "episodes": 2, "return_sum": number, "length_sum": 3}
+        counters = {"steps": 1, "episodes": 2, "return_sum": number, "length_sum": 3, "odd_returns": 0}
         text = format_metrics([Sample(facts, counters, None)])
         assert 'env="a\\"b\\\\c\\nd"' in text
         assert f'"}} {word}\n' in text and "memory" not in text

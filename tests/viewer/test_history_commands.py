@@ -59,7 +59,7 @@ def test_openmetrics_is_what_prometheus_parses():
     )
     sample = Sample(
         {"name": "a", "env": "b", "num_worlds": 1, "num_envs": 1, "workers": 0, "started": 1.0},
-        {"steps": 3, "episodes": 1, "return_sum": -2.0, "length_sum": 3},
+        {"steps": 3, "episodes": 1, "return_sum": -2.0, "length_sum": 3, "odd_returns": 0},
         None,
         {"loss": float("nan"), "kl": 0.25},
     )

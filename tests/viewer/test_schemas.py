@@ -32,7 +32,9 @@ class Reader:
     """A client without a connection, and what it has sent, read as a page reads it."""
 
     def __init__(self):
-        self.feed = SimpleNamespace(run=(1, {}), worlds={}, counters=None, history=None, error=(0, ""))
+        self.feed = SimpleNamespace(
+            run=(1, {}), worlds={}, counters=None, history=None, recorded=None, error=(0, "")
+        )
         self.client = Client(None, self.feed, list, 1.0)
         self.client.watch([0], 60)
         self.schemas, self.stamp = {}, 0

@@ -13,7 +13,7 @@ from shoal.viewer.waiting import run_within
 def test_a_page_woken_and_cancelled_at_the_same_time_is_cancelled(turns):
     async def main():
         feed = SimpleNamespace(
-            run=(0, {}), worlds={}, counters=None, history=None, error=(0, "")
+            run=(0, {}), worlds={}, counters=None, history=None, recorded=None, error=(0, "")
         )  # 0: it was told of that
         client = Client(None, feed, list, 1.0)
         task = asyncio.create_task(client.send_all())

@@ -22,7 +22,8 @@ from shoal.errors import UNREADABLE, ClosedError, SegmentError, SessionError
 from shoal.state import names, notes
 from shoal.state.exports import describe_fields
 from shoal.state.history import History, ReadHistory
-from shoal.state.notes import COUNTERS, FACTS, HISTORY, MAX_WATCHED, RETURNS, WATCH, WINDOW, Note
+from shoal.state.notes import COUNTERS, FACTS, HISTORY, MAX_WATCHED, RECORDED, RETURNS, WATCH, WINDOW, Note
+from shoal.state.recording_requests import RecordingRequests
 from shoal.state.snapshot import Snapshot
 from shoal.state.windows import ReadWindow
 
@@ -73,7 +74,7 @@ def sessions() -> list[dict[str, Any]]:
     return found
 
 
-class Session:
+class Session(RecordingRequests):
     """A read-only connection to a run; it cannot change the run or slow it down.
 
     >>> envs = shoal.make_vec("CartPole-v1", 4, session="session-doc")
@@ -86,6 +87,7 @@ class Session:
     """
 
     def __init__(self, path: Path) -> None:
+        super().__init__()
         self._name = path.name
         self._lock = threading.RLock()
         self._windows: dict[int, ReadWindow] = {}
@@ -121,7 +123,10 @@ class Session:
     # -- requests to the host -------------------------------------------------------------------------
 
     def counters(self) -> dict[str, Any]:
-        """Returns `time_ns`, `steps`, `episodes`, and the episodes' `return_sum` and `length_sum` so far."""
+        """Returns `time_ns`, `steps`, `episodes`, and the episodes' `return_sum` and `length_sum` so far.
+
+        `odd_returns` episodes had a return that is NaN or infinite; `return_sum` is without them.
+        """
         values = self._ask(Note(COUNTERS)).values
         (returns,) = struct.unpack("=d", struct.pack("=q", values[4]))
         return {
@@ -130,6 +135,7 @@ class Session:
             "episodes": values[2],
             "return_sum": returns,
             "length_sum": values[3],
+            "odd_returns": values[5],
         }
 
     def history(self) -> History:
@@ -260,6 +266,7 @@ class Session:
             self._channel.close()
             self._windows.clear()
             self._seen.clear()
+            self._drop_recording()
 
     def __enter__(self) -> Session:
         return self
@@ -333,6 +340,8 @@ class Session:
                     self._ended = True
                 elif note.kind == WINDOW and note.fd >= 0:
                     self._open_window(note)
+                elif note.kind == RECORDED:
+                    self._keep_recording(note)
                 elif note.kind == kind:
                     return note
                 elif note.fd >= 0:

@@ -15,6 +15,8 @@ __all__ = [
     "HISTORY",
     "MAX_WATCHED",
     "PUBLISH",
+    "RECORD",
+    "RECORDED",
     "RETURNS",
     "WATCH",
     "WINDOW",
@@ -26,6 +28,7 @@ __all__ = [
 FACTS, COUNTERS, WATCH = _core.NOTE_FACTS, _core.NOTE_COUNTERS, _core.NOTE_WATCH
 WINDOW, PUBLISH = _core.NOTE_WINDOW, _core.NOTE_PUBLISH
 HISTORY, RETURNS = _core.NOTE_HISTORY, _core.NOTE_RETURNS
+RECORD, RECORDED = _core.NOTE_RECORD, _core.NOTE_RECORDED
 MAX_WATCHED = _core.MAX_WATCHED
 _FORMAT = struct.Struct(f"=IIq{MAX_WATCHED}q")
 

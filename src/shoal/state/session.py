@@ -22,12 +22,14 @@ from shoal.errors import NameInUse, SessionError, ShoalError, explain_os_errors
 from shoal.memory.layout import FieldSpec
 from shoal.state import names
 from shoal.state.history import WriteHistory
-from shoal.state.notes import MAX_WATCHED
 
 __all__ = ["AUTO", "Hosted", "check_history", "check_session", "open_session", "watch_fields"]
 
 AUTO = "auto"
 """Makes the session's name from the environment's name and the pid."""
+
+_SAVE_S = 30.0
+"""The least time between two saves of a history file while the run goes on."""
 
 _hosted: weakref.WeakSet[Hosted] = weakref.WeakSet()
 
@@ -36,7 +38,7 @@ def watch_fields(publishers: int) -> dict[str, FieldSpec]:
     """Returns the fields in which the host tells stepping processes its address, what to publish and when."""
     return {
         "session": (np.uint8, (128,)),
-        "watched": (np.int64, (MAX_WATCHED, 2)),
+        "watched": (np.int64, (_core.WATCHED_ENTRIES, 2)),
         "due": (np.uint32, (publishers, _core.DUE_BYTES // 4)),
     }
 
@@ -95,6 +97,9 @@ class Hosted:
         own = {"name": self.name, "pid": self._pid, "started": time.time(), "version": _core.__version__}
         self.facts = {**own, **facts}
         self._history_file = history_file
+        self.has_file = history_file is not None
+        self._save_at = time.monotonic() + _SAVE_S
+        self._has_warned = False
         facts_fd = history_fd = -1
         try:
             advice = "pass session=None to make the environments without a session"
@@ -127,13 +132,24 @@ class Hosted:
                 self._save_history()
             self.history.close()
 
+    def save_if_due(self) -> None:
+        """Saves the history file if the last save was 30 seconds ago, so that a killed run leaves one.
+
+        It is called wherever the user's program is in Python anyway; no step calls it.
+        """
+        if time.monotonic() >= self._save_at:
+            self._save_at = time.monotonic() + _SAVE_S
+            self._save_history()
+
     def _save_history(self) -> None:
         if self._history_file is None:
             return
         try:
             self.history.copy(self.facts).save(self._history_file)
-        except (SessionError, ValueError) as error:  # the run has ended well, so this does not raise
-            logger.warn("the history of this run is lost: %s", error)
+        except (SessionError, ValueError) as error:  # the run goes on, or has ended well: this does not raise
+            if not self._has_warned:
+                logger.warn("the history of this run cannot be saved: %s", error)
+            self._has_warned = True
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):

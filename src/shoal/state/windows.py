@@ -18,7 +18,7 @@ from shoal.memory import Layout, Segment
 from shoal.state.schema import Description, Schema, align, describe, to_json
 from shoal.state.snapshot import Snapshot
 
-__all__ = ["ReadWindow", "WriteWindow", "decode"]
+__all__ = ["ReadWindow", "WriteWindow", "decode", "fill", "serialise"]
 
 _HEAD_BYTES = 64
 _SMALLEST = 16 << 10
@@ -45,7 +45,7 @@ class WriteWindow:
 
     def __init__(self, snapshot: Snapshot) -> None:
         """Creates a window that holds this snapshot."""
-        first, text = _serialise(1, describe(snapshot))
+        first, text = serialise(1, describe(snapshot))
         # Twice the size that is needed now, because worlds grow.
         size = _HEAD_BYTES + align(max(_SMALLEST, 2 * (first.end + len(_error(snapshot)))))
         self._segment = Segment.published(Layout({"window": (np.uint8, (size,))}))
@@ -58,7 +58,7 @@ class WriteWindow:
         description = describe(snapshot)
         if self._schema.description == description:
             return self._put(snapshot, self._schema, b"")
-        return self._put(snapshot, *_serialise(self._schema.generation + 1, description))
+        return self._put(snapshot, *serialise(self._schema.generation + 1, description))
 
     def _put(self, snapshot: Snapshot, schema: Schema, text: bytes) -> bool:
         fields, error = [*snapshot.world.values(), *snapshot.step.values()], _error(snapshot)
@@ -108,10 +108,24 @@ class ReadWindow:
         return number, snapshot
 
 
-def _serialise(generation: int, description: Description) -> tuple[Schema, bytes]:
+def serialise(generation: int, description: Description) -> tuple[Schema, bytes]:
     """Returns a schema, and the bytes at the start of a window that has it."""
     text = to_json(description).encode()
     return Schema(generation, description, len(text)), len(text).to_bytes(8, "little") + text
+
+
+def fill(snapshot: Snapshot, schema: Schema, text: bytes) -> bytearray:
+    """Returns the content of a window that holds a snapshot, for `decode`. `text` is the schema's, or empty
+    for a reader that has it."""
+    error = _error(snapshot)
+    content = bytearray(schema.end + len(error))
+    content[: len(text)] = text
+    content[schema.end :] = error
+    fields = *snapshot.world.values(), *snapshot.step.values()
+    for offset, field in zip(schema.offsets, fields, strict=True):
+        data = np.ascontiguousarray(field.data).reshape(-1).view(np.uint8)
+        content[offset : offset + data.nbytes] = data.data
+    return content
 
 
 def _error(snapshot: Snapshot) -> bytes:

@@ -14,7 +14,7 @@ from typing import Any
 
 from shoal.viewer import websocket
 from shoal.viewer.feed import Feed
-from shoal.viewer.protocol import Key, frame, history_message, pack
+from shoal.viewer.protocol import Key, frame, history_message, pack, recording_message
 from shoal.viewer.waiting import deliver
 
 __all__ = ["Client"]
@@ -43,6 +43,8 @@ class Client:
         self._errors: deque[str] = deque(maxlen=_ERRORS_KEPT)
         self._pong: bytes | None = None
         self._link: dict[str, Any] | None = None
+        self._wanted_recording: int | None = None
+        self._sent_recorded = 0
         self._sent_counters, self._sent_error = 0, feed.error[0]
         self._sent: dict[int, tuple[int, dict[Key, int], int]] = {}
         """By environment: stamp, `since` and schema of the last frame that was sent."""
@@ -65,6 +67,11 @@ class Client:
     def link(self, url: str, host: str, port: int) -> None:
         """Sends a link for somebody else; if several were asked for meanwhile, only the last."""
         self._link = {"type": "link", "url": url, "host": host, "port": port}
+        self.wake.set()
+
+    def replay(self, number: int) -> None:
+        """Sends a recording; if several were asked for meanwhile, only the last."""
+        self._wanted_recording = number
         self.wake.set()
 
     def error(self, message: str) -> None:
@@ -118,6 +125,15 @@ class Client:
         self._history = number, last, now if is_whole else at
         return message
 
+    def _next_recording(self, number: int) -> bytes:
+        self._wanted_recording = None
+        recorded = self._feed.recorded
+        kept = None if recorded is None else recorded[1].shelf.find(number)
+        if kept is None:
+            why = f"recording {number} is no longer kept; choose another one"
+            return pack({"type": "error", "message": why})
+        return recording_message(kept.number, kept.recording)
+
     def _next(self, now: float) -> tuple[bytes | None, int, float | None]:
         """Returns the next message, its opcode, and, if there is no message, the seconds until the next.
 
@@ -127,6 +143,7 @@ class Client:
         if run != self._hello_run:
             self._hello_run, self._due = run, {}
             self._history = (0, None, 0.0)
+            self._sent_recorded, self._wanted_recording = 0, None
             hello = {"type": "hello", "facts": facts, "sessions": list(self._sessions())}
             return pack(hello), websocket.BINARY, None
         if self._pong is not None:
@@ -135,12 +152,18 @@ class Client:
         if self._link is not None:
             link, self._link = self._link, None
             return pack(link), websocket.BINARY, None
+        if self._wanted_recording is not None:
+            return self._next_recording(self._wanted_recording), websocket.BINARY, None
         if self._errors:
             return pack({"type": "error", "message": self._errors.popleft()}), websocket.BINARY, None
         count, message = self._feed.error
         if count != self._sent_error:
             self._sent_error = count
             return pack({"type": "error", "message": message}), websocket.BINARY, None
+        recorded = self._feed.recorded
+        if recorded is not None and recorded[0] != self._sent_recorded:
+            self._sent_recorded = recorded[0]
+            return pack(recorded[1].describe()), websocket.BINARY, None
         message_of_history = self._next_history(now)
         if message_of_history is not None:
             return message_of_history, websocket.BINARY, None

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import sys
@@ -22,18 +23,21 @@ from shoal.memory.limits import format_bytes
 from shoal.state.attach import Session, attach, sessions
 from shoal.state.history import History
 from shoal.state.names import directory, list_paths
+from shoal.state.recording import Recording
 from shoal.viewer import top as live
 from shoal.viewer.feed import compare_counters
 from shoal.viewer.guard import is_loopback
 from shoal.viewer.http import read_assets
 from shoal.viewer.metrics import Sample, format_metrics
+from shoal.viewer.movies import check_movie, write_movie
 from shoal.viewer.processes import tree_bytes
 from shoal.viewer.protocol import plain
 from shoal.viewer.recorded import Recorded, find_file
 from shoal.viewer.server import Server
+from shoal.viewer.shelf import Shelf
 from shoal.viewer.tensorboard import write_events
 
-__all__ = ["metrics", "picture", "ps", "top", "watch"]
+__all__ = ["metrics", "picture", "ps", "record", "top", "watch"]
 
 _INTERVAL_S = 0.3
 _COLUMNS = ("NAME", "ENV", "PID", "ENVS", "WORKERS", "STEPS", "STEPS/S", "EPISODES", "MEMORY", "UPTIME")
@@ -152,6 +156,49 @@ def picture(name: str | None, env: int, path: str, timeout_s: float) -> int:
         return 0
     print(f"shoal watch: environment {env}: {_to_printable(snapshot.error)}", file=sys.stderr)
     return 0 if snapshot.world or "frame" in snapshot.step else 1
+
+
+def record(name: str | None, env: int | None, path: str, keep: str | None, timeout_s: float) -> int:
+    """Writes a whole episode as a movie: the next one, or the best or worst of those of `timeout_s`."""
+    check_movie(path)
+    with attach(name) as session:
+        try:
+            if keep is None:
+                found, count = session.record(env or 0, timeout_s), 1
+            else:
+                found, count = _record_some(session, env, keep, timeout_s)
+        except IndexError as error:
+            raise SessionError(str(error)) from None
+        except TimeoutError:
+            which = "no environment" if keep is not None and env is None else f"environment {env or 0}"
+            why = f"{which} has begun and ended an episode within {timeout_s:g} s"
+            why = why if which.startswith("no") else why.replace("has begun", "has not begun")
+            raise SessionError(f"{why}; wait longer with --timeout") from None
+    write_movie(path, found)
+    which = "" if keep is None else f", the {keep} of {count} recorded"
+    print(
+        f"{path}: environment {found.env_id}, episode {found.episode}{which}: return "
+        f"{found.episode_return:g}, {found.length} steps"
+    )
+    return 0
+
+
+def _record_some(session: Session, env: int | None, keep: str, timeout_s: float) -> tuple[Recording, int]:
+    """Records one episode after the other; returns the best or the worst, and how many there were."""
+    shelf, end = Shelf(), time.monotonic() + timeout_s
+    while (left := end - time.monotonic()) > 0:
+        chosen = random.randrange(session.facts["num_worlds"]) if env is None else env
+        try:
+            shelf.add(session.record(chosen, left), time.time())
+        except TimeoutError:
+            break
+        except SessionError:
+            if shelf.kept:  # the run has ended
+                break
+            raise
+    if keep not in shelf.kept:
+        raise TimeoutError
+    return shelf.kept[keep].recording, len(shelf.times)
 
 
 def ps(as_json: bool) -> int:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from shoal.errors import ClosedError, SessionError
 from shoal.state.history import History
 from shoal.viewer.protocol import MAX_WATCHED, World
+from shoal.viewer.shelf import Recordings
 
 if TYPE_CHECKING:
     from shoal.state.attach import Session
@@ -39,6 +40,8 @@ class Feed:
     """The number of counter messages so far, and the newest message."""
     history: tuple[int, History, dict[str, Any] | None] | None = None
     """The number of histories so far, the newest, and the histogram of returns at that time."""
+    recorded: tuple[int, Recordings] | None = None
+    """The number of changes of the recordings so far, and the recordings."""
     error: tuple[int, str] = (0, "")
     """The number of errors so far, and the newest error."""
     ended = False
@@ -59,6 +62,7 @@ class Feed:
         """The newest of each watched environment; after the end also of some that were watched before."""
         self._past: dict[int, World] = {}
         self._session = session
+        self._recordings = Recordings(session)
         self._notify = notify
         self._reattach = reattach
         self._keep = keep
@@ -110,7 +114,8 @@ class Feed:
         """
         self._session, self._watched, self._is_granted = session, ([], 1.0), True
         self.worlds, self._past, self.counters, self.ended = {}, {}, None, False
-        self.history = None
+        self.history = self.recorded = None
+        self._recordings = Recordings(session)
         self.run = self.run[0] + 1, session.facts
         self._notify()
 
@@ -134,7 +139,8 @@ class Feed:
 
     def _follow(self) -> dict[str, Any]:
         """Reads the session until its run has ended; returns the last counters."""
-        last = {"time_ns": time.monotonic_ns(), "steps": 0, "episodes": 0, "return_sum": 0.0, "length_sum": 0}
+        last: dict[str, Any] = {"time_ns": time.monotonic_ns(), "steps": 0, "episodes": 0, "odd_returns": 0}
+        last |= {"return_sum": 0.0, "length_sum": 0}
         try:
             last = self._read_counters(last)
             self._read_history()
@@ -142,6 +148,8 @@ class Feed:
             while not self._stopped and self._session.alive:
                 self._apply_request()
                 is_new = self._read_worlds()
+                if self._recordings.advance(bool(self._watched[0]), time.monotonic()):
+                    self.recorded, is_new = (next(self._counts), self._recordings), True
                 if time.monotonic() >= due:
                     due = time.monotonic() + _COUNTERS_S
                     now = self._read_counters(last)
@@ -240,12 +248,13 @@ def compare_counters(last: dict[str, Any], now: dict[str, Any]) -> dict[str, Any
     """Returns the fields of the message "counters" from two counts of a session."""
     seconds = (now["time_ns"] - last["time_ns"]) / 1e9
     episodes = now["episodes"] - last["episodes"]
+    returns = episodes - (now["odd_returns"] - last["odd_returns"])
     return {
         "time": now["time_ns"] / 1e9,
         "steps": now["steps"],
         "episodes": now["episodes"],
         "steps_per_s": (now["steps"] - last["steps"]) / seconds if seconds > 0 else 0.0,
         "ended": episodes,
-        "mean_return": (now["return_sum"] - last["return_sum"]) / episodes if episodes > 0 else None,
+        "mean_return": (now["return_sum"] - last["return_sum"]) / returns if returns > 0 else None,
         "mean_length": (now["length_sum"] - last["length_sum"]) / episodes if episodes > 0 else None,
     }

@@ -32,13 +32,19 @@ _FAMILIES: tuple[tuple[str, str, str, _Values], ...] = (
         "episode_return",
         "summary",
         "Sum of the rewards of an episode.",
-        {"_sum": lambda s: s.counters["return_sum"], "_count": lambda s: s.counters["episodes"]},
+        {
+            "_sum": lambda s: s.counters["return_sum"],
+            "_count": lambda s: s.counters["episodes"] - s.counters["odd_returns"],
+        },
     ),
     (
         "episode_length",
         "summary",
         "Steps of an episode.",
-        {"_sum": lambda s: s.counters["length_sum"], "_count": lambda s: s.counters["episodes"]},
+        {
+            "_sum": lambda s: s.counters["length_sum"],
+            "_count": lambda s: s.counters["episodes"] - s.counters["odd_returns"],
+        },
     ),
     ("environments", "gauge", "Environments of the run.", {"": lambda s: s.facts["num_worlds"]}),
     ("rows", "gauge", "Rows of a batch: environments times agents.", {"": lambda s: s.facts["num_envs"]}),

@@ -35,6 +35,17 @@ a page can make typed arrays directly over the received message. NaN and infinit
         time, so a whole history is sent again now and then and replaces the bins that the page holds. `last`
         has the last value of each logged name, `returns` a histogram of each row's last episode, or null.
 
+    {"type": "recordings", "count": n, "problem": text, "kept": {"best" | "worst" | "newest": {"number": n,
+     "env": k, "episode": e, "return": x | null, "length": n, "snapshots": n, "at": seconds since 1970}}}
+        The recorded episodes, whenever they change: of the `count` whole episodes that the viewer recorded in
+        the last ten minutes, those with the highest and the lowest return, and the last one. `problem` says
+        why the last attempt to record failed.
+
+    {"type": "recording", "number": n, "env": k, "episode": e, "return": x | null, "length": n,
+     "frames": [[offset into data, bytes], ...]}
+        A recording that the page asked for. The data has a whole message "frame" for each snapshot; the
+        first one has a schema and all fields, and each other one belongs to the frame before.
+
     {"type": "error", "message": text}
 
     {"type": "link", "url": text, "host": text, "port": n}
@@ -43,10 +54,13 @@ a page can make typed arrays directly over the received message. NaN and infinit
 **Sessions.** `/socket?session=NAME` is the socket of another session than the one that the viewer was started
 with. If there is none of that name, the connection is closed with code 4404 and the reason as its text.
 
-**Page to server**, text messages of at most 4 KiB, of two types:
+**Page to server**, text messages of at most 4 KiB, of three types:
 
     {"type": "link"}
         Asks for a link for somebody else.
+
+    {"type": "recording", "number": n}
+        Asks for a recording; one that is no longer kept is answered with an error.
 
     {"type": "watch", "envs": [0, 3], "rate": 20}
         Replaces the environments that this page watches: at most 16, with `rate` frames per second each (0.1
@@ -73,6 +87,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.state.history import History
+from shoal.state.recording import Recording
 from shoal.state.schema import Description, describe, to_json
 from shoal.state.snapshot import Snapshot
 
@@ -89,6 +104,7 @@ __all__ = [
     "pack",
     "plain",
     "read_watch",
+    "recording_message",
 ]
 
 MAX_WATCHED = 16
@@ -212,14 +228,42 @@ def history_message(history: History, returns: Mapping[str, Any] | None, after: 
     return _join(json.dumps(plain(about), allow_nan=False, separators=(",", ":")), data)
 
 
-def read_watch(text: str, num_worlds: int) -> tuple[list[int], float] | None:
-    """Parses a page's message: returns the environments and rate of "watch", None for "link"."""
+def recording_message(number: int, recording: Recording) -> bytes:
+    """Returns the message "recording"."""
+    world: World | None = None
+    frames, data, offset = [], [], 0
+    for place, snapshot in enumerate(recording.snapshots, 1):
+        last, world = world, World.after(world, place, place, snapshot)
+        one = frame(world, {}, 0) if last is None else frame(world, last.since, last.schema)
+        frames.append((offset, len(one)))
+        data.append(np.frombuffer(one, np.uint8))
+        offset += len(one) + -len(one) % 8
+    about = {
+        "type": "recording",
+        "number": number,
+        "env": recording.env_id,
+        "episode": recording.episode,
+        "return": recording.episode_return,
+        "length": recording.length,
+        "frames": frames,
+    }
+    return _join(json.dumps(plain(about), allow_nan=False, separators=(",", ":")), data)
+
+
+def read_watch(text: str, num_worlds: int) -> tuple[list[int], float] | int | None:
+    """Parses a page's message: returns the environments and rate of "watch", the number of "recording", None
+    for "link"."""
     try:
         message = json.loads(text)
     except (ValueError, RecursionError) as error:  # thousands of brackets cause a RecursionError
         raise BadMessage("expected JSON") from error
     if message == {"type": "link"}:
         return None
+    if isinstance(message, dict) and message.get("type") == "recording":
+        number = message.get("number")
+        if set(message) != {"type", "number"} or type(number) is not int:
+            raise BadMessage('expected {"type": "recording", "number": ...} with a whole number')
+        return number
     if (
         not isinstance(message, dict)
         or message.get("type") != "watch"

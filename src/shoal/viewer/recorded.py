@@ -51,14 +51,22 @@ class Recorded:
         bins, returns = self._history.bins, self._history["return"]
         lengths = self._history["length"]
         if not len(bins):
-            return {"time_ns": 0, "steps": 0, "episodes": 0, "return_sum": 0.0, "length_sum": 0}
-        there = returns.weight > 0
+            return {
+                "time_ns": 0,
+                "steps": 0,
+                "episodes": 0,
+                "return_sum": 0.0,
+                "length_sum": 0,
+                "odd_returns": 0,
+            }
+        there, ended = returns.weight > 0, lengths.weight > 0
         return {
             "time_ns": int(bins["end"][-1] * 1e9),
             "steps": int(bins["steps"][-1]),
             "episodes": int(bins["episodes"][-1]),
             "return_sum": float((returns.mean[there] * returns.weight[there]).sum()),
-            "length_sum": int((lengths.mean[there] * lengths.weight[there]).sum()),
+            "length_sum": int((lengths.mean[ended] * lengths.weight[ended]).sum()),
+            "odd_returns": int(lengths.weight.sum() - returns.weight.sum()),
         }
 
     def returns(self) -> dict[str, Any]:

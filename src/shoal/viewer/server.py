@@ -238,6 +238,9 @@ class Server:
                     if wanted is None:
                         client.link(self.guard.ticket_link(), socket.gethostname(), self.guard.port)
                         continue
+                    if isinstance(wanted, int):
+                        client.replay(wanted)
+                        continue
                     client.watch(*wanted)
                 except BadMessage as error:
                     raise Closing(1008, str(error)) from None

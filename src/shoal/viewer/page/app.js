@@ -9,6 +9,7 @@ import { Inspector } from "./inspector.js";
 import { onKeys, onTabs } from "./keys.js";
 import { readLink, writeLink } from "./link.js";
 import { Overview } from "./overview.js";
+import { Replay } from "./replay.js";
 import { layersOf } from "./scene.js";
 import { openShare, showShare } from "./share.js";
 import { Connection } from "./socket.js";
@@ -41,11 +42,32 @@ const overview = new Overview((key, on) => setLayer(key, on));
 const table = new EntityTable((selection) => select(selection, true));
 const agentPanel = new AgentPanel();
 const inspector = new Inspector();
-const strip = new Strip((env) => pick(env));
+const strip = new Strip((env) => {
+  if (replay.history) goLive();
+  pick(env);
+});
 const agents = () => state.facts?.agents || 1;
 const worlds = () => state.facts?.num_worlds || state.facts?.num_envs || 1;
 const stage = new Stage(state, { agents, select: (selection) => select(selection), drawn: () => remember() });
 const { camera } = stage;
+let cameraBefore = null; // that of the live view, during a replay
+const replay = new Replay({
+  ask: (number) => connection.askForRecording(number),
+  show,
+  began(isFirst) {
+    if (isFirst) cameraBefore = { x: camera.x, y: camera.y, scale: camera.scale, fitted: camera.fitted };
+    Object.assign(state, { paused: true, hovered: null, selection: null, replay });
+    camera.fitted = true;
+    $("stage").scrollIntoView({ block: "center" }); // on a small screen the list is below it
+    stage.shape = ""; // fits the view to the recorded picture, which may have another size
+  },
+  ended() {
+    Object.assign(state, { replay: null, frame: null, layers: [] });
+    Object.assign(camera, cameraBefore);
+  },
+});
+/** The frames that the slider goes over: those of the replayed episode, or those that were kept. */
+const timeline = () => replay.history ?? kept;
 
 // ---- messages of the server
 
@@ -54,6 +76,8 @@ const connection = new Connection({
     if (state.facts && (state.facts.pid !== facts.pid || state.facts.started !== facts.started)) {
       curves.clear();
       curves.compare("");
+      replay.end();
+      replay.showList({ kept: {}, count: 0 });
       kept.clear();
       Object.assign(state, { frame: null, layers: [], paused: false, run: "stepping", hovered: null });
       const isSame = state.facts.name === facts.name;
@@ -94,6 +118,8 @@ const connection = new Connection({
     else show(frame);
   },
   link: showShare,
+  recordings: (one) => replay.showList(one),
+  recording: (about, frames) => replay.begin(about, frames),
   missing(why) {
     state.link = "missing";
     showStatus(state);
@@ -129,6 +155,7 @@ function pick(env) {
     notice(text, false, 5);
   }
   if (next !== state.env) {
+    replay.end();
     if (state.frame) stage.leave();
     Object.assign(state, { env: next, frame: null, paused: false, hovered: null, selection: null, follow: false });
     $("follow").checked = false;
@@ -153,6 +180,7 @@ function show(frame) {
   stage.changed();
   if (state.follow) stage.centre();
   notice(frame.error, true);
+  if (replay.history) showStatus(state);
   const plain = !frame.world.size;
   $("told").hidden = !plain;
   if (plain) {
@@ -173,29 +201,31 @@ const refreshCounters = atMost(450, () => {
 const refreshCharts = atMost(250, () => {
   if (!state.frame || state.tab !== "overview") return;
   overview.drawLegend(state.layers, state.hidden);
-  overview.drawScalars(kept, state.frame);
-  drawActions(kept, Math.max(0, stage.agent), agents());
+  overview.drawScalars(timeline(), state.frame);
+  drawActions(timeline(), Math.max(0, stage.agent), agents());
 });
 const refreshPanel = atMost(200, () => {
   const { frame, tab, layers, selection } = state;
   if (!frame) return;
   if (tab === "entities") table.show(layers, selection);
   if (tab === "inspect") inspector.show(frame);
-  if (tab === "agent") agentPanel.show(frame, kept, layers, selection, stage.agent, agents());
+  if (tab === "agent") agentPanel.show(frame, timeline(), layers, selection, stage.agent, agents());
 });
 
 // ---- time
 
 const refreshTime = atMost(100, () => {
-  const { frames } = kept,
+  const history = timeline(),
+    { frames } = history,
     { frame } = state;
   if (!frame || !frames.length) return;
   $("scrub").max = frames.length - 1;
-  $("scrub").value = kept.indexOf(frame);
+  $("scrub").value = history.indexOf(frame);
+  drawEpisodes(frames);
+  if (replay.history) return say($("when"), replay.when(frame));
   const behind = kept.last.time - frame.time;
   const late = state.paused && behind > 0 ? ` · −${behind < 60 ? `${behind.toFixed(1)} s` : span(behind)}` : "";
   say($("when"), `episode ${number(frame.episode)} · tick ${number(frame.tick)}${late}`);
-  drawEpisodes(frames);
 });
 
 /** Draws a mark above the slider wherever an episode started. */
@@ -210,20 +240,30 @@ function drawEpisodes(frames) {
 }
 
 function pause(on) {
+  if (replay.history && on !== state.paused) return replay.toggle();
   state.paused = on;
   if (!on && kept.last) show(kept.last);
   showStatus(state);
   refreshTime();
 }
 
+/** Leaves a replay or a pause. */
+function goLive() {
+  replay.end();
+  pause(false);
+  if (!state.frame) tellWhyNothing(state.run, state.facts);
+  stage.redraw(true);
+}
+
 function scrubTo(index) {
+  if (replay.history) return replay.go(index);
   if (!kept.frames.length) return;
   state.paused = true;
   show(kept.frames[Math.min(kept.frames.length - 1, Math.max(0, index))]);
   showStatus(state);
 }
 
-const stepBy = (n) => state.frame && scrubTo(kept.indexOf(state.frame) + n);
+const stepBy = (n) => state.frame && scrubTo(timeline().indexOf(state.frame) + n);
 
 // ---- selection, layers, theme, tabs
 
@@ -314,14 +354,24 @@ const actions = {
   theme: () => setTheme(shownTheme() === "dark" ? "light" : "dark"),
   help: () => $("help").showModal(),
   nothing() {
-    if (strip.isGrid) strip.setPage(8);
+    if (replay.history) goLive();
+    else if (strip.isGrid) strip.setPage(8);
     else select(null);
   },
 };
 onKeys(actions);
 onTabs(setTab);
-const name = () => `${state.facts.name}-env${state.env}-tick${state.frame.tick}`;
-const openExport = exportDialog({ view: () => stage.view, frame: () => state.frame, history: kept, name });
+const name = () =>
+  replay.history
+    ? `${state.facts.name}-env${replay.about.env}-episode${replay.about.episode}`
+    : `${state.facts.name}-env${state.env}-tick${state.frame.tick}`;
+const openExport = exportDialog({
+  view: () => stage.view,
+  frame: () => state.frame,
+  history: kept,
+  episode: () => replay.history?.frames,
+  name,
+});
 const clicks = {
   "zoom-in": () => camera.zoom(1.5),
   "zoom-out": () => camera.zoom(1 / 1.5),
@@ -330,7 +380,7 @@ const clicks = {
   pause: actions.pause,
   "step-back": () => stepBy(-1),
   "step-forward": () => stepBy(1),
-  live: () => pause(false),
+  live: goLive,
   "env-before": () => actions.environment(-1),
   "env-after": () => actions.environment(1),
   theme: actions.theme,
@@ -376,7 +426,11 @@ window.shoal = {
     return [...state.hidden];
   },
   get frames() {
-    return kept.frames.length;
+    return timeline().frames.length;
+  },
+  get replay() {
+    const { kind, about, playing, index } = replay;
+    return replay.history && { kind, about, playing, index };
   },
   get bytes() {
     return kept.bytes;
@@ -400,6 +454,6 @@ window.shoal = {
   curve: (name, axis = "time") => curves.bins.points(name, axis),
   toCanvas: (row, column) => camera.toScreen(column + 0.5, row + 0.5),
   png: () => makePng(stage.view, state.frame),
-  gif: (seconds) => makeGif(stage.view, kept.lastSeconds(seconds, 10), () => {}),
+  gif: (seconds) => makeGif(stage.view, replay.history ? replay.history.frames : kept.lastSeconds(seconds, 10), () => {}),
   webm: (seconds) => makeWebm(stage.view, kept.lastSeconds(seconds, 30), () => {}),
 };

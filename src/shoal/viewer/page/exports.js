@@ -22,7 +22,8 @@ class Studio {
     ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
     const layers = layersOf(frame, Math.max(0, view.agent), view.look.agents);
     this.scene.drawAll(ctx, camera, ratio, frame, layers, view.look, theme().stage);
-    const text = `env ${frame.env} · episode ${frame.episode} · tick ${frame.tick}`;
+    const parts = [`env ${frame.env}`, `episode ${frame.episode}`, `tick ${frame.tick}`, frame.note];
+    const text = parts.filter(Boolean).join(" · ");
     ctx.font = "12px system-ui, sans-serif";
     ctx.textBaseline = "middle";
     ctx.textAlign = "left";
@@ -53,17 +54,17 @@ export async function makeGif(view, frames, progress) {
   return gif.finish();
 }
 
-export const canFilm = () =>
+export const canFilm = (type) =>
   typeof MediaRecorder !== "undefined" &&
   "captureStream" in HTMLCanvasElement.prototype &&
-  MediaRecorder.isTypeSupported("video/webm");
+  MediaRecorder.isTypeSupported(`video/${type}`);
 
 /** Plays the frames again at their original speed and records them with the browser's recorder. */
-export async function makeWebm(view, frames, progress) {
+export async function makeVideo(view, frames, progress, type) {
   const studio = new Studio(view, 1280);
   studio.draw(frames[0]);
   const recorder = new MediaRecorder(studio.canvas.captureStream(30), {
-    mimeType: "video/webm",
+    mimeType: `video/${type}`,
     videoBitsPerSecond: 8e6,
   });
   const parts = [];
@@ -79,8 +80,11 @@ export async function makeWebm(view, frames, progress) {
   await pause(120);
   recorder.stop();
   await ended;
-  return new Blob(parts, { type: "video/webm" });
+  return new Blob(parts, { type: `video/${type}` });
 }
+
+export const makeWebm = (view, frames, progress) => makeVideo(view, frames, progress, "webm");
+const makeMp4 = (view, frames, progress) => makeVideo(view, frames, progress, "mp4");
 
 export function save(blob, name) {
   const link = el("a", { href: URL.createObjectURL(blob), download: name });
@@ -88,14 +92,20 @@ export function save(blob, name) {
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
 
-/** The export dialog: format and duration. `view()` and `frame()` return the current view and frame. */
-export function exportDialog({ view, frame, history, name }) {
+/** The export dialog: format and duration. `view()` and `frame()` return the current view and frame, and `episode()`
+ * the frames of the episode that is replayed, if there is one: then all of it is exported. */
+export function exportDialog({ view, frame, history, episode, name }) {
   const dialog = $("export"),
     bar = $("export-progress"),
     note = $("export-note");
-  if (!canFilm()) $("export-webm").disabled = true;
   const progress = (part) => (bar.value = part);
-  const buttons = ["export-png", "export-gif", "export-webm"].map($);
+  const buttons = ["export-png", "export-gif", "export-webm", "export-mp4"].map($);
+  const allow = () => {
+    for (const button of buttons) button.disabled = false;
+    $("export-webm").disabled = !canFilm("webm");
+    $("export-mp4").hidden = !canFilm("mp4");
+  };
+  allow();
   async function run(make) {
     for (const button of buttons) button.disabled = true;
     try {
@@ -104,13 +114,14 @@ export function exportDialog({ view, frame, history, name }) {
       say(note, `The export failed: ${error.message}`);
     }
     bar.hidden = true;
-    buttons.forEach((button) => (button.disabled = button.id === "export-webm" && !canFilm()));
+    allow();
   }
   const film = (make, ending) =>
     run(async () => {
       const seconds = Math.min(300, Math.max(1, Number($("export-seconds").value) || 5));
       bar.hidden = false;
-      if ($("export-when").value === "now") {
+      const isNext = $("export-when").value === "now" && !episode();
+      if (isNext) {
         // Future frames are kept as well: wait for them, then take the last seconds.
         for (let s = 0; s < seconds; s++) {
           say(note, `Recording: ${seconds - s} s left`);
@@ -118,8 +129,8 @@ export function exportDialog({ view, frame, history, name }) {
           await pause(1000);
         }
       }
-      const until = $("export-when").value === "now" ? history.last : frame();
-      const frames = history.lastSeconds(seconds, ending === "gif" ? RATE : 30, until);
+      const until = isNext ? history.last : frame();
+      const frames = episode() ?? history.lastSeconds(seconds, ending === "gif" ? RATE : 30, until);
       say(note, `Making ${frames.length} pictures`);
       const blob = await make(view(), frames, progress);
       save(blob, `${name()}.${ending}`);
@@ -133,8 +144,10 @@ export function exportDialog({ view, frame, history, name }) {
   );
   $("export-gif").addEventListener("click", () => film(makeGif, "gif"));
   $("export-webm").addEventListener("click", () => film(makeWebm, "webm"));
+  $("export-mp4").addEventListener("click", () => film(makeMp4, "mp4"));
   return () => {
-    say(note, "");
+    say(note, episode() ? "GIF and video have the whole replayed episode; PNG has this frame." : "");
+    $("export-span").hidden = !!episode();
     dialog.showModal();
   };
 }

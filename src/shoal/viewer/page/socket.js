@@ -27,8 +27,20 @@ export function follow(session, on) {
   };
 }
 
+/** Decodes the frames of a recording; each one is a message of its own. */
+function readFrames({ frames }, buffer, start) {
+  const all = [];
+  for (const [offset, bytes] of frames) {
+    const data = buffer.slice(start + offset, start + offset + bytes),
+      one = openMessage(data),
+      frame = readFrame(one.head, data, one.start, all[all.length - 1]);
+    if (frame) all.push(frame);
+  }
+  return all;
+}
+
 export class Connection {
-  /** `on` has hello, counters, history, frame, link, failure, missing and status ("connecting", "open", "lost"). */
+  /** `on` has hello, counters, history, recordings, recording, frame, link, failure, missing and status ("connecting", "open", "lost"). */
   constructor(on) {
     this.on = on;
     this.wait = 250;
@@ -74,6 +86,8 @@ export class Connection {
       this.on.hello(head);
     } else if (head.type === "counters") this.on.counters(head);
     else if (head.type === "history") this.on.history(head, buffer, start);
+    else if (head.type === "recordings") this.on.recordings(head);
+    else if (head.type === "recording") this.on.recording(head, readFrames(head, buffer, start));
     else if (head.type === "link") this.on.link(head);
     else if (head.type === "error") this.on.failure(head.message);
     else if (head.type === "frame") {
@@ -88,6 +102,10 @@ export class Connection {
 
   askForLink() {
     if (this.socket.readyState === WebSocket.OPEN) this.socket.send(JSON.stringify({ type: "link" }));
+  }
+
+  askForRecording(number) {
+    if (this.socket.readyState === WebSocket.OPEN) this.socket.send(JSON.stringify({ type: "recording", number }));
   }
 
   watch(envs, rate) {

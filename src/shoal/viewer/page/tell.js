@@ -2,9 +2,11 @@
 import { $, number, say } from "./dom.js";
 import { categoryOf, entitiesOf, ofAgent } from "./fields.js";
 
-export function showStatus({ run, link, paused, facts }) {
+export function showStatus({ run, link, paused, facts, replay }) {
   const ended = run === "ended" && link !== "missing";
-  const [key, text] = ended
+  const [key, text] = replay
+    ? ["paused", "Replay"]
+    : ended
     ? ["ended", facts?.file ? "History file" : "Run ended"]
     : link !== "open"
       ? [link, { lost: "Reconnecting", missing: "No such session" }[link] ?? "Connecting"]
@@ -16,9 +18,16 @@ export function showStatus({ run, link, paused, facts }) {
   $("status").dataset.state = key;
   say($("status").lastElementChild, text);
   $("badge").hidden = !paused && !ended;
-  say($("badge"), ended ? (facts?.file ? "The run has ended. This is its history file." : "The run has ended.") : "View paused. The run continues.");
-  $("pause-icon").setAttribute("href", paused ? "#i-play" : "#i-pause");
-  $("pause").setAttribute("aria-label", paused ? "Go live" : "Pause the view");
+  const why = !ended
+    ? "View paused. The run continues."
+    : facts?.file
+      ? "The run has ended. This is its history file."
+      : "The run has ended.";
+  say($("badge"), replay ? replay.text : why);
+  const stands = replay ? !replay.playing : paused;
+  $("pause-icon").setAttribute("href", stands ? "#i-play" : "#i-pause");
+  const action = replay ? (stands ? "Play" : "Pause the replay") : stands ? "Go live" : "Pause the view";
+  $("pause").setAttribute("aria-label", action);
   $("live").dataset.on = String(!paused);
 }
 
