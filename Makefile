@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 NATIVE := CMakeLists.txt pyproject.toml $(wildcard core/*.[ch] core/binding/* include/shoal/*.h include/shoal/ext/*.h envs/*.h envs/*/*.[ch])
-C_FILES := $(wildcard core/*.[ch] core/binding/* include/shoal/*.h include/shoal/ext/*.h src/shoal/compat/puffer/include/puffer/*.[ch] src/shoal/compat/puffer/include/puffer/*/*.h tests/puffer/ocean/*/*.[ch] envs/*.h envs/*/*.[ch] tests/core/*.[ch] tests/core/plugins/*.c tests/abi/*.[ch]* tests/native/plugins/*.c tests/check/plugins/*.c src/shoal/native/template.c lab/src/shoal_lab/bench/c/*.c examples/*.c tests/faults/*.c tests/fuzz/*.c)
+C_FILES := $(wildcard core/*.[ch] core/binding/* include/shoal/*.h include/shoal/ext/*.h src/shoal/compat/puffer/include/puffer/*.[ch] src/shoal/compat/puffer/include/puffer/*/*.h tests/puffer/ocean/*/*.[ch] src/shoal/cuda/kernel/*.[ch] src/shoal/cuda/kernel/include/*.h envs/*.h envs/*/*.[ch] tests/core/*.[ch] tests/core/plugins/*.c tests/abi/*.[ch]* tests/native/plugins/*.c tests/cuda/*.c tests/check/plugins/*.c src/shoal/native/template.c lab/src/shoal_lab/bench/c/*.c examples/*.c tests/faults/*.c tests/fuzz/*.c)
 BUILD_NEEDS := "scikit-build-core>=0.11" "nanobind>=3,<4" "cmake>=3.18" ninja
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
 INSTALL := $(PIP) install --no-build-isolation --config-settings=cmake.define.SHOAL_WERROR=ON --editable
@@ -21,7 +21,7 @@ RERUNS ?= 0
 AGAIN := --reruns $(RERUNS) --reruns-delay 3 -rR
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(AGAIN)
 
-.PHONY: all run test quick slow-list check fix asan asan-python fuzz stress tsan bench learn test-gymnasium test-viewer test-adapters torch clean chaos soak docs env-pages test-cluster test-compiler test-puffer wheels wheels-containers release hooks
+.PHONY: all run test quick slow-list check fix asan asan-python fuzz stress tsan bench learn test-gymnasium test-gpu test-viewer screenshots test-adapters torch cuda clean chaos soak docs env-pages test-cluster test-compiler test-puffer wheels wheels-containers release hooks
 
 all: check test
 
@@ -38,6 +38,10 @@ quick: $(VENV)/.ready
 # Runs all tests one after the other and writes down which of them are slow, for make quick.
 slow-list: $(VENV)/.ready
 	@$(BIN)/python -m pytest --record-slow $(ARGS)
+
+# On a machine with a GPU, in a virtual environment with torch: kernels from the cache, or compiled with ziglang.
+test-gpu: $(VENV)/.ready
+	@SHOAL_TEST_DEVICE=cuda $(PYTEST) tests/cuda $(ARGS)
 
 check: $(VENV)/.ready
 	$(BIN)/ruff check .
@@ -147,6 +151,10 @@ test-viewer: $(VENV)/.ready
 	    $(BIN)/python -m pytest $(AGAIN) tests/viewer tests/docs/test_site_browser.py $(ARGS); \
 	else $(call cannot,make test-viewer needs chromium, playwright, pygame, tensorboard and prometheus_client); fi
 
+# The screenshots of the viewer in docs/pictures, of real runs.
+screenshots: $(VENV)/.ready
+	@tests/viewer/chromium.sh && $(PIP) install playwright && $(BIN)/python -m tests.viewer.screenshots docs/pictures $(ARGS)
+
 # Each adapter against the library it is for, in a virtual environment of its own: make test-adapters ADAPTERS=sb3
 ADAPTERS ?= envpool sb3 tianshou pettingzoo torchrl rllib jax
 LIBRARY_envpool := envpool==1.2.*
@@ -194,6 +202,11 @@ $(VENV)/.wheel: $(VENV)/.build-needs $(NATIVE) lab/pyproject.toml $(shell find s
 torch: $(VENV)/.ready
 	@$(PIP) install torch==2.13.0 array-api-compat moviepy || \
 	    $(call cannot,make torch needs torch 2.13.0 which pip cannot install for $$($(PYTHON) --version))
+
+# The GPU compiler, which tests/cuda uses where it is: clang (ziglang), libdevice, and ptxas to assemble PTX.
+cuda: $(VENV)/.ready
+	@$(PIP) install "ziglang>=0.17" nvidia-nvvm nvidia-cuda-nvcc || \
+	    $(call cannot,make cuda needs ziglang and nvidia-nvvm and nvidia-cuda-nvcc which pip cannot install for this machine)
 
 # C environments compiled by the Python package ziglang, as on a machine without a compiler.
 test-compiler: $(VENV)/.ready

@@ -33,7 +33,18 @@ ROOT = DOCS.parent
 SECTIONS: dict[str, list[str]] = {
     "Start": ["index", "quickstart", "train", "migrate"],
     "Environments": ["environments", "write_env", "agents", "native", "puffer"],
-    "Guides": ["vector", "process", "zero_copy", "replay", "gpu", "state", "adapters", "cluster", "memory"],
+    "Guides": [
+        "vector",
+        "process",
+        "zero_copy",
+        "replay",
+        "gpu",
+        "cuda",
+        "state",
+        "adapters",
+        "cluster",
+        "memory",
+    ],
     "Running it": ["performance", "bench", "faults", "reliability", "security", "release"],
     "Reference": ["glossary", "api", "CHANGELOG"],
 }

@@ -11,7 +11,9 @@ import contextlib
 import ctypes
 import os
 import re
+import shutil
 import signal
+import sys
 import tempfile
 import threading
 import time
@@ -20,12 +22,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, Text
 
 import shoal
+from shoal.cuda.ahead import build_ahead
+from shoal.cuda.build import find_source, write_ptx
+from shoal.cuda.driver import open_driver
+from shoal.errors import BuildError
+from shoal.native.plugin import bundled, load
 from shoal.replay import PrioritizedSampler
 from shoal.replay.buffer import make_buffer
 from shoal.replay.records import Records
@@ -158,14 +166,9 @@ def _() -> None:
 )
 def _() -> None:
     Path("my_env.c").write_text("")
-    path, os.environ["PATH"] = os.environ["PATH"], ""
-    chosen = os.environ.pop("CC", None)
-    try:
+    with mock.patch.dict(os.environ, PATH=""), mock.patch.dict(sys.modules, ziglang=None):
+        os.environ.pop("CC", None)
         shoal.make_vec("my_env.c")
-    finally:
-        os.environ["PATH"] = path
-        if chosen is not None:
-            os.environ["CC"] = chosen
 
 
 @situation(
@@ -607,6 +610,100 @@ def _() -> None:
 @situation(SESSIONS, "a name with invalid characters", "Use letters, digits, `.`, `_` and `-`.")
 def _() -> None:
     shoal.make_vec("CartPole-v1", session="my run")
+
+
+# ---- Environments on a GPU; the emulated device behaves like one
+
+GPU = "Environments on a GPU"
+
+
+@situation(
+    GPU,
+    '`device="cuda"` without an NVIDIA driver',
+    'Leave `device` out, or use `device="emulated"` for a test. It never falls back to the CPU.',
+)
+def _() -> None:
+    missing = OSError("libcuda.so.1: cannot open shared object file: No such file or directory")
+    opener = mock.patch("shoal.cuda.device.open_driver", open_driver.__wrapped__)
+    with opener, mock.patch("shoal.cuda.driver.ctypes.CDLL", side_effect=missing):
+        shoal.make_vec("CartPole-v1", 8, device="cuda")
+
+
+@situation(GPU, "an environment in Python on a GPU", "Write the environment in C, or leave `device` out.")
+def _() -> None:
+    shoal.make_vec("Taxi-v4", 8, device="cuda")
+
+
+@situation(GPU, "a compiled library on a GPU", "Give the C file.")
+def _() -> None:
+    shutil.copy(bundled()["CartPole-v1"], "my_env.so")
+    shoal.make_vec("./my_env.so", 8, device="emulated")
+
+
+@situation(GPU, "an environment in C++ on a GPU", "Write it in C.")
+def _() -> None:
+    build_ahead("my_env.cpp", {})
+
+
+@situation(
+    GPU,
+    "a header that a GPU does not have",
+    "Leave it out, or put it between `#ifndef SHOAL_GRID` and `#endif`.",
+)
+def _() -> None:
+    shutil.copy(find_source(bundled()["Squared-v0"], "Squared-v0"), "my_env.c")
+    failure = BuildError("fatal error: 'pthread.h' file not found")
+    with mock.patch("shoal.cuda.build.find_zig", lambda: Path("/bin/sh")):  # the message of clang
+        with mock.patch("shoal.native.compilers.run", side_effect=failure):
+            write_ptx(load(bundled()["Squared-v0"], {}), Path("my_env.c").absolute())
+
+
+@situation(GPU, "actions with the wrong dtype on a GPU", "Convert them. Nothing was stepped.")
+def _() -> None:
+    with poles(device="emulated") as envs:
+        envs.reset(seed=0)
+        envs.step(np.zeros(4, np.int32))
+
+
+@situation(
+    GPU,
+    "an action outside the action space, found by `envs.check()`",
+    "Check the code that chose it. The other environments were stepped.",
+)
+def _() -> None:
+    with poles(device="emulated") as envs:
+        envs.reset(seed=0)
+        envs.step(np.array([0, 1, 2, 0]))
+        envs.check()
+
+
+@situation(
+    GPU,
+    "a step after the end of an episode with autoreset DISABLED, found by `envs.check()`",
+    "Reset ended environments with a mask.",
+)
+def _() -> None:
+    with poles(device="emulated", autoreset_mode="Disabled", max_episode_steps=1) as envs:
+        envs.reset(seed=0)
+        for _ in range(2):
+            envs.step(np.zeros(4, np.int64))
+        envs.check()
+
+
+@situation(GPU, "a seed of more than 64 bits", "Use smaller seeds.")
+def _() -> None:
+    with poles(device="emulated") as envs:
+        envs.reset(seed=2**64)
+
+
+@situation(GPU, "`batch_size` on a GPU", "Use `step`: all environments step together.")
+def _() -> None:
+    shoal.make_vec("CartPole-v1", 8, device="emulated", batch_size=4)
+
+
+@situation(GPU, "`array=` without a device", "Leave it out; results on the CPU are NumPy arrays.")
+def _() -> None:
+    shoal.make_vec("CartPole-v1", 8, array="torch")
 
 
 # ---- Running them, and the page

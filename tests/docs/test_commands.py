@@ -30,6 +30,9 @@ SHORT = {
     "shoal check my_env.c": "shoal check my_env.c",
     "shoal check --asan FILE.c": "shoal check --asan my_env.c",
     "shoal check --asan catch/catch.c": "shoal check --asan my_env.c",
+    "shoal check --device cuda": "shoal check --device cuda my_env.c",
+    "shoal check --device cuda FILE.c": "shoal check --device cuda my_env.c",
+    "shoal check --device cuda --asan FILE.c": "shoal check --device cuda --asan my_env.c",
     "shoal build": "shoal build my_env.c",
     "shoal build --puffer PufferLib/pufferlib/ocean/breakout": "shoal build --puffer PUFFER/walk",
     "shoal bench --against envpool --install": "shoal bench native --envs 8 --against gymnasium --smoke",
@@ -71,7 +74,10 @@ SHORT = {
 that are not here are run with --smoke."""
 
 NOT_RUN = {
+    "shoal build --device cuda FILE.c": "needs ziglang; tests/cuda/test_build.py runs it",
+    "shoal build --device cuda my_env.c -o ptx": "needs ziglang; tests/cuda/test_build.py runs it",
     "shoal watch FILE": "runs until Ctrl-C; tests/viewer/test_history_commands.py runs it",
+    "shoal watch --record out.gif [NAME]": "waits for a whole episode; tests/viewer/test_movies.py runs it",
     "shoal watch --history FILE [NAME]": "runs until Ctrl-C; tests/viewer/test_history_commands.py runs it",
     "shoal chaos --against gymnasium": "a minute: a peer's hang must last before it is called one",
     "shoal chaos --against gymnasium --kills 5": "a minute: a peer's hang must last before it is called one",

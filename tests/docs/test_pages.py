@@ -12,7 +12,7 @@ from shoal.native.build import include_directory
 from tests.docs.pages import PAGES, blocks, changed, follow, matches, transcript
 from tests.lenience import PROGRAM_S
 
-NEED_COMPILER = {"README.md", "agents.md", "native.md", "write_env.md"}
+NEED_COMPILER = {"README.md", "agents.md", "cuda.md", "native.md", "write_env.md"}
 WITH_COMMANDS = [page for page in PAGES if any(language == "console" for language, _, _ in blocks(page))]
 
 
