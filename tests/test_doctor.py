@@ -353,7 +353,7 @@ def test_a_full_or_missing_directory_of_names_is_a_failure(
         patch.setattr(_core, "name_directory", lambda: str(tmp_path / "missing"))
         assert is_failure(finding("named memory"), "missing", "must be a writable file system")
     monkeypatch.setattr(os, "statvfs", file_system(8 << 30, 0))
-    assert is_failure(finding("named memory"), "leaves 0")
+    assert is_failure(finding("named memory"), "only 0 (")
 
 
 DEAD_OWNER = """

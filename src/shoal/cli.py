@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     build = _add_command(commands, "build", "compile a C environment and print the path of the library")
     build.add_argument(
-        "source", help="path of the C file; with --device also the id of a bundled environment"
+        "source", help="path of the C file, or with --device cuda the id of a bundled environment"
     )
     build.add_argument(
         "--puffer",
@@ -64,7 +64,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     build.add_argument(
         "-o", "--output", metavar="FILE", help="write the result to FILE (default: a file in the cache)"
     )
-    build.add_argument("--compiler", metavar="CC", help="use this compiler (default: $CC, or cc)")
+    build.add_argument(
+        "--compiler", metavar="CC", help="use this compiler (default: $CC, else cc, gcc, clang or ziglang)"
+    )
     build.add_argument(
         "--device",
         choices=["cpu", "cuda"],
@@ -159,7 +161,8 @@ def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         type=positive,
         default=1_000_000,
         metavar="N",
-        help="stop after N steps even if the environment is not solved (default: %(default)s)",
+        help="stop after N steps, counted over all environments, even if the environment is not solved "
+        "(default: %(default)s)",
     )
     demo.add_argument(
         "--seconds",
@@ -176,7 +179,7 @@ def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         nargs="?",
         const=2,
         metavar="NODES",
-        help="train on a simulated Ray cluster of NODES nodes on this machine (default: %(const)s)",
+        help="train on a Ray cluster of NODES nodes (%(const)s if not given), simulated on this machine",
     )
     demo.add_argument(
         "--history", metavar="FILE", help="keep the run's history in FILE, which `shoal watch FILE` opens"
@@ -251,7 +254,7 @@ def _add_viewer(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     watch.add_argument(
         "--history",
         metavar="FILE",
-        help="keep the run's history in FILE, for `shoal watch FILE`: every 10 seconds and at the end",
+        help="write the run's history to FILE every 10 seconds and at the end; `shoal watch FILE` opens it",
     )
     watch.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     watch.add_argument("--port", type=port, default=0, help="port to listen on (default: a free one)")
@@ -285,8 +288,8 @@ def _add_viewer(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "--timeout",
         type=seconds,
         metavar="SECONDS",
-        help="wait at most SECONDS, with --png for a step of the environment (default: 5), with --record for "
-        "a whole episode (default: 30)",
+        help="with --png: the longest wait for a step of the environment (default: 5); with --record: the "
+        "longest wait for a whole episode (default: 30); with --keep: how long to record (default: 30)",
     )
     watch.set_defaults(run=_watch)
 
@@ -310,12 +313,16 @@ def _add_viewer(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     metrics = _add_command(
         commands, "metrics", "print the counters and logged values of sessions in Prometheus' text format"
     )
-    metrics.add_argument("name", nargs="?", help="name of the session (default: all running sessions)")
+    metrics.add_argument(
+        "name",
+        nargs="?",
+        help="name of the session (default: all running sessions), or with --tensorboard a history file",
+    )
     metrics.add_argument("--openmetrics", action="store_true", help="print the OpenMetrics 1.0 format")
     metrics.add_argument(
         "--tensorboard",
         metavar="DIR",
-        help="write an event file of the session, or of a history file, in DIR until the run ends",
+        help="write a TensorBoard event file to DIR, until the run ends; a history file is converted once",
     )
     metrics.set_defaults(run=_metrics)
 

@@ -14,43 +14,43 @@ from tests.check.conftest import needs_compiler
 OUTSIDE = {
     "past the struct": (
         {"STEP": "if (env == 7) ((char *)self)[sizeof *self] = 1;"},
-        r"step of environment 7 wrote 1 byte past the end of its struct, the first at \+0",
+        "step of environment 7 wrote 1 byte outside its struct; the first is byte 1 after its end",
     ),
     "past the struct in reset": (
         {"RESET": "if (env == 36) self[1].place = 0;"},
-        r"reset of environment 36 wrote 8 bytes past the end of its struct, the first at \+0",
+        "reset of environment 36 wrote 8 bytes outside its struct; the first is byte 1 after its end",
     ),
     "before the struct": (
         {"STEP": "if (env == 7) ((char *)self)[-3] = 1;"},
-        "step of environment 7 wrote 1 byte before its struct, the nearest at -3",
+        "step of environment 7 wrote 1 byte outside its struct; the nearest is byte 3 before its start",
     ),
     "past a block of lanes": (
         {"DESCRIBE": "spec->lanes = 4;", "STEP": "if (env == 7) self[1].place = 0;"},
-        r"step of environments 4 to 7 wrote 8 bytes past the end of its struct, the first at \+0",
+        "step of environments 4 to 7 wrote 8 bytes outside its struct; the first is byte 1 after its end",
     ),
     "another environment's generator": (
         {"STEP": "if (env == 2) envs->rng[env + 1].state_low = 1;"},
-        r"step of environment 2 wrote 8 bytes past the end of its generator \(rng\), the first at \+8",
+        r"step of environment 2 wrote 8 bytes outside its generator \(rng\); the first is byte 9 after",
     ),
     "past an observation": (
         {"SHOW": "if (env == 9) row[2] = 1;"},
-        r"environment 9 wrote \d bytes past the end of observation field 'place'",
+        r"environment 9 wrote \d bytes outside observation field 'place'; the first is byte . after its end",
     ),
     "before an observation": (
         {"SHOW": "if (env == 9) phase[-1] = 1;"},
-        r"environment 9 wrote 8 bytes before observation field 'phase', the nearest at -1",
+        "environment 9 wrote 8 bytes outside observation field 'phase'; the nearest is byte 1 before",
     ),
     "another environment's reward": (
         {"STEP": "if (env == 3) envs->rewards[env + 1] = 1;"},
-        "step of environment 3 wrote . bytes past the end of reward",
+        "step of environment 3 wrote . bytes outside reward; the first is byte . after its end",
     ),
     "another environment's terminated": (
         {"STEP": "if (env == 3) envs->terminated[env - 1] = 1;"},
-        "step of environment 3 wrote 1 byte before terminated, the nearest at -1",
+        "step of environment 3 wrote 1 byte outside terminated; the nearest is byte 1 before its start",
     ),
     "another environment's truncated": (
         {"STEP": "if (env == 3) envs->truncated[env + 1] = 1;"},
-        r"step of environment 3 wrote 1 byte past the end of truncated, the first at \+0",
+        "step of environment 3 wrote 1 byte outside truncated; the first is byte 1 after its end",
     ),
     "its own action": (
         {"STEP": "if (env == 8) *(int64_t *)SHOAL_ACTION(int64_t, envs, 0, env) = 5;"},
@@ -131,8 +131,8 @@ def test_pieces_lie_aligned_as_in_an_array_without_guards_and_every_guard_byte_i
         begin, end = pieces.region(block)
         assert begin == pieces.base(block) + block * size and end == begin + size
         for address, text in (
-            (begin - 1, "before it, the nearest at -1"),
-            (end, "past the end of it, the first at +0"),
+            (begin - 1, "outside it; the nearest is byte 1 before its start"),
+            (end, "outside it; the first is byte 1 after its end"),
         ):
             byte = ctypes.c_uint8.from_address(address)
             assert byte.value == 0xA5

@@ -73,7 +73,7 @@ BROKEN = {
     ),
     "a row past the last": (
         {"OBSERVE": "if (env == 36) SHOAL_OBSERVATION(double, envs, 0, env)[2] = 1;"},
-        r"after reset, observe\(0, 37\) wrote \d bytes past the end of observation field 'place'",
+        r"after reset, observe\(0, 37\) wrote \d bytes outside observation field 'place'; the first is byte",
     ),
     "a reward": (
         {"OBSERVE": "if (env == 2) envs->rewards[env] = 1;"},

@@ -161,7 +161,7 @@ def test_rollouts_of_another_length_can_follow(cluster):
 def test_an_unknown_environment_raises_the_same_error_as_on_one_machine(cluster):
     with pytest.raises(PluginError, match="^no environment 'Nope-v0'"):
         Fleet("Nope-v0", 2)
-    with pytest.raises(TypeError, match="has no option 'num_thread'.* did you mean 'num_threads'"):
+    with pytest.raises(TypeError, match="has no option 'num_thread'.* the argument 'num_threads'"):
         Fleet("CartPole-v1", 2, num_thread=2)
 
 

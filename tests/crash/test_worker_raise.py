@@ -132,7 +132,7 @@ def test_death_in_a_call_or_rollout_is_raised_without_waiting(envs):
     assert caught.value.env_ids == [2, 3]
     os.kill(envs.worker_pids[0], signal.SIGKILL)
     first, _ = envs.reset(seed=0)
-    with pytest.raises(ShoalError, match="no longer at row 1 of this rollout"):
+    with pytest.raises(ShoalError, match="no longer at step 1 of this rollout"):
         rollout.step(actions())
     rollout = envs.rollout(2)
     rollout.start(first)

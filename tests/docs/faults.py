@@ -184,9 +184,7 @@ def _() -> None:
     shoal.make_vec("./other.so")
 
 
-@situation(
-    MAKING, "a function that cannot be pickled", "Create the objects that it uses inside the function."
-)
+@situation(MAKING, "a function that cannot be pickled", "Let the function create these objects itself.")
 def _() -> None:
     lock = threading.Lock()
 
@@ -390,7 +388,9 @@ def _() -> None:
 
 
 @situation(
-    WORKERS, "an environment with the old Gym interface", "Wrap it, or return five values from `step`."
+    WORKERS,
+    "an environment with the old Gym interface",
+    "Use such a wrapper, or return five values from `step`.",
 )
 def _() -> None:
     with worlds() as envs:
@@ -412,7 +412,7 @@ REWARDS = {"reward": (np.float64, (8,))}
 @situation(
     MEMORY,
     "a segment larger than the free memory",
-    "Raise the limit in the message, or ask for less. Nothing was allocated.",
+    "Ask for less, free some memory, or raise the limit that the message names. Nothing was allocated.",
 )
 def _() -> None:
     shoal.Segment(shoal.Layout({"x": (np.uint8, (1 << 50,))}))
@@ -424,7 +424,11 @@ def _() -> None:
         shoal.Segment.named(shoal.Layout(REWARDS), "docs-run-7")
 
 
-@situation(MEMORY, "a name that does not exist", "Create the segment first. It disappears with its owner.")
+@situation(
+    MEMORY,
+    "a name that does not exist",
+    "Create the segment first. Its owner removes the name when it closes the segment or exits.",
+)
 def _() -> None:
     shoal.Segment.attach("docs-nobody")
 
@@ -512,7 +516,11 @@ def _() -> None:
         buffer.add(np.zeros(4, np.int64), *envs.step(np.zeros(4, np.int64)))
 
 
-@situation(REPLAY, "priorities that are not positive", "Add a small number to the errors.")
+@situation(
+    REPLAY,
+    "priorities that are not positive",
+    "Add a small number to the TD errors from which you compute the priorities.",
+)
 def _() -> None:
     with shoal.ReplayBuffer(10, X) as buffer:
         sampler = PrioritizedSampler(buffer)
@@ -731,7 +739,7 @@ def shown(said: str) -> str:
     """The first lines, on one; numbers of processes, sizes of this machine and places in memory are N."""
     said = " ".join(said.splitlines()[:2]) if len(said.splitlines()[0]) < 60 else said.splitlines()[0]
     said = said.replace(str(directory()), "/tmp/shoal-UID")
-    said = re.sub(r"(but ).*( leaves N).*", r"\1this machine's free memory\2", _large(said))  # or a cgroup
+    said = re.sub(r"(limited by ).*", r"\1this machine's free memory", _large(said))  # or a cgroup
     said = re.sub(r"0x[0-9a-f]+", "N", said)
     said = re.sub(r"((?:process|pid) )\d+", r"\1N", said)
     return said

@@ -23,6 +23,7 @@ def test_the_page_has_no_other_situations():
 def test_what_differs_between_runs_is_left_out():
     assert shown("worker 1 (process 4711) has died") == "worker 1 (process N) has died"
     assert shown(
-        "needs 1125899906842624 bytes (1.0 PB) but a cgroup leaves 9876543210 (9.2 GB); raise it"
-    ) == ("needs N bytes but this machine's free memory leaves N")
+        "needs 1125899906842624 bytes (1.0 PB), but only 9876543210 (9.2 GB) are available, "
+        "limited by a cgroup; raise it"
+    ) == ("needs N bytes, but only N are available, limited by this machine's free memory")
     assert shown("from 1 to 16777216") == "from 1 to 16777216"

@@ -68,8 +68,8 @@ assert os.listdir("/dev/shm") == []
     out = run_python(PRELUDE + source, command=private_mounts)
     assert out.startswith("ShmFullError the segment needs ")
     assert (
-        "the file system at /dev/shm leaves 16777216 (16.0 MB); make it larger (docker run --shm-size=4g"
-        in out
+        "only 16777216 (16.0 MB) are available, limited by the file system at /dev/shm; make it larger "
+        "(docker run --shm-size=4g" in out
     )
     assert "or use an anonymous segment, which is not in /dev/shm" in out
 
@@ -157,7 +157,9 @@ refused(lambda: {make})
     out = run_python(PRELUDE + source, tmp_path / "ring.seg")
     assert (
         out.startswith("NoRoomError ")
-        and "(RLIMIT_FSIZE) leaves 8388608 (8.0 MB); raise it with `ulimit -f" in out
+        and "only 8388608 (8.0 MB) are available, limited by the file-size limit (RLIMIT_FSIZE); raise it "
+        "with `ulimit -f"
+        in out
     )
 
 
@@ -170,7 +172,7 @@ with Segment(small) as segment:
     segment["a"][:] = 1
 """
     out = run_python(PRELUDE + source)
-    assert out.startswith("NoRoomError ") and "(RLIMIT_AS) leaves" in out
+    assert out.startswith("NoRoomError ") and "limited by the address-space limit (RLIMIT_AS);" in out
 
 
 @pytest.mark.parametrize("call", ["reader()", "create"])

@@ -270,7 +270,8 @@ def test_one_byte_more_than_a_limit_is_its_error_with_need_free_and_advice():
     with pytest.raises(DiskFullError) as info:
         require_room(2 * MB + 1, [Limit("the large one", 3 * MB, "no"), small])
     assert str(info.value) == (
-        "the segment needs 2097153 bytes (2.0 MB) but the small one leaves 2097152 (2.0 MB); make it larger"
+        "the segment needs 2097153 bytes (2.0 MB), but only 2097152 (2.0 MB) are available, "
+        "limited by the small one; make it larger"
     )
     assert (info.value.need_bytes, info.value.free_bytes) == (2 * MB + 1, 2 * MB)
 

@@ -115,7 +115,7 @@ def test_options_change_the_description(capsys):
 def test_several_agents_are_described_by_their_rows(capsys):
     assert main(["info", "Snake-v0", "--option", "agents=3"]) == 0
     printed = capsys.readouterr().out
-    assert "3 in each environment, so arrays have num_envs * 3 rows" in printed
+    assert "3 in each environment, so arrays have num_worlds * 3 rows" in printed
     assert "row e * 3 + a" in " ".join(printed.split())
 
 

@@ -189,7 +189,7 @@ def four():
         ({"render_mode": "rgb"}, ValueError, "must be None or 'rgb_array' for CartPole-v1, got 'rgb'$"),
         ({"render_mode": 3}, ValueError, "must be None or 'rgb_array' for CartPole-v1, got 3$"),
         ({"max_slots": 0}, ValueError, "max_slots must be from 1"),
-        ({"bufers": "live"}, TypeError, "did you mean 'buffers'"),
+        ({"bufers": "live"}, TypeError, "did you mean the argument 'buffers'"),
         ({"colour": 3}, TypeError, "CartPole-v1 has no option 'colour'; it has"),
     ],
     ids=str,

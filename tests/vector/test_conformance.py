@@ -227,7 +227,7 @@ def test_rollout_raises_if_environments_moved_elsewhere(backend, moved):
             seen = ways[moved]()
             kept = rollout.observations.copy(), rollout.actions.copy(), rollout.rewards.copy()
             for _ in range(2):  # the refusal changed nothing
-                with pytest.raises(shoal.ShoalError, match=rf"row {before} of this rollout.*Call start"):
+                with pytest.raises(shoal.ShoalError, match=rf"step {before} of this rollout.*Call start"):
                     rollout.step(actions)
             assert_same((rollout.observations, rollout.actions, rollout.rewards), kept)
             rollout.start(rollout.observations[before] if seen is None else seen[0])
@@ -273,7 +273,7 @@ def test_rollout_in_mode_disabled_allows_resets_of_ended_environments_only(backe
         rollout.start(envs.reset(seed=0)[0])
         rollout.step(actions)
         envs.reset(options=options)  # nobody has ended
-        with pytest.raises(shoal.ShoalError, match="no longer at row 1"):
+        with pytest.raises(shoal.ShoalError, match="no longer at step 1"):
             rollout.step(actions)
         rollout.start(envs.reset()[0])
         for _ in range(3):
@@ -284,7 +284,7 @@ def test_rollout_in_mode_disabled_allows_resets_of_ended_environments_only(backe
             rollout.observations[3] = envs.reset(options={"reset_mask": ~mask})[0]
         rollout.step(actions)
         envs.reset(options=options)
-        with pytest.raises(shoal.ShoalError, match="no longer at row 4"):
+        with pytest.raises(shoal.ShoalError, match="no longer at step 4"):
             rollout.step(actions)
 
 

@@ -345,9 +345,9 @@ def test_a_forked_child_gets_an_error_and_the_parent_goes_on():
 
 
 def test_a_misspelt_keyword_that_the_environment_refuses_is_named():
-    with pytest.raises(TypeError, match=r"num_wrokers.*did you mean 'num_workers'\?"):
+    with pytest.raises(TypeError, match=r"num_wrokers.*did you mean the argument 'num_workers'\?"):
         shoal.make_vec("FrozenLake-v1", 2, num_wrokers=2)
-    with pytest.raises(TypeError, match=r"takes no arguments; did you mean 'num_workers'\?"):
+    with pytest.raises(TypeError, match=r"takes no arguments; did you mean the argument 'num_workers'\?"):
         shoal.make_vec(type("Bare", (gymnasium.Env,), {}), 2, num_worker=2)
     with pytest.raises(TypeError, match="'sizzle'") as caught:
         shoal.make_vec("FrozenLake-v1", 2, sizzle=2)

@@ -80,10 +80,11 @@ class Pieces:
         gap = int(damaged.any(axis=1).argmax())  # the one before the piece of that number
         offsets = np.flatnonzero(damaged[gap])
         if gap > 0 and offsets[0] < self._guard:
-            return gap - 1, f"{_count(len(offsets))} past the end of {self.name}, the first at +{offsets[0]}"
-        nearest = int(offsets[-1]) - 2 * self._guard
+            where = f"the first is byte {offsets[0] + 1} after its end"
+            return gap - 1, f"{_count(len(offsets))} outside {self.name}; {where}"
+        where = f"the nearest is byte {2 * self._guard - offsets[-1]} before its start"
         block = min(gap, len(self._pieces) - 1)
-        return block, f"{_count(len(offsets))} before {self.name}, the nearest at {nearest}"
+        return block, f"{_count(len(offsets))} outside {self.name}; {where}"
 
 
 def _count(number: int) -> str:

@@ -59,8 +59,9 @@ def require_room(need_bytes: int, limits: Iterable[Limit]) -> None:
     for limit in limits:
         if need_bytes > limit.free_bytes:
             raise limit.error(
-                f"the segment needs {need_bytes} bytes ({format_bytes(need_bytes)}) but {limit.name} "
-                f"leaves {limit.free_bytes} ({format_bytes(limit.free_bytes)}); {limit.advice}",
+                f"the segment needs {need_bytes} bytes ({format_bytes(need_bytes)}), but only "
+                f"{limit.free_bytes} ({format_bytes(limit.free_bytes)}) are available, "
+                f"limited by {limit.name}; {limit.advice}",
                 need_bytes=need_bytes,
                 free_bytes=limit.free_bytes,
             )

@@ -231,7 +231,7 @@ def format_agents(env: EnvDescription) -> str:
     if env.agents == 1:
         return "1 in each environment."
     return (
-        f"{env.agents} in each environment, so arrays have num_envs * {env.agents} rows; agent a of "
+        f"{env.agents} in each environment, so arrays have num_worlds * {env.agents} rows; agent a of "
         f"environment e is row e * {env.agents} + a."
     )
 

@@ -34,7 +34,9 @@ __all__ = [
 ]
 
 _FORBIDDEN = ("reset", "step", "close", "_setattr", "_check_spaces")
-_OLD_GYM = "if this environment has the old Gym interface, wrap it in one that has Gymnasium's"
+_OLD_GYM = (
+    "if this environment has the old Gym interface, put it into a wrapper that has Gymnasium's interface"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -537,7 +537,7 @@ def pickle_makers(env_fns: Sequence[Callable[[], Any]], first: int) -> bytes:
                 dumps(function)
             except Exception as why:
                 raise WorkerError(
-                    f"env_fns[{number}], {function!r}, cannot be sent to a worker process: {why}. Make what "
-                    'it refers to inside the function, or use context="fork"'
+                    f"env_fns[{number}], {function!r}, cannot be sent to a worker process: {why}. Let the "
+                    'function create the objects that it uses, or use context="fork"'
                 ) from why
         raise WorkerError(f"env_fns cannot be sent to worker processes: {error}") from error

@@ -17,16 +17,16 @@ _SHOWN = 8
 _FAULTS: dict[int, tuple[type[Exception], str]] = {
     1: (
         ValueError,
-        "an action was not in {space}, so the environments were not stepped. Fix the code that chose it "
+        "{envs} {were} not stepped, because an action was not in {space}. Fix the code that chose it "
         "(check=() turns this check off)",
     ),
     2: (
         ResetNeeded,
-        "their episode was over and autoreset is disabled, so they were not stepped: reset them with "
+        "{envs} {were} not stepped, because the episode was over and autoreset is disabled; call "
         'reset(options={{"reset_mask": terminated | truncated}})',
     ),
-    3: (ValueError, "an observation or a reward was NaN"),
-    4: (PluginError, "the plug-in's init refused them"),
+    3: (ValueError, "{envs} had a NaN in an observation or a reward"),
+    4: (PluginError, "the plug-in's init failed for {envs}"),
 }
 
 
@@ -34,10 +34,12 @@ def raise_faults(kinds: NDArray[np.uint8], info: PluginInfo) -> NoReturn:
     """Raises the first kind of fault; `kinds` has each environment's, 0 for none."""
     kind = int(kinds[np.flatnonzero(kinds)[0]])
     envs = np.flatnonzero(kinds == kind)
-    shown = ", ".join(map(str, envs[:_SHOWN])) + (", ..." if len(envs) > _SHOWN else "")
-    counted = "1 environment" if len(envs) == 1 else f"{len(envs)} environments"
+    shown = ", ".join(map(str, envs[:_SHOWN]))
+    named = f"environment {shown}" if len(envs) == 1 else f"environments {shown}"
+    if len(envs) > _SHOWN:
+        named = f"{len(envs)} environments ({shown}, ...)"
     others = int(np.count_nonzero(kinds)) - len(envs)
     error, text = _FAULTS[kind]
-    what = text.format(space=info.action_space)
+    what = text.format(envs=named, were="was" if len(envs) == 1 else "were", space=info.action_space)
     more = f"; {others} more had another fault" if others else ""
-    raise error(f"{info.plugin.name}: {counted} ({shown}): {what}{more}")
+    raise error(f"{info.plugin.name}: {what}{more}")

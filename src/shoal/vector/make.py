@@ -332,7 +332,7 @@ _TAKES_NONE = re.compile(r"takes no (keyword )?arguments")
 def _suggest_options(options: dict[str, Any]) -> dict[str, str]:
     """Returns advice for options that are nearly a keyword of make_vec, or a keyword of AsyncVectorEnv."""
     close = {name: get_close_matches(name, _DEFAULTS, 1, 0.8) for name in options}
-    hints = {name: f"did you mean {found[0]!r}?" for name, found in close.items() if found}
+    hints = {name: f"did you mean the argument {found[0]!r}?" for name, found in close.items() if found}
     if "copy" in options:
         instead = 'buffers="leased", the default' if options["copy"] else 'buffers="live"'
         hints["copy"] = f"in place of copy={options['copy']!r} use {instead}"

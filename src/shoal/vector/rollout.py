@@ -80,7 +80,7 @@ class Rollout:
                 )
             if self._count_changes() != self._expected_changes:
                 raise ShoalError(
-                    f"the environments are no longer at row {t} of this rollout: they were reset or stepped "
+                    f"the environments are no longer at step {t} of this rollout: they were reset or stepped "
                     "elsewhere, or a step raised. Call start(observation) with the observation that reset or "
                     "the last step returned"
                 )

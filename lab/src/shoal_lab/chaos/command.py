@@ -30,8 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--kills",
         type=positive,
         metavar="N",
-        help="kill N workers, 10 * N ring writers and N / 10 trainers; with --only, N processes of that part "
-        "(default: 100); with --against, try each fault N times (default: 3)",
+        help="kill N workers, 10 * N ring writers and N / 10 trainers (default: 100). With --only, kill N "
+        "processes of that part. With --against, try each fault N times (default: 3)",
     )
     parser.add_argument(
         "--seed", type=whole, default=0, metavar="S", help="seed of all random choices (default: %(default)s)"
