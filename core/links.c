@@ -40,6 +40,19 @@ typedef struct row_set {
     uint8_t first[AHEAD];
 } row_set;
 
+/* Copies columns of records: out[c] + to[i] * bytes. The caller checks afterwards whether they were whole. */
+static inline void copy_columns(shoal_columns columns, shoal_word64 *const *records, const uint64_t *to,
+                                uint64_t count, void *const *outs) {
+    for (uint64_t c = 0; c < columns.count; c++) {
+        const uint64_t bytes = columns.items[c].bytes, offset = columns.items[c].offset;
+        char *out = outs[c];
+#define COPY(size)                                                                                           \
+    _Pragma("GCC unroll 4") for (uint64_t i = 0; i < count; i++)                                             \
+        shoal_racy_copy(out + to[i] * (size), (const char *)records[i] + offset, (size))
+        SHOAL_BY_SIZE(bytes, COPY)
+    }
+}
+
 /* Where the columns of a row are copied: out[c] + (place * frames + frame) * bytes. */
 typedef struct target {
     shoal_columns columns;
@@ -61,14 +74,7 @@ static void read_rows(const shoal_links *links, row_set *rows, const target *tar
     for (const target *t = targets; t < targets + number; t++) {
         for (uint64_t i = 0; i < count; i++)
             to[i] = rows->place[i] * t->frames + t->frame;
-        for (uint64_t c = 0; c < t->columns.count; c++) {
-            const uint64_t bytes = t->columns.items[c].bytes, offset = t->columns.items[c].offset;
-            char *out = t->out[c];
-#define READ(size)                                                                                           \
-    _Pragma("GCC unroll 4") for (uint64_t i = 0; i < count; i++)                                             \
-        shoal_racy_copy(out + to[i] * (size), (const char *)records[i] + offset, (size))
-            SHOAL_BY_SIZE(bytes, READ)
-        }
+        copy_columns(t->columns, records, to, count, t->out);
     }
     shoal_ring_fence_copies();
     for (uint64_t i = 0; i < count; i++)
@@ -131,36 +137,47 @@ static void read_stacks(const shoal_walk *walk, row_set *rows, void *const *out)
     }
 }
 
-/* The fields of a row about the step that led to it. */
+/* A row's word, its links, and the step that led to it. */
 typedef struct step {
-    uint64_t id, slot, previous;
+    uint64_t id, slot, word, previous;
     float reward;
     uint8_t first, terminated, truncated;
 } step;
+
+/* Loads the row in a slot. It is valid if its word is FULL and has not changed after the fence. */
+static inline void load_step(const shoal_links *links, uint64_t slot, step *found) {
+    shoal_word64 *record = shoal_ring_at(links->ring, slot);
+    const char *row = (const char *)record;
+    found->slot = slot;
+    found->word = shoal_ring_load_full_at(record);
+    shoal_racy_copy((char *)&found->previous, row + links->previous.offset, 8);
+    shoal_racy_copy((char *)&found->reward, row + links->step[0].offset, 4);
+    shoal_racy_copy((char *)&found->first, row + links->first.offset, 1);
+    shoal_racy_copy((char *)&found->terminated, row + links->step[TERMINATED].offset, 1);
+    shoal_racy_copy((char *)&found->truncated, row + links->step[TRUNCATED].offset, 1);
+}
 
 /* Reads the row `id` in its slot. Returns whether it is whole and follows the row `before`. */
 static inline int read_step(const shoal_links *links, uint64_t slot, uint64_t id, uint64_t before,
                             step *found) {
     const shoal_ring *ring = links->ring;
-    shoal_word64 *record = shoal_ring_at(ring, slot);
-    const char *row = (const char *)record;
-    const uint64_t word = shoal_ring_load_full_at(record);
-    shoal_racy_copy((char *)&found->previous, row + links->previous.offset, 8);
-    shoal_racy_copy((char *)&found->reward, row + links->step[0].offset, 4);
-    shoal_racy_copy((char *)&found->first, row + links->first.offset, 1);
-    shoal_racy_copy((char *)&found->terminated, row + links->step[1].offset, 1);
-    shoal_racy_copy((char *)&found->truncated, row + links->step[2].offset, 1);
-    shoal_ring_fence_copies();
+    load_step(links, slot, found);
     found->id = id;
-    found->slot = slot;
-    return word != 0 && found->previous == before + 1 && shoal_ring_id(ring, slot, word) == id &&
-           shoal_ring_has_word(record, word);
+    shoal_ring_fence_copies();
+    return found->word != 0 && found->previous == before + 1 &&
+           shoal_ring_id(ring, slot, found->word) == id &&
+           shoal_ring_has_word(shoal_ring_at(ring, slot), found->word);
 }
 
 /* Counts how often the next row was at the guessed slot, and how often not. */
 typedef struct guesses {
     uint64_t right, wrong;
+    int are_useful; /* guess in this block */
 } guesses;
+
+static inline void judge_guesses(guesses *guesses, const shoal_links *links) {
+    guesses->are_useful = links->apart < links->ring->capacity && guesses->wrong <= guesses->right + AHEAD;
+}
 
 /* Reads the row after another. Returns whether there is one. It is usually `apart` ids later: that guess is
  * right if the row links back. Only if it is wrong is the forward link loaded, which is another cache miss.
@@ -168,49 +185,37 @@ typedef struct guesses {
 static inline int read_next(const shoal_links *links, uint64_t slot, uint64_t id, step *found,
                             guesses *guesses) {
     const shoal_ring *ring = links->ring;
-    const uint64_t apart = links->apart, likely = id + apart;
-    const int should_guess = apart < ring->capacity && guesses->wrong <= guesses->right + AHEAD;
-    if (should_guess) {
-        const uint64_t at = slot + apart < ring->capacity ? slot + apart : slot + apart - ring->capacity;
-        const int is_next = read_step(links, at, likely, id, found);
-        guesses->right += is_next != 0;
-        guesses->wrong += is_next == 0;
-        if (is_next)
+    if (guesses->are_useful) {
+        const uint64_t likely = slot + links->apart;
+        const uint64_t at = likely < ring->capacity ? likely : likely - ring->capacity;
+        if (read_step(links, at, id + links->apart, id, found)) {
+            guesses->right++;
             return 1;
+        }
+        guesses->wrong++;
     }
     const uint64_t link = __atomic_load_n(&links->next[slot], __ATOMIC_RELAXED);
     return link != 0 && read_step(links, slot_from(ring, slot, id, link - 1), link - 1, id, found);
 }
 
-/* Adds the discounted rewards of the later steps. `last` becomes the last row of each transition. */
-static void sum_rewards(const shoal_walk *walk, row_set *last, guesses *guesses) {
-    float *rewards = walk->step_out[0];
-    uint8_t *terminated = walk->step_out[TERMINATED], *truncated = walk->step_out[TRUNCATED];
-    const double gamma = walk->gamma;
-    for (uint64_t i = 0; i < last->count; i++) {
-        const uint64_t place = last->place[i];
-        double total = rewards[place], discount = gamma;
-        uint64_t id = last->id[i], slot = last->slot[i];
-        unsigned ended = terminated[place],
-                 cut = truncated[place]; /* locals are faster than bytes of a struct */
-        for (uint64_t taken = 1; taken < walk->steps && (ended | cut) == 0; taken++) {
-            step next;
-            if (!read_next(walk->links, slot, id, &next, guesses) || next.first)
-                break;
-            id = next.id;
-            slot = next.slot;
-            ended = next.terminated;
-            cut = next.truncated;
-            total += discount * (double)next.reward;
-            discount *= gamma;
-        }
-        last->id[i] = id;
-        last->slot[i] = slot;
-        rewards[place] = (float)total;
-        walk->discount[place] = (float)discount;
-        terminated[place] = (uint8_t)ended;
-        truncated[place] = (uint8_t)cut;
+/* Writes the sum of the discounted rewards of a transition and its flags. Returns its last step. */
+static inline step sum_rewards(const shoal_walk *walk, const shoal_links *links, step last, uint64_t place,
+                               guesses *guesses) {
+    double total = last.reward, discount = walk->gamma;
+    for (uint64_t taken = 1; taken < walk->steps && (last.terminated | last.truncated) == 0; taken++) {
+        step next;
+        if (!read_next(links, last.slot, last.id, &next, guesses) || next.first)
+            break;
+        total += discount * (double)next.reward;
+        discount *= walk->gamma;
+        last = next;
     }
+    ((float *)walk->step_out[0])[place] = (float)total;
+    ((uint8_t *)walk->step_out[TERMINATED])[place] = last.terminated;
+    ((uint8_t *)walk->step_out[TRUNCATED])[place] = last.truncated;
+    if (walk->discount != NULL)
+        walk->discount[place] = (float)discount;
+    return last;
 }
 
 /* Reads the drawn rows. Keeps the ones that can be read and sets their ids. */
@@ -246,30 +251,78 @@ static void shift_stacks(const shoal_walk *walk, const row_set *rows) {
         }
 }
 
-static void gather_steps(const shoal_walk *walk, row_set *rows, guesses *guesses) {
+/* Gathers transitions without stacks, the usual case. Each has three rows: the one before the drawn row, the
+ * drawn row, and the last of its steps. All their words are loaded before the copies and again after them. */
+static void gather_transitions(const shoal_walk *shared, const row_set *rows, guesses *all_guesses) {
+    /* Private copies: no store to an output can change them, so the compiler keeps them in registers. */
+    const shoal_walk walk = *shared;
+    shoal_links links = *walk.links;
+    const shoal_ring ring = *links.ring;
+    guesses guesses = *all_guesses;
+    links.ring = &ring;
+    const uint64_t count = rows->count;
+    shoal_word64 *before[AHEAD], *drawn[AHEAD], *last[AHEAD];
+    uint64_t word_before[AHEAD], word_drawn[AHEAD], word_last[AHEAD];
+    for (uint64_t i = 0; i < count; i++) {
+        step found;
+        load_step(&links, rows->slot[i], &found);
+        found.id = shoal_ring_id(&ring, found.slot, found.word);
+        const uint64_t id = found.previous - 1, slot = slot_from(&ring, found.slot, found.id, id);
+        drawn[i] = shoal_ring_at(&ring, found.slot);
+        before[i] = shoal_ring_at(&ring, slot);
+        word_before[i] = shoal_ring_load_full_at(before[i]);
+        const int is_step = (found.first == 0) & (found.previous != 0) & (word_before[i] != 0) &
+                            (shoal_ring_id(&ring, slot, word_before[i]) == id);
+        word_drawn[i] = is_step ? found.word : 0;
+        if (walk.ids != NULL)
+            walk.ids[rows->place[i]] = found.id;
+        if (is_step)
+            found = sum_rewards(&walk, &links, found, rows->place[i], &guesses);
+        last[i] = shoal_ring_at(&ring, found.slot);
+        word_last[i] = found.word;
+    }
+    copy_columns(walk.rest, drawn, rows->place, count, walk.rest_out);
+    copy_columns(walk.obs, before, rows->place, count, walk.obs_out);
+    copy_columns(walk.obs, last, rows->place, count, walk.next_out);
+    shoal_ring_fence_copies();
+    for (uint64_t i = 0; i < count; i++) {
+        const int is_whole = (word_drawn[i] != 0) & shoal_ring_has_word(drawn[i], word_drawn[i]) &
+                             shoal_ring_has_word(before[i], word_before[i]) &
+                             shoal_ring_has_word(last[i], word_last[i]);
+        walk.slots[rows->origin[i]] = is_whole ? rows->slot[i] : MISSING;
+    }
+    *all_guesses = guesses;
+}
+
+/* Gathers transitions with stacks of observations. */
+static void gather_stacks(const shoal_walk *walk, row_set *rows, guesses *guesses) {
     const shoal_ring *ring = walk->links->ring;
     const target targets[] = {{walk->rest, walk->rest_out, 1, 0},
+                              {{walk->links->step, 3}, walk->step_out, 1, 0},
                               {walk->obs, walk->next_out, walk->stack, walk->stack - 1}};
-    read_drawn(walk, rows, targets, walk->steps == 1 ? 2 : 1);
+    read_drawn(walk, rows, targets, walk->steps == 1 ? 3 : 2);
     row_set before;
     before.count = 0;
     for (uint64_t i = 0; i < rows->count; i++)
         append_row(ring, &before, rows, i, rows->previous[i] - 1);
     read_stacks(walk, &before, walk->obs_out);
-    if (walk->steps == 1) {
-        if (walk->stack > 1)
-            shift_stacks(walk, rows);
-        for (uint64_t i = 0; walk->discount != NULL && i < rows->count; i++)
-            walk->discount[rows->place[i]] = (float)walk->gamma;
-        return;
-    }
+    if (walk->steps == 1)
+        shift_stacks(walk, rows);
     const uint64_t count = rows->count;
     rows->count = 0;
-    for (uint64_t i = 0; i < count; i++)
-        if (walk->slots[rows->origin[i]] != MISSING)
-            append_row(ring, rows, rows, i, rows->id[i]);
-    sum_rewards(walk, rows, guesses);
-    read_stacks(walk, rows, walk->next_out);
+    for (uint64_t i = 0; i < count; i++) {
+        const uint64_t place = rows->place[i];
+        if (walk->slots[rows->origin[i]] == MISSING)
+            continue;
+        const step drawn = {.id = rows->id[i],
+                            .slot = rows->slot[i],
+                            .reward = ((float *)walk->step_out[0])[place],
+                            .terminated = ((uint8_t *)walk->step_out[TERMINATED])[place],
+                            .truncated = ((uint8_t *)walk->step_out[TRUNCATED])[place]};
+        append_row(ring, rows, rows, i, sum_rewards(walk, walk->links, drawn, place, guesses).id);
+    }
+    if (walk->steps > 1)
+        read_stacks(walk, rows, walk->next_out);
 }
 
 /* Fills a sequence with zeros from row t on. */
@@ -341,11 +394,12 @@ static void prefetch(const shoal_walk *walk, const uint64_t *slots, uint64_t cou
 
 static void gather_range(const shoal_walk *walk, uint64_t begin, uint64_t end) {
     const uint64_t block = shoal_rows_block(walk->links->ring);
-    guesses guesses = {0, 0};
+    guesses guesses = {0, 0, 0};
     prefetch(walk, walk->slots + begin, shoal_min(block, end - begin));
     for (uint64_t at = begin, now; at < end; at += now) {
         row_set rows;
         rows.count = now = shoal_min(block, end - at);
+        judge_guesses(&guesses, walk->links);
         if (end - at > now) /* these arrive while the rows below are copied */
             prefetch(walk, walk->slots + at + now, shoal_min(block, end - at - now));
         for (uint64_t i = 0; i < now; i++) {
@@ -355,8 +409,10 @@ static void gather_range(const shoal_walk *walk, uint64_t begin, uint64_t end) {
         }
         if (walk->length != 0)
             gather_sequences(walk, &rows, &guesses);
+        else if (walk->stack == 1)
+            gather_transitions(walk, &rows, &guesses);
         else
-            gather_steps(walk, &rows, &guesses);
+            gather_stacks(walk, &rows, &guesses);
     }
 }
 

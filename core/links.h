@@ -50,10 +50,10 @@ typedef struct shoal_walk {
     double gamma;
     int across_episodes; /* sequences continue into the next episode */
     shoal_columns obs;   /* transitions: read from the row before the drawn row and from the last row */
-    shoal_columns rest;  /* transitions: read from the drawn row; sequences: from every row */
+    shoal_columns rest;  /* transitions: of the drawn row, without links->step; sequences: of every row */
     void *const *obs_out, *const *next_out, *const *rest_out;
-    void *step_out[3];        /* n-step transitions: the arrays of rest_out for links->step */
-    float *discount;          /* [count], or NULL */
+    void *step_out[3];        /* transitions: the sum of rewards and the flags of the last step */
+    float *discount;          /* transitions: [count], or NULL */
     uint8_t *mask;            /* sequences: [count, length] */
     uint64_t *ids;            /* [count]: of the drawn rows */
     float *weights;           /* [count], with a tree */

@@ -141,11 +141,16 @@ class Plan {
             } else if (role == "next_obs") {
                 next_.push_back(at);
             } else if (role == "row") {
-                rest_columns_.push_back(column);
-                rest_.push_back(at);
-                for (size_t i = 0; links_ != nullptr && i < 3; i++)
-                    if (column.offset == links_->links()->step[i].offset)
+                bool is_step = false;
+                for (size_t i = 0; links_ != nullptr && length_ == 0 && i < 3; i++)
+                    if (column.offset == links_->links()->step[i].offset) {
                         step_[i] = at;
+                        is_step = true;
+                    }
+                if (!is_step) {
+                    rest_columns_.push_back(column);
+                    rest_.push_back(at);
+                }
             } else {
                 throw nb::value_error(("unknown role of a field: " + role).c_str());
             }

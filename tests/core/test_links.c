@@ -3,8 +3,8 @@
 // SPDX-License-Identifier: MIT
 #define _GNU_SOURCE
 #include "check.h"
-#include "links.h"
 #include "platform.h"
+#include "ring.h"
 #include "seed.h"
 
 #include <math.h>
@@ -13,6 +13,30 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+/* The source itself, with a hook after the word of a row is loaded and (NULL) after rows are copied. */
+static void (*hook)(const shoal_word64 *loaded);
+static uint64_t load_and_call(const shoal_word64 *at) {
+    const uint64_t word = shoal_ring_load_full_at(at);
+    if (hook != NULL)
+        hook(at);
+    return word;
+}
+static void call_and_fence(void) {
+    if (hook != NULL)
+        hook(NULL);
+    shoal_ring_fence_copies();
+}
+#define shoal_links_set hooked_links_set
+#define shoal_walk_begin hooked_walk_begin
+#define shoal_walk_draw hooked_walk_draw
+#define shoal_walk_gather hooked_walk_gather
+#define shoal_walk_end hooked_walk_end
+#define shoal_ring_load_full_at load_and_call
+#define shoal_ring_fence_copies call_and_fence
+#include "links.c"
+#undef shoal_ring_load_full_at
+#undef shoal_ring_fence_copies
 
 /* An observation says where it comes from, and says it in every word: environment, episode, time. */
 #ifdef __SANITIZE_THREAD__ /* under which copies go byte by byte */
@@ -40,7 +64,6 @@ static int shared_fd;
 static shoal_word stop;
 static const shoal_column every[] = {{OBS_AT, sizeof(seen)}, {REWARD_AT, 4}, {TERMINATED_AT, 1},
                                      {TRUNCATED_AT, 1},      {FIRST_AT, 1},  {PREVIOUS_AT, 8}};
-static const shoal_column step_columns[] = {{REWARD_AT, 4}, {TERMINATED_AT, 1}, {TRUNCATED_AT, 1}};
 
 static void begin(void) {
     free(shared);
@@ -62,7 +85,7 @@ static shoal_ring handle(uint64_t capacity) {
                         .writer = SHOAL_RING_WRITERS};
 }
 
-static shoal_links links_of(const shoal_ring *ring) {
+static shoal_links make_links(const shoal_ring *ring) {
     return (shoal_links){ring,
                          shared->next,
                          {FIRST_AT, 1},
@@ -116,7 +139,7 @@ static void add_step(actor *self) {
 static void start(actor *self, uint64_t capacity, uint64_t name) {
     memset(self, 0, sizeof *self);
     self->ring = handle(capacity);
-    self->links = links_of(&self->ring);
+    self->links = make_links(&self->ring);
     self->name = name;
     memset(self->over, 1, sizeof self->over);
     CHECK(shoal_ring_register(&self->ring) == 0);
@@ -130,20 +153,21 @@ typedef struct batch {
     uint64_t ids[ROWS], slots[ROWS], places[ROWS], rounds;
 } batch;
 
-static uint64_t draw(batch *b, const shoal_links *links, uint64_t stack, uint64_t steps, uint64_t length,
-                     int across, const shoal_tree *tree, shoal_rng *rng, shoal_copy_threads threads) {
-    static const shoal_column obs = {OBS_AT, sizeof(seen)};
-    void *obs_out[] = {b->obs}, *next_out[] = {b->next};
+static uint64_t draw_rounds(batch *b, const shoal_links *links, uint64_t stack, uint64_t steps,
+                            uint64_t length, int across, const shoal_tree *tree, shoal_rng *rng,
+                            shoal_copy_threads threads, uint64_t rounds) {
+    static const shoal_column obs = {OBS_AT, sizeof(seen)}, first = {FIRST_AT, 1};
+    void *obs_out[] = {b->obs}, *next_out[] = {b->next}, *first_out[] = {b->first};
     void *steps_out[] = {b->reward, b->terminated, b->truncated};
     void *all_out[] = {b->all, b->reward, b->terminated, b->truncated, b->first};
     shoal_walk walk = {.links = links, .count = ROWS, .stack = stack, .steps = steps, .length = length};
     walk.gamma = 0.5;
     walk.across_episodes = across;
     walk.obs = (shoal_columns){&obs, length == 0};
-    walk.rest = length == 0 ? (shoal_columns){step_columns, 3} : (shoal_columns){every, 5};
+    walk.rest = length == 0 ? (shoal_columns){&first, 1} : (shoal_columns){every, 5};
     walk.obs_out = obs_out;
     walk.next_out = next_out;
-    walk.rest_out = length == 0 ? steps_out : all_out;
+    walk.rest_out = length == 0 ? first_out : all_out;
     memcpy(walk.step_out, steps_out, sizeof walk.step_out);
     walk.discount = b->discount;
     walk.mask = b->mask;
@@ -154,11 +178,16 @@ static uint64_t draw(batch *b, const shoal_links *links, uint64_t stack, uint64_
     walk.drawn = b->drawn;
     uint64_t missing = ROWS;
     shoal_walk_begin(&walk);
-    while (missing != 0 && shoal_walk_draw(&walk, tree, rng))
+    while (missing != 0 && walk.rounds < rounds && shoal_walk_draw(&walk, tree, rng))
         missing = shoal_walk_gather(&walk, threads);
     shoal_walk_end(&walk);
     b->rounds = walk.rounds;
     return ROWS - missing;
+}
+
+static uint64_t draw(batch *b, const shoal_links *links, uint64_t stack, uint64_t steps, uint64_t length,
+                     int across, const shoal_tree *tree, shoal_rng *rng, shoal_copy_threads threads) {
+    return draw_rounds(b, links, stack, steps, length, across, tree, rng, threads, UINT64_MAX);
 }
 
 static uint64_t time_of(seen o) { return o.words[0] & 0xffffff; }
@@ -179,21 +208,24 @@ static void check_stack(const seen *frames, uint64_t stack) {
     }
 }
 
+static void check_step(const batch *b, uint64_t i, uint64_t stack, uint64_t steps) {
+    const seen from = b->obs[(i + 1) * stack - 1], to = b->next[(i + 1) * stack - 1];
+    const uint64_t begin = time_of(from), taken = time_of(to) - begin, episode = episode_of(from);
+    const uint64_t env = (episode >> 24) % ENVS, number = episode & 0xffffff;
+    check_stack(b->obs + i * stack, stack);
+    check_stack(b->next + i * stack, stack);
+    CHECK(episode == episode_of(to) && taken >= 1 && taken <= steps && b->first[i] == 0);
+    double total = 0;
+    for (uint64_t k = 1; k <= taken; k++)
+        total += pow(0.5, (double)k - 1) * (double)(begin + k);
+    CHECK(b->reward[i] == (float)total && b->discount[i] == (float)pow(0.5, (double)taken));
+    const int ends = time_of(to) == episode_length(env, number);
+    CHECK(b->terminated[i] == (ends && number % 2 == 0) && b->truncated[i] == (ends && number % 2 == 1));
+}
+
 static void check_steps(const batch *b, uint64_t stack, uint64_t steps) {
-    for (uint64_t i = 0; i < ROWS; i++) {
-        const seen from = b->obs[(i + 1) * stack - 1], to = b->next[(i + 1) * stack - 1];
-        const uint64_t begin = time_of(from), taken = time_of(to) - begin, episode = episode_of(from);
-        const uint64_t env = (episode >> 24) % ENVS, number = episode & 0xffffff;
-        check_stack(b->obs + i * stack, stack);
-        check_stack(b->next + i * stack, stack);
-        CHECK(episode == episode_of(to) && taken >= 1 && taken <= steps);
-        double total = 0;
-        for (uint64_t k = 1; k <= taken; k++)
-            total += pow(0.5, (double)k - 1) * (double)(begin + k);
-        CHECK(b->reward[i] == (float)total && b->discount[i] == (float)pow(0.5, (double)taken));
-        const int ends = time_of(to) == episode_length(env, number);
-        CHECK(b->terminated[i] == (ends && number % 2 == 0) && b->truncated[i] == (ends && number % 2 == 1));
-    }
+    for (uint64_t i = 0; i < ROWS; i++)
+        check_step(b, i, stack, steps);
 }
 
 static void check_sequences(const batch *b, int across) {
@@ -232,6 +264,7 @@ static void check_every_way(batch *b, const shoal_links *links, shoal_rng *rng, 
 static void test_what_is_drawn_is_what_happened(void) {
     const uint64_t capacities[] = {37, 64, 300, 1000};
     batch *b = malloc(sizeof *b);
+    memset(b->first, 1, sizeof b->first);
     for (int c = 0; c < 4; c++) {
         shoal_rng rng;
         actor one;
@@ -252,6 +285,61 @@ static void test_what_is_drawn_is_what_happened(void) {
             check_every_way(b, &one.links, &rng, (shoal_copy_threads){0});
         close(one.ring.lock_fd);
     }
+    free(b);
+}
+
+static uint64_t calls, torn_at, torn_slot;
+static int is_reward_alone;
+
+/* At one of the calls, overwrites the row whose word was loaded, or after copies the row in torn_slot. */
+static void overwrite_row(const shoal_word64 *loaded) {
+    if (calls++ != torn_at)
+        return;
+    char *row = loaded == NULL ? shared->rows + torn_slot * STRIDE
+                               : shared->rows + ((const char *)loaded - shared->rows);
+    const uint64_t lap = shoal_ring_lap(*(uint64_t *)(void *)row) + 1;
+    if (is_reward_alone) /* as if the writer had not come to the flags and the link yet */
+        memset(row + REWARD_AT, 0xee, 4);
+    else
+        memset(row, 0xee, STRIDE);
+    *(uint64_t *)(void *)row = shoal_ring_word(lap, 1, is_reward_alone ? SHOAL_RING_OPEN : SHOAL_RING_FULL);
+}
+
+static void test_no_transition_has_a_row_that_was_overwritten_during_the_copy(void) {
+    enum { CAPACITY = 40 };
+    batch *b = malloc(sizeof *b);
+    char *kept = malloc(CAPACITY * STRIDE);
+    actor one;
+    begin();
+    start(&one, CAPACITY, 1);
+    for (int step = 0; step < 40; step++)
+        add_step(&one);
+    memcpy(kept, shared->rows, CAPACITY * STRIDE);
+    hook = overwrite_row;
+    for (uint64_t stack = 1; stack <= STACK; stack += STACK - 1)
+        for (uint64_t steps = 1; steps <= 3; steps++) {
+            uint64_t delivered = 0, missing = 0, most = 1;
+            for (torn_at = 0; torn_at < most; torn_at++)
+                for (is_reward_alone = 0; is_reward_alone < 2; is_reward_alone++) {
+                    shoal_rng rng;
+                    shoal_rng_seed(&rng, torn_at);
+                    torn_slot = torn_at % CAPACITY;
+                    calls = 0;
+                    draw_rounds(b, &one.links, stack, steps, 0, 0, NULL, &rng, (shoal_copy_threads){0}, 1);
+                    most = calls > most ? calls : most;
+                    for (uint64_t i = 0; i < ROWS; i++) {
+                        missing += b->slots[i] == MISSING;
+                        delivered += b->slots[i] != MISSING;
+                        if (b->slots[i] != MISSING)
+                            check_step(b, i, stack, steps);
+                    }
+                    memcpy(shared->rows, kept, CAPACITY * STRIDE);
+                }
+            CHECK(delivered > missing && missing != 0 && most > 2 * ROWS);
+        }
+    hook = NULL;
+    close(one.ring.lock_fd);
+    free(kept);
     free(b);
 }
 
@@ -361,7 +449,7 @@ static void *push_steps(void *argument) {
 static void *sample_all(void *argument) {
     const role *self = argument;
     shoal_ring ring = handle(self->capacity);
-    shoal_links links = links_of(&ring);
+    shoal_links links = make_links(&ring);
     shoal_choice choice = {0};
     shoal_copy_threads threads = {.count = 2, .choice = &choice};
     shoal_rng rng;
@@ -433,7 +521,7 @@ static void test_rows_that_are_restored_are_drawn_as_before(void) {
         close(one.ring.lock_fd);
         begin();
         one.ring = handle(CAPACITY);
-        one.links = links_of(&one.ring);
+        one.links = make_links(&one.ring);
         CHECK(shoal_ring_register(&one.ring) == 0);
         shoal_ring_restore(&one.ring, columns, (const void *const *)out, ids, CAPACITY, tail, total);
         shoal_links_set(&one.links, previous, ids, CAPACITY);
@@ -448,6 +536,7 @@ static void test_rows_that_are_restored_are_drawn_as_before(void) {
 
 int main(void) {
     RUN(test_what_is_drawn_is_what_happened);
+    RUN(test_no_transition_has_a_row_that_was_overwritten_during_the_copy);
     RUN(test_every_transition_comes_with_the_same_chance);
     RUN(test_transitions_are_drawn_by_weight);
     RUN(test_rows_that_are_restored_are_drawn_as_before);
