@@ -7,39 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#ifdef __SSE2__
-#include <emmintrin.h>
-#endif
 
 enum { ROWS_PER_TAKE = 64 }; /* most tickets that a push takes at once */
-
-/* Fields of at least this size are written by non-temporal stores, which bypass the cache: such a store does
- * not read the line first. A push writes rows that are not read soon; a batch of at least LARGE_BATCH_BYTES
- * does not fit into the nearer caches. */
-enum { STREAM_MIN_BYTES = 4096, LARGE_BATCH_BYTES = 4 << 20 };
-
-#if defined(__SSE2__) && !defined(__SANITIZE_THREAD__)
-static void stream(char *to, const char *from, uint64_t bytes) {
-    const uint64_t head = -(uintptr_t)to & 15;
-    _mm_sfence(); /* non-temporal stores are weakly ordered: keep them after the store of OPEN */
-    memcpy(to, from, head);
-    to += head, from += head, bytes -= head;
-    for (; bytes >= 64; to += 64, from += 64, bytes -= 64) {
-        const __m128i a = _mm_loadu_si128((const __m128i *)from),
-                      b = _mm_loadu_si128((const __m128i *)from + 1);
-        const __m128i c = _mm_loadu_si128((const __m128i *)from + 2),
-                      d = _mm_loadu_si128((const __m128i *)from + 3);
-        _mm_stream_si128((__m128i *)to, a);
-        _mm_stream_si128((__m128i *)to + 1, b);
-        _mm_stream_si128((__m128i *)to + 2, c);
-        _mm_stream_si128((__m128i *)to + 3, d);
-    }
-    memcpy(to, from, bytes);
-    _mm_sfence(); /* and before the store of FULL */
-}
-#else
-static void stream(char *to, const char *from, uint64_t bytes) { shoal_racy_copy(to, from, bytes); }
-#endif
 
 /* Copies `count` rows, from row `first` of the caller's arrays on, into consecutive records. */
 static void scatter(shoal_columns columns, char *records, uint64_t stride, uint64_t count,
@@ -48,9 +17,9 @@ static void scatter(shoal_columns columns, char *records, uint64_t stride, uint6
         const uint64_t bytes = columns.items[c].bytes;
         const char *from = (const char *)in[c] + first * bytes;
         char *to = records + columns.items[c].offset;
-        if (bytes >= STREAM_MIN_BYTES) {
+        if (bytes >= SHOAL_ROWS_STREAM_MIN) {
             for (uint64_t i = 0; i < count; i++)
-                stream(to + i * stride, from + i * bytes, bytes);
+                shoal_rows_stream(to + i * stride, from + i * bytes, bytes);
             continue;
         }
 #define SCATTER(size)                                                                                        \
@@ -130,9 +99,9 @@ static void copy_rows(const shoal_ring *ring, shoal_columns columns, const uint6
     for (uint64_t c = 0; c < columns.count; c++) {
         const uint64_t bytes = columns.items[c].bytes, offset = columns.items[c].offset;
         char *to = (char *)out[c] + first * bytes;
-        if (bytes >= STREAM_MIN_BYTES && is_large) {
+        if (bytes >= SHOAL_ROWS_STREAM_MIN && is_large) {
             for (uint64_t i = 0; i < count; i++)
-                stream(to + i * bytes, (const char *)records[i] + offset, bytes);
+                shoal_rows_stream(to + i * bytes, (const char *)records[i] + offset, bytes);
             continue;
         }
 #define GATHER(size)                                                                                         \
@@ -153,7 +122,7 @@ static void prefetch(const shoal_ring *ring, const uint64_t *slots, uint64_t cou
 uint64_t shoal_ring_fetch(const shoal_ring *ring, shoal_columns columns, const uint64_t *ids, uint64_t count,
                           void *const *out, uint8_t *found) {
     const uint64_t block = shoal_rows_block(ring);
-    const int is_large = batch_bytes(columns, count) >= LARGE_BATCH_BYTES;
+    const int is_large = batch_bytes(columns, count) >= SHOAL_ROWS_LARGE_BATCH;
     uint64_t number = 0;
     for (uint64_t done = 0; done < count; done += block) {
         uint64_t slots[SHOAL_ROWS_AHEAD], words[SHOAL_ROWS_AHEAD];
@@ -252,8 +221,14 @@ static uint64_t gather_all(void *context) {
 uint64_t shoal_ring_gather(const shoal_ring *ring, shoal_columns columns, uint64_t count, uint64_t *slots,
                            void *const *out, uint64_t *ids, shoal_copy_threads threads) {
     const uint64_t bytes = batch_bytes(columns, count);
-    job j = {
-        ring, columns, count, out, slots, ids, shoal_copy_chunks(threads, count), bytes >= LARGE_BATCH_BYTES};
+    job j = {ring,
+             columns,
+             count,
+             out,
+             slots,
+             ids,
+             shoal_copy_chunks(threads, count),
+             bytes >= SHOAL_ROWS_LARGE_BATCH};
     if (threads.pool == NULL)
         return gather_all(&j);
     const shoal_pool_job all = {gather_chunk, gather_all, &j, j.chunks};

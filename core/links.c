@@ -40,12 +40,18 @@ typedef struct row_set {
     uint8_t first[AHEAD];
 } row_set;
 
-/* Copies columns of records: out[c] + to[i] * bytes. The caller checks afterwards whether they were whole. */
+/* Copies columns of records: out[c] + to[i] * bytes. The caller checks afterwards whether they were whole.
+ * `is_large`: of a large batch. */
 static inline void copy_columns(shoal_columns columns, shoal_word64 *const *records, const uint64_t *to,
-                                uint64_t count, void *const *outs) {
+                                uint64_t count, void *const *outs, int is_large) {
     for (uint64_t c = 0; c < columns.count; c++) {
         const uint64_t bytes = columns.items[c].bytes, offset = columns.items[c].offset;
         char *out = outs[c];
+        if (bytes >= SHOAL_ROWS_STREAM_MIN && is_large) {
+            for (uint64_t i = 0; i < count; i++)
+                shoal_rows_stream(out + to[i] * bytes, (const char *)records[i] + offset, bytes);
+            continue;
+        }
 #define COPY(size)                                                                                           \
     _Pragma("GCC unroll 4") for (uint64_t i = 0; i < count; i++)                                             \
         shoal_racy_copy(out + to[i] * (size), (const char *)records[i] + offset, (size))
@@ -60,7 +66,8 @@ typedef struct target {
     uint64_t frames, frame;
 } target;
 
-static void read_rows(const shoal_links *links, row_set *rows, const target *targets, int number) {
+static void read_rows(const shoal_walk *walk, row_set *rows, const target *targets, int number) {
+    const shoal_links *links = walk->links;
     const shoal_ring *ring = links->ring;
     const uint64_t count = rows->count, first = links->first.offset, previous = links->previous.offset;
     shoal_word64 *records[AHEAD];
@@ -74,7 +81,7 @@ static void read_rows(const shoal_links *links, row_set *rows, const target *tar
     for (const target *t = targets; t < targets + number; t++) {
         for (uint64_t i = 0; i < count; i++)
             to[i] = rows->place[i] * t->frames + t->frame;
-        copy_columns(t->columns, records, to, count, t->out);
+        copy_columns(t->columns, records, to, count, t->out, walk->is_large);
     }
     shoal_ring_fence_copies();
     for (uint64_t i = 0; i < count; i++)
@@ -106,26 +113,35 @@ static inline void append_row(const shoal_ring *ring, row_set *kept, const row_s
     kept->id[at] = id;
 }
 
-/* Reads the stack of each row: the row and the ones before it. Marks entries as MISSING if a row cannot be
- * read. */
-static void read_stacks(const shoal_walk *walk, row_set *rows, void *const *out) {
+/* Repeats a frame, the first of its episode, in the earlier places of its stack. */
+static void repeat_frame(const shoal_walk *walk, void *const *out, uint64_t place, uint64_t frame) {
+    for (uint64_t c = 0; c < walk->obs.count; c++) {
+        const uint64_t bytes = walk->obs.items[c].bytes;
+        char *begin = (char *)out[c] + place * walk->stack * bytes;
+        for (uint64_t k = 0; k < frame; k++)
+            memcpy(begin + k * bytes, begin + frame * bytes, bytes);
+    }
+}
+
+/* Reads the stack of each row: the row and the ones before it. Copies them to `out` and, one place earlier,
+ * to `next_out`; both may be NULL. Marks entries as MISSING if a row cannot be read. */
+static void read_stacks(const shoal_walk *walk, row_set *rows, void *const *out, void *const *next_out) {
     const shoal_ring *ring = walk->links->ring;
-    const uint64_t stack = walk->stack;
-    for (uint64_t frame = stack - 1;; frame--) {
-        const target frames = {walk->obs, out, stack, frame};
+    for (uint64_t frame = walk->stack - 1;; frame--) {
+        const target frames[] = {{walk->obs, out, walk->stack, frame},
+                                 {walk->obs, next_out, walk->stack, frame - 1}};
+        const int has_next = next_out != NULL && frame != 0;
         const uint64_t count = rows->count;
-        read_rows(walk->links, rows, &frames, out != NULL);
+        read_rows(walk, rows, frames, out == NULL ? 0 : 1 + has_next);
         rows->count = 0;
         for (uint64_t i = 0; i < count; i++) {
             if (!is_there(ring, rows, i)) {
                 walk->slots[rows->origin[i]] = MISSING;
-            } else if (frame != 0 && rows->first[i]) { /* repeat the first frame of the episode */
-                for (uint64_t c = 0; out != NULL && c < walk->obs.count; c++) {
-                    const uint64_t bytes = walk->obs.items[c].bytes;
-                    char *begin = (char *)out[c] + rows->place[i] * stack * bytes;
-                    for (uint64_t k = 0; k < frame; k++)
-                        memcpy(begin + k * bytes, begin + frame * bytes, bytes);
-                }
+            } else if (frame != 0 && rows->first[i]) {
+                if (out != NULL)
+                    repeat_frame(walk, out, rows->place[i], frame);
+                if (has_next)
+                    repeat_frame(walk, next_out, rows->place[i], frame - 1);
             } else if (frame != 0 && rows->previous[i] == 0) {
                 walk->slots[rows->origin[i]] = MISSING;
             } else if (frame != 0) {
@@ -222,7 +238,7 @@ static inline step sum_rewards(const shoal_walk *walk, const shoal_links *links,
 static void read_drawn(const shoal_walk *walk, row_set *rows, const target *targets, int number) {
     const shoal_ring *ring = walk->links->ring;
     const uint64_t count = rows->count;
-    read_rows(walk->links, rows, targets, number);
+    read_rows(walk, rows, targets, number);
     rows->count = 0;
     for (uint64_t i = 0; i < count; i++) {
         const int is_step = walk->length != 0 || (!rows->first[i] && rows->previous[i] != 0);
@@ -237,18 +253,6 @@ static void read_drawn(const shoal_walk *walk, row_set *rows, const target *targ
         append_row(ring, rows, rows, i, rows->id[i]);
         rows->previous[at] = previous;
     }
-}
-
-/* For one step, the next stack is the previous stack shifted by one frame plus the drawn row, which is
- * already copied. */
-static void shift_stacks(const shoal_walk *walk, const row_set *rows) {
-    const uint64_t stack = walk->stack;
-    for (uint64_t i = 0; i < rows->count; i++)
-        for (uint64_t c = 0; walk->slots[rows->origin[i]] != MISSING && c < walk->obs.count; c++) {
-            const uint64_t bytes = walk->obs.items[c].bytes, at = rows->place[i] * stack * bytes;
-            memcpy((char *)walk->next_out[c] + at, (const char *)walk->obs_out[c] + at + bytes,
-                   (stack - 1) * bytes);
-        }
 }
 
 /* Gathers transitions without stacks, the usual case. Each has three rows: the one before the drawn row, the
@@ -281,9 +285,9 @@ static void gather_transitions(const shoal_walk *shared, const row_set *rows, gu
         last[i] = shoal_ring_at(&ring, found.slot);
         word_last[i] = found.word;
     }
-    copy_columns(walk.rest, drawn, rows->place, count, walk.rest_out);
-    copy_columns(walk.obs, before, rows->place, count, walk.obs_out);
-    copy_columns(walk.obs, last, rows->place, count, walk.next_out);
+    copy_columns(walk.rest, drawn, rows->place, count, walk.rest_out, walk.is_large);
+    copy_columns(walk.obs, before, rows->place, count, walk.obs_out, walk.is_large);
+    copy_columns(walk.obs, last, rows->place, count, walk.next_out, walk.is_large);
     shoal_ring_fence_copies();
     for (uint64_t i = 0; i < count; i++) {
         const int is_whole = (word_drawn[i] != 0) & shoal_ring_has_word(drawn[i], word_drawn[i]) &
@@ -305,9 +309,8 @@ static void gather_stacks(const shoal_walk *walk, row_set *rows, guesses *guesse
     before.count = 0;
     for (uint64_t i = 0; i < rows->count; i++)
         append_row(ring, &before, rows, i, rows->previous[i] - 1);
-    read_stacks(walk, &before, walk->obs_out);
-    if (walk->steps == 1)
-        shift_stacks(walk, rows);
+    /* For one step, the next stack is this stack, one place earlier, and the drawn row. */
+    read_stacks(walk, &before, walk->obs_out, walk->steps == 1 ? walk->next_out : NULL);
     const uint64_t count = rows->count;
     rows->count = 0;
     for (uint64_t i = 0; i < count; i++) {
@@ -322,7 +325,7 @@ static void gather_stacks(const shoal_walk *walk, row_set *rows, guesses *guesse
         append_row(ring, rows, rows, i, sum_rewards(walk, walk->links, drawn, place, guesses).id);
     }
     if (walk->steps > 1)
-        read_stacks(walk, rows, walk->next_out);
+        read_stacks(walk, rows, walk->next_out, NULL);
 }
 
 /* Fills a sequence with zeros from row t on. */
@@ -356,7 +359,7 @@ static void gather_sequences(const shoal_walk *walk, row_set *rows, guesses *gue
                 append_row(links->ring, rows, rows, i, next.id);
         }
         count = rows->count;
-        read_rows(links, rows, &all, 1);
+        read_rows(walk, rows, &all, 1);
         rows->count = 0;
         for (uint64_t i = 0; i < count; i++)
             if (is_there(links->ring, rows, i)) { /* it was not overwritten since */
@@ -434,15 +437,20 @@ static uint64_t gather_all(void *context) {
     return 0;
 }
 
+static uint64_t entry_bytes(const shoal_walk *walk) {
+    uint64_t bytes = 0;
+    for (uint64_t c = 0; c < walk->rest.count; c++)
+        bytes += walk->rest.items[c].bytes * (walk->length != 0 ? walk->length : 1);
+    for (uint64_t c = 0; c < walk->obs.count; c++)
+        bytes += 2 * walk->obs.items[c].bytes * walk->stack;
+    return bytes;
+}
+
 uint64_t shoal_walk_gather(shoal_walk *walk, shoal_copy_threads threads) {
     const uint64_t count = walk->missing;
     job j = {walk, shoal_copy_chunks(threads, count)};
     if (threads.pool != NULL && count >= 2 * (uint64_t)threads.count) {
-        uint64_t bytes = 1;
-        for (uint64_t c = 0; c < walk->rest.count; c++)
-            bytes += count * walk->rest.items[c].bytes * (walk->length != 0 ? walk->length : 1);
-        for (uint64_t c = 0; c < walk->obs.count; c++)
-            bytes += 2 * count * walk->obs.items[c].bytes * walk->stack;
+        const uint64_t bytes = 1 + count * entry_bytes(walk);
         const shoal_pool_job all = {gather_chunk, gather_all, &j, j.chunks};
         (void)shoal_choice_run(threads.choice, threads.pool, &all, 1e6 / (double)bytes);
     } else {
@@ -467,7 +475,7 @@ static int is_whole(const void *context, uint64_t slot) {
     if (rows.count != 0 && probe.length == 0) {
         rows.slot[0] = slot_from(probe.links->ring, rows.slot[0], rows.id[0], rows.previous[0] - 1);
         rows.id[0] = rows.previous[0] - 1;
-        read_stacks(&probe, &rows, NULL);
+        read_stacks(&probe, &rows, NULL, NULL);
     }
     return found != MISSING;
 }
@@ -475,6 +483,7 @@ static int is_whole(const void *context, uint64_t slot) {
 void shoal_walk_begin(shoal_walk *walk) {
     walk->missing = walk->count;
     walk->rounds = walk->misses = 0;
+    walk->is_large = walk->count * entry_bytes(walk) >= SHOAL_ROWS_LARGE_BATCH;
     walk->list = (shoal_listed){NULL, NULL, 0};
     for (uint64_t i = 0; i < walk->count; i++)
         walk->places[i] = i;

@@ -5,6 +5,11 @@
 
 #include "ring.h"
 
+#include <string.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
 enum { SHOAL_ROWS_AHEAD = 64 }; /* most rows copied together */
 
 /* Replaces a slot whose row cannot be read because it is being written, or because its writer died. */
@@ -34,6 +39,36 @@ enum { SHOAL_ROWS_AHEAD = 64 }; /* most rows copied together */
     }
 
 static inline uint64_t shoal_min(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+/* Fields of at least this size are written by non-temporal stores, which bypass the cache: such a store does
+ * not read the line first. A push writes rows that are not read soon; a batch of at least
+ * SHOAL_ROWS_LARGE_BATCH does not fit into the nearer caches. */
+enum { SHOAL_ROWS_STREAM_MIN = 4096, SHOAL_ROWS_LARGE_BATCH = 4 << 20 };
+
+#if defined(__SSE2__) && !defined(__SANITIZE_THREAD__)
+static inline void shoal_rows_stream(char *to, const char *from, uint64_t bytes) {
+    const uint64_t head = -(uintptr_t)to & 15;
+    _mm_sfence(); /* non-temporal stores are weakly ordered: keep them after the store of OPEN */
+    memcpy(to, from, head);
+    to += head, from += head, bytes -= head;
+    for (; bytes >= 64; to += 64, from += 64, bytes -= 64) {
+        const __m128i a = _mm_loadu_si128((const __m128i *)from),
+                      b = _mm_loadu_si128((const __m128i *)from + 1);
+        const __m128i c = _mm_loadu_si128((const __m128i *)from + 2),
+                      d = _mm_loadu_si128((const __m128i *)from + 3);
+        _mm_stream_si128((__m128i *)to, a);
+        _mm_stream_si128((__m128i *)to + 1, b);
+        _mm_stream_si128((__m128i *)to + 2, c);
+        _mm_stream_si128((__m128i *)to + 3, d);
+    }
+    memcpy(to, from, bytes);
+    _mm_sfence(); /* and before the store of FULL */
+}
+#else
+static inline void shoal_rows_stream(char *to, const char *from, uint64_t bytes) {
+    shoal_racy_copy(to, from, bytes);
+}
+#endif
 
 /* How many rows are copied together. Long rows are copied one at a time: the longer a copy takes, the
  * likelier a writer overwrites the row meanwhile. */

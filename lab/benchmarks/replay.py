@@ -112,6 +112,16 @@ class Run:
         self.show(f"for_env of CartPole: sample({BATCH}) of {rows[0]:,} rows", rivals)
         self.drop()
 
+    def stacks(self) -> None:
+        """Stacks of four frames. Tianshou can store each frame once, as Shoal does, or every stack."""
+        rivals: dict[str, Burst] = {}
+        rows = self.rows(10_000), [84, 84], "uint8"
+        for name in ("shoal", "sb3", "tianshou"):
+            self.add(rivals, name, RIVALS[name], "stack", *rows)
+        self.add(rivals, "tianshou, stored", RIVALS["tianshou"], "stack_stored", *rows)
+        self.show(f"stacks of 4 frames of 84x84: sample({BATCH}) of {rows[0]:,} rows", rivals)
+        self.drop()
+
     def prioritized(self) -> None:
         rivals: dict[str, Burst] = {}
         capacity = self.rows(1_000_000)
@@ -148,6 +158,7 @@ def main() -> None:
         run.compare("376 floats", 100_000, (376,), "float32", fewer)
         if args.images:
             run.compare("84x84x4", 20_000, (84, 84, 4), "uint8", ("shoal", "cpprb", "numpy ring"))
+            run.stacks()
         run.prioritized()
 
 

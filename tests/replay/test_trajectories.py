@@ -43,9 +43,18 @@ class Walk(gymnasium.Env):
         return self._seen(), float(action + self.t), over and not cut, cut, {}
 
 
-def run(mode, capacity, steps, num_envs=3):
+class WideWalk(Walk):
+    """Observations that repeat these numbers in 8 KB, which large batches write by non-temporal stores."""
+
+    observation_space = Box(-1e6, 1e6, (2048, 3), np.float32)
+
+    def _seen(self):
+        return np.tile(super()._seen(), (2048, 1))
+
+
+def run(mode, capacity, steps, num_envs=3, make=Walk):
     """Returns a buffer and the model: {(env, episode, t): (action, reward, terminated, truncated)}."""
-    envs = SyncVectorEnv([lambda i=i: Walk(i) for i in range(num_envs)], autoreset_mode=AutoresetMode[mode])
+    envs = SyncVectorEnv([lambda i=i: make(i) for i in range(num_envs)], autoreset_mode=AutoresetMode[mode])
     buffer = ReplayBuffer.for_env(envs, capacity, seed=0)
     observations, _ = envs.reset(seed=1)
     buffer.begin(observations)
@@ -60,8 +69,12 @@ def run(mode, capacity, steps, num_envs=3):
             seen = observations[env]
             if mode == "SAME_STEP" and (terminated[env] or truncated[env]):
                 seen = infos["final_obs"][env]
-            key = tuple(int(value) for value in seen)
-            model[key] = (int(actions[env]), float(rewards[env]), bool(terminated[env]), bool(truncated[env]))
+            model[key_of(seen)] = (
+                int(actions[env]),
+                float(rewards[env]),
+                bool(terminated[env]),
+                bool(truncated[env]),
+            )
         buffer.add(actions, observations, rewards, terminated, truncated, infos)
         over = terminated | truncated
         if mode == "DISABLED" and over.any():
@@ -72,7 +85,7 @@ def run(mode, capacity, steps, num_envs=3):
 
 
 def key_of(observation):
-    return tuple(int(value) for value in observation)
+    return tuple(int(value) for value in observation.flat[:3])
 
 
 @pytest.mark.parametrize("mode", ["NEXT_STEP", "SAME_STEP", "DISABLED"])
@@ -174,6 +187,24 @@ def test_a_stack_repeats_the_first_frame_and_never_crosses_an_episode_or_the_wra
     for i in range(200):
         env, episode, t = key_of(several["next_obs"][i, -1])
         assert key_of(several["next_obs"][i, 0]) == (env, episode, max(0, t - 1))
+    buffer.close()
+
+
+def test_large_batches_of_long_rows_hold_the_same_as_small_ones():
+    buffer, _ = run("NEXT_STEP", 200, 100, make=WideWalk)
+    for ways in ({}, {"stack": 4}):
+        batch = buffer.sample(200, **ways)
+        for name in ("obs", "next_obs"):
+            frames = batch[name].reshape(200, -1, 2048, 3)
+            assert (frames == frames[:, :, :1]).all()  # every frame is whole
+        for i in range(200):
+            env, episode, t = key_of(batch["next_obs"].reshape(200, -1, 2048, 3)[i, -1])
+            assert key_of(batch["obs"].reshape(200, -1, 2048, 3)[i, -1]) == (env, episode, t - 1)
+    for i in range(200):
+        for name in ("obs", "next_obs"):
+            env, episode, t = key_of(batch[name][i, -1])
+            expected = [(env, episode, max(0, t - back)) for back in (3, 2, 1, 0)]
+            assert [key_of(frame) for frame in batch[name][i]] == expected
     buffer.close()
 
 

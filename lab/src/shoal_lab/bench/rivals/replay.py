@@ -73,11 +73,26 @@ class Rival:
         """A step of 64 environments, as a training loop adds it."""
         raise NotImplementedError
 
+    def stack(self) -> Call:
+        """Transitions of stacks of four frames; of a buffer that this fills."""
+        raise NotImplementedError
+
     def one(self) -> Rows:
         return {name: array[0] for name, array in rows_of(1, self.shape, self.dtype).items()}
 
     def close(self) -> None:
         pass
+
+
+STACK = 4
+EPISODE = 500
+"""Frames of one episode in buffers of stacks."""
+
+
+def frames_of(count: int, shape: Shape, dtype: str) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Different frames, and whether an episode ends with each."""
+    frames = np.random.default_rng(0).integers(0, 255, (count, *shape)).astype(dtype)
+    return frames, np.arange(1, count + 1) % EPISODE == 0
 
 
 def fill(rival: Rival) -> None:
@@ -162,6 +177,30 @@ class Shoal(Rival):
             buffer.add(actions[step % 64], *envs.step(actions[step % 64]))
         envs.close()
         return buffer
+
+    def stack(self) -> Call:
+        from gymnasium.spaces import Box, Discrete
+        from gymnasium.vector import AutoresetMode, VectorEnv
+
+        from shoal.replay import ReplayBuffer
+
+        envs: Any = VectorEnv()
+        envs.num_envs, envs.metadata = 1, {"autoreset_mode": AutoresetMode.NEXT_STEP}
+        envs.single_observation_space = Box(0, 255, self.shape, np.dtype(self.dtype).type)
+        envs.single_action_space = Discrete(4)
+        buffer = ReplayBuffer.for_env(envs, self.capacity, seed=0)
+        frames, ends = frames_of(min(5000, self.capacity), self.shape, self.dtype)
+        no, one = np.zeros(1, np.bool_), np.ones(1)
+        buffer.begin(frames[:1])
+        for i in range(self.capacity + EPISODE):
+            at = i % len(frames)
+            buffer.add(one.astype(np.int64), frames[at : at + 1], one, ends[at : at + 1], no, {})
+        self.batch = None
+
+        def call() -> None:
+            self.batch = buffer.sample(BATCH, stack=STACK)
+
+        return call
 
     def step(self) -> Call:
         from shoal.replay import ReplayBuffer
@@ -319,6 +358,12 @@ class Sb3(Rival):
     def step_no_timeouts(self) -> Call:
         return self.step(timeouts=False)
 
+    def stack(self) -> Call:
+        """It stores every stack, and the next one."""
+        stacks = Sb3(self.capacity // 64 * 64, (STACK, *self.shape), self.dtype)
+        fill(stacks)
+        return stacks.sample()
+
 
 class Tianshou(Rival):
     def __init__(self, capacity: int, shape: Shape, dtype: str) -> None:
@@ -344,6 +389,30 @@ class Tianshou(Rival):
 
     def sample(self) -> Call:
         return lambda: self.buffer.sample(BATCH)
+
+    def stack(self) -> Call:
+        """It stores each frame once and finds the others when it samples."""
+        from tianshou.data import ReplayBuffer as Theirs
+
+        buffer = Theirs(self.capacity, stack_num=STACK, ignore_obs_next=True, save_only_last_obs=False)
+        frames, ends = frames_of(min(5000, self.capacity), self.shape, self.dtype)
+        for i in range(self.capacity):
+            at = i % len(frames)
+            row = {"obs": frames[at], "act": 0, "rew": 1.0, "terminated": ends[at], "truncated": False}
+            buffer.add(self.batch(**row, info={}))
+        return lambda: buffer.sample(BATCH)
+
+    def stack_stored(self) -> Call:
+        """It stores every stack, and the next one."""
+        from tianshou.data import ReplayBuffer as Theirs
+
+        buffer = Theirs(self.capacity)
+        frames, ends = frames_of(min(500, self.capacity), (STACK, *self.shape), self.dtype)
+        for i in range(self.capacity):
+            at = i % len(frames)
+            row = {"obs": frames[at], "act": 0, "rew": 1.0, "terminated": ends[at], "truncated": False}
+            buffer.add(self.batch(**row, obs_next=frames[at], info={}))
+        return lambda: buffer.sample(BATCH)
 
     def prioritized(self) -> Call:
         from tianshou.data import PrioritizedReplayBuffer, ReplayBuffer
@@ -404,6 +473,7 @@ class TorchRl(Rival):
 # ---- Made once, timed many times
 
 _made: dict[tuple[Any, ...], Any] = {}
+_FILL_THEMSELVES = ("prioritized", "stack", "stack_stored")
 
 
 def _rival(kind: Callable[..., Any], capacity: int, shape: Shape, dtype: str, filled: bool = True) -> Any:
@@ -417,7 +487,7 @@ def _rival(kind: Callable[..., Any], capacity: int, shape: Shape, dtype: str, fi
 
 def _maker(kind: Callable[..., Any]) -> Callable[..., tuple[int, Burst]]:
     def make(operation: str, capacity: int, shape: list[int], dtype: str) -> tuple[int, Burst]:
-        rival = _rival(kind, capacity, tuple(shape), dtype, filled=operation != "prioritized")
+        rival = _rival(kind, capacity, tuple(shape), dtype, filled=operation not in _FILL_THEMSELVES)
         return 1, undisturbed(repeated(getattr(rival, operation)()))
 
     return make
