@@ -1,11 +1,13 @@
 """The history of a run: for watchers, after its end and in files, also damaged ones."""
 
 import functools
+import gc
 import json
 import os
 import shutil
 import signal
 import struct
+import threading
 import time
 import zlib
 
@@ -315,7 +317,8 @@ def test_the_history_of_a_killed_run_stays_readable(name, start_python):
     assert name not in [facts["name"] for facts in shoal.state.sessions()]  # and its name is removed
 
 
-def test_a_killed_run_that_logs_leaves_a_history_file(name, start_python, tmp_path):
+@pytest.mark.parametrize("is_logging", [True, False])
+def test_a_killed_run_leaves_a_history_file(name, start_python, tmp_path, is_logging):
     file = tmp_path / "run.history"
     run = start_python(
         "import shoal, sys\n"
@@ -324,8 +327,7 @@ def test_a_killed_run_that_logs_leaves_a_history_file(name, start_python, tmp_pa
         "envs.reset(seed=0)\n"
         "print('there', flush=True)\n"
         "while True:\n"
-        "    envs.step([0] * 4)\n"
-        "    envs.log(loss=0.5)\n",
+        "    envs.step([0] * 4)\n" + "    envs.log(loss=0.5)\n" * is_logging,
         name,
         file,
     )
@@ -333,29 +335,53 @@ def test_a_killed_run_that_logs_leaves_a_history_file(name, start_python, tmp_pa
     wait_until(lambda: len(read_history(file)) >= 3, 20)
     os.kill(run.pid, signal.SIGKILL)
     found = read_history(file)
-    assert found.bins["episodes"][-1] > 0 and found["loss"].mean[-1] == 0.5
-    assert [path.name for path in tmp_path.iterdir()] == ["run.history"]
+    assert found.bins["episodes"][-1] > 0
+    assert not is_logging or found["loss"].mean[-1] == 0.5
+    assert [path.name for path in tmp_path.iterdir() if not path.name.startswith(".")] == ["run.history"]
     wait_until(lambda: name not in [path.name for path in names.list_paths()], 20)
 
 
 def test_a_file_that_cannot_be_saved_meanwhile_is_one_warning(name, tmp_path, monkeypatch, recwarn):
-    monkeypatch.setattr(shoal.state.session, "_SAVE_S", 0.0)
     (tmp_path / "d").mkdir()
     envs = shoal.make_vec("CartPole-v1", 4, session=name, history=tmp_path / "d" / "run.history")
     shutil.rmtree(tmp_path / "d")
     for _ in range(3):
-        envs.log(loss=1.0)
+        envs._hosted.save_history()
     envs.close()
     assert sum("cannot be saved" in str(one.message) for one in recwarn) == 1
 
 
-def test_a_history_is_saved_at_most_every_thirty_seconds(name, tmp_path):
+def test_a_session_that_nobody_refers_to_is_closed_and_its_file_is_saved(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(shoal.state.session, "_SAVE_S", 0.01)
+    file, threads = tmp_path / "run.history", threading.active_count()
+    envs = shoal.make_vec("CartPole-v1", 4, session=name, history=file)
+    assert threading.active_count() == threads + 1
+    envs.reset(seed=0)
+    for _ in range(100):
+        envs.step([0] * 4)
+    steps = envs.stats["steps"]
+    time.sleep(0.05)  # the thread has saved the file some times
+    del envs
+    gc.collect()
+    wait_until(lambda: threading.active_count() == threads, 20)
+    assert read_history(file).bins["steps"][-1] == steps > 300
+
+
+def test_without_a_file_no_thread_is_started(name):
+    threads = threading.active_count()
+    with shoal.make_vec("CartPole-v1", 4, session=name):
+        assert threading.active_count() == threads
+
+
+def test_a_file_is_not_saved_after_the_session_was_closed(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(shoal.state.session, "_SAVE_S", 0.001)
     file = tmp_path / "run.history"
-    with shoal.make_vec("CartPole-v1", 4, session=name, history=file) as envs:
-        before = file.stat().st_ino
-        for _ in range(1000):
-            envs.log(loss=1.0)
-        assert file.stat().st_ino == before  # a save replaces the file
+    for _ in range(20):  # the thread is at another point each time
+        with shoal.make_vec("CartPole-v1", 4, session=name, history=file) as envs:
+            envs.reset(seed=0)
+        file.unlink()
+    time.sleep(0.02)
+    assert not any(tmp_path.iterdir())
 
 
 # -- memory ----------------------------------------------------------------------------------------------

@@ -1,9 +1,9 @@
 """Publishing: a process that steps environments writes snapshots of the watched ones at the host's request.
 
 Publishing must not disturb the run: an exception is published as the snapshot's error, and after each
-publication the process waits fifty times as long as it took. A recording sees every step of one episode, so
-it sets `due` itself until the episode ends. Until the time for it has passed, snapshots and recordings have
-half of the fiftieth each, and no other recording begins.
+publication the process publishes nothing for a hundred times as long as it took. A recording sees every step
+of one episode, so it sets `due` itself until the episode ends; the next one begins after a hundred times as
+long as it took. So snapshots and recordings take at most 1 % of the time each.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from shoal.state.windows import WriteWindow
 
 __all__ = ["Publisher"]
 
-_SHARE = 50
-"""A process spends at most 1/_SHARE of its time on publishing."""
+_SHARE = 100
+"""A process spends at most 1/_SHARE of its time on snapshots, and as much on recordings."""
 _LIVE_NS = 50_000_000
 """The time between two publications during a recording, in which every step is due."""
 
@@ -82,8 +82,7 @@ class Publisher:
                 spent += time.monotonic_ns() - start
             self._published[env] = generation  # the first time does not count: it may import modules
         if spent:
-            is_paying = self._recorder is not None or now < self._paid_at_ns
-            self._pause_until_ns = time.monotonic_ns() + (2 if is_paying else 1) * _SHARE * spent
+            self._pause_until_ns = time.monotonic_ns() + _SHARE * spent
 
     # -- recordings ------------------------------------------------------------------------------------
 
@@ -121,7 +120,7 @@ class Publisher:
 
     def _end_recording(self, recorder: Recorder) -> None:
         self._recorder = None
-        self._paid_at_ns = time.monotonic_ns() + 2 * _SHARE * recorder.spent_ns
+        self._paid_at_ns = time.monotonic_ns() + _SHARE * recorder.spent_ns
 
     def _send_recording(self, recorder: Recorder, found: Recording | None) -> None:
         """Sends the recording, or that there is none."""

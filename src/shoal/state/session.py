@@ -8,6 +8,7 @@ import errno
 import json
 import os
 import re
+import threading
 import time
 import weakref
 from collections.abc import Mapping
@@ -29,7 +30,7 @@ AUTO = "auto"
 """Makes the session's name from the environment's name and the pid."""
 
 _SAVE_S = 30.0
-"""The least time between two saves of a history file while the run goes on."""
+"""The time between two saves of a history file while the run goes on."""
 
 _hosted: weakref.WeakSet[Hosted] = weakref.WeakSet()
 
@@ -97,9 +98,8 @@ class Hosted:
         own = {"name": self.name, "pid": self._pid, "started": time.time(), "version": _core.__version__}
         self.facts = {**own, **facts}
         self._history_file = history_file
-        self.has_file = history_file is not None
-        self._save_at = time.monotonic() + _SAVE_S
         self._has_warned = False
+        self._saver: _Saver | None = None
         facts_fd = history_fd = -1
         try:
             advice = "pass session=None to make the environments without a session"
@@ -121,6 +121,8 @@ class Hosted:
             names.release(self.name)
             raise
         _hosted.add(self)
+        if history_file is not None:
+            self._saver = _Saver(weakref.ref(self))
 
     def close(self) -> None:
         """Ends the session: the connections of watchers are closed."""
@@ -128,20 +130,14 @@ class Hosted:
         if host is not None:
             host.close()
             if self._pid == os.getpid():
+                if self._saver is not None:
+                    self._saver.stop()
                 names.release(self.name)
-                self._save_history()
+                self.save_history()
             self.history.close()
 
-    def save_if_due(self) -> None:
-        """Saves the history file if the last save was 30 seconds ago, so that a killed run leaves one.
-
-        It is called wherever the user's program is in Python anyway; no step calls it.
-        """
-        if time.monotonic() >= self._save_at:
-            self._save_at = time.monotonic() + _SAVE_S
-            self._save_history()
-
-    def _save_history(self) -> None:
+    def save_history(self) -> None:
+        """Saves the history file, if there is one; a failure is one warning."""
         if self._history_file is None:
             return
         try:
@@ -154,6 +150,32 @@ class Hosted:
     def __del__(self) -> None:
         with contextlib.suppress(Exception):
             self.close()
+
+
+class _Saver(threading.Thread):
+    """Saves the history file of a session from time to time, so that a run that is killed leaves one.
+
+    It does not keep the session alive: a session that nobody refers to is closed.
+    """
+
+    def __init__(self, hosted: weakref.ref[Hosted]) -> None:
+        super().__init__(name="shoal-history", daemon=True)
+        self._find_hosted, self._stopped = hosted, threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        while not self._stopped.wait(_SAVE_S):
+            hosted = self._find_hosted()
+            if hosted is None:
+                return
+            hosted.save_history()
+            del hosted  # or this thread would keep it
+
+    def stop(self) -> None:
+        """Returns when no save is going on and none will begin."""
+        self._stopped.set()
+        if threading.current_thread() is not self:  # which may close the session as its last user
+            self.join()
 
 
 def open_session(asked: str, *arguments: Any, history_file: str | None = None) -> Hosted | None:

@@ -43,8 +43,7 @@ class StateAccess:
         They are curves beside the returns in `shoal watch`, `shoal top`, `shoal metrics`, history files and
         TensorBoard files. A call with a few floats takes about a microsecond and never waits. Between two
         points of a curve (a quarter of a second at the finest) all values count: mean, lowest and highest.
-        NaN and infinities leave a gap. It may be called from any thread, also without a session. With
-        `history=FILE`, a call saves the file if the last save was 30 seconds ago, in a few milliseconds.
+        NaN and infinities leave a gap. It may be called from any thread, also without a session.
 
         Raises TypeError for a value that is not a number; ValueError for a name that is not printable text of
         up to 63 bytes, for a name that every history has (return, length, steps_per_s), and for more than 24
@@ -56,8 +55,6 @@ class StateAccess:
             taken = ", ".join(sorted(_TAKEN & values.keys()))
             raise ValueError(f"every history has a curve {taken}; log yours by another name")
         self._log(values)
-        if self._hosted is not None and self._hosted.has_file:
-            self._hosted.save_if_due()
 
     def state(self, env_id: int = 0) -> dict[str, dict[str, Any]]:
         """Returns the exported state: `{name: {"data", "dtype", "shape"}}`; `{}` if nothing is exported.
