@@ -167,6 +167,14 @@ def test_labels_are_escaped_and_nan_and_infinity_are_written_as_prometheus_does(
         assert f'"}} {word}\n' in text and "memory" not in text
 
 
+def test_an_episode_whose_return_is_nan_counts_for_the_mean_length_and_not_for_the_mean_return():
+    counters = {"steps": 60, "episodes": 3, "return_sum": 40.0, "length_sum": 60, "odd_returns": 1}
+    values, _ = read_metrics(format_metrics([Sample(FakeSession().facts, counters, None)]))
+    numbers = {name: value for (name, _), value in values.items()}
+    assert numbers["shoal_episode_return_sum"] / numbers["shoal_episode_return_count"] == 20
+    assert numbers["shoal_episode_length_sum"] / numbers["shoal_episode_length_count"] == 20
+
+
 def test_metrics_without_sessions_are_empty_and_a_wrong_name_raises(live, capsys):
     live()
     assert main(["metrics"]) == 0

@@ -42,8 +42,8 @@ _FAMILIES: tuple[tuple[str, str, str, _Values], ...] = (
         "summary",
         "Steps of an episode.",
         {
-            "_sum": lambda s: s.counters["length_sum"],
-            "_count": lambda s: s.counters["episodes"] - s.counters["odd_returns"],
+            "_sum": lambda s: s.counters["length_sum"],  # has all episodes, whatever their return is
+            "_count": lambda s: s.counters["episodes"],
         },
     ),
     ("environments", "gauge", "Environments of the run.", {"": lambda s: s.facts["num_worlds"]}),
