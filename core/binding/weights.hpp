@@ -102,9 +102,10 @@ class Weights {
                      "priority ** alpha must be from %g to %g, found %g for %g; scale the priorities",
                      MIN_WEIGHT, MAX_WEIGHT, weight, priority);
         else
-            snprintf(text, sizeof text,
-                     "priorities must be finite and more than 0, found %g; add a small number to the errors",
-                     priority);
+            snprintf(
+                text, sizeof text,
+                "priorities must be finite and more than 0, found %g; add a small number to the TD errors",
+                priority);
         throw nb::value_error(text);
     }
     struct Free {

@@ -7,7 +7,9 @@
           a node has at most max_in_flight rollouts between their start and the learner
     learner: an update every `batch` rollouts; new weights reach a node broadcast_s later
 
-This does not use Ray: it computes links and queues, with figures of one node from cluster.py.
+It prints three tables: a learner that takes no time, a learner that reads 2 GB/s, and the time until all
+nodes have new weights. This does not use Ray: it computes links and queues, with figures of one node from
+cluster.py.
 """
 
 from __future__ import annotations
@@ -161,10 +163,10 @@ KINDS = {
 }
 
 
-def table(learner: str, read_s: float, links: tuple[int, ...], rollouts: int) -> list[str]:
+def table(read_s: float, links: tuple[int, ...], rollouts: int) -> list[str]:
     """Returns a table of fleets whose learner takes `read_s` for each byte."""
     names = "nodes", "link", "rollouts/s", "nodes busy", "link used", "learner's store", "age", "updates old"
-    lines = [f"| {learner} | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
+    lines = [f"| observation, steps x environments | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
     for kind, (size, make_s) in KINDS.items():
         for nodes in (10, 100, 1000):
             for gbits in links:
@@ -198,8 +200,8 @@ def weights_table() -> list[str]:
 
 def tables(rollouts: int = ROLLOUTS) -> list[str]:
     """Returns every line that the page quotes."""
-    at_once = table("a learner that takes no time", 0.0, (25, 100), rollouts)
-    reading = table("a learner that reads 2 GB/s", 1 / 2e9, (100,), rollouts)
+    at_once = table(0.0, (25, 100), rollouts)
+    reading = table(1 / 2e9, (100,), rollouts)
     return [*at_once, "", *reading, "", *weights_table()]
 
 

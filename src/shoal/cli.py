@@ -62,7 +62,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="SOURCE is the directory of a PufferLib environment, such as ocean/NAME",
     )
     build.add_argument(
-        "-o", "--output", metavar="FILE", help="write the result to FILE (default: a file in the cache)"
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="write the result to FILE (default: a file in the cache); with --device cuda, FILE may be an "
+        "existing directory, in which the result gets the name that the cache needs",
     )
     build.add_argument(
         "--compiler", metavar="CC", help="use this compiler (default: $CC, else cc, gcc, clang or ziglang)"

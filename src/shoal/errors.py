@@ -1,4 +1,6 @@
-"""Every exception that Shoal raises, as one tree.
+"""Every exception class that Shoal defines, as one tree.
+
+Shoal also raises built-in exceptions, such as TypeError and ValueError for wrong arguments, and Gymnasium's.
 
 ShoalError
 |-- LayoutError            fields that cannot be laid out, or two layouts that differ
@@ -7,8 +9,8 @@ ShoalError
 |-- PluginError            a C environment that cannot be loaded, described or started
 |   `-- BuildError         a C environment that cannot be compiled
 |-- WorkerError            worker processes that cannot be started, or cannot receive what was sent
-|   |-- WorkerDied         a worker process ended by itself or was killed
-|   `-- WorkerTimeout      a worker process was too slow, and was killed
+|   `-- WorkerDied         a worker process ended by itself or was killed
+|       `-- WorkerTimeout  a worker process was too slow, and was killed
 |-- SessionError           a run that cannot be watched, or has ended
 |-- SpaceError             a value that does not fit its space (also a ValueError)
 |   |-- SpaceKeyError      a missing key, an unknown character (also a KeyError)
