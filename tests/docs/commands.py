@@ -5,6 +5,7 @@ Blocks of ```console are not among them: tests/docs/test_pages.py follows those 
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -64,7 +65,10 @@ def documented() -> dict[str, list[str]]:
 def dry_run(make: str) -> tuple[int, str]:
     """The exit status of a `make TARGET` that runs nothing, and what it prints."""
     words = [word for word in shlex.split(make) if word != "make"]
-    done = subprocess.run(["make", "-n", *words], cwd=ROOT, capture_output=True, text=True)
+    # The settings of a `make test ARGS=...` that runs this test are not those of the command.
+    outer = ("ARGS", "MAKEFLAGS", "MAKEOVERRIDES", "MFLAGS", "MAKELEVEL")
+    env = {name: value for name, value in os.environ.items() if name not in outer}
+    done = subprocess.run(["make", "-n", *words], cwd=ROOT, env=env, capture_output=True, text=True)
     return done.returncode, done.stdout + done.stderr
 
 

@@ -51,7 +51,8 @@ class ProcessVectorEnv(VectorEnv):
         episode_stats: Put return and length of finished episodes into `info["episode"]`.
         session: The name by which `shoal.attach` and `shoal watch` find this run; "auto": the environment's
             name and the process id. None: no session.
-        history: A file for the run's history, written on closing and at exit; `shoal watch FILE` opens it.
+        history: A file for the run's history, written every 30 seconds, on closing and at exit; `shoal watch
+            FILE` opens it.
         num_workers: The number of processes; each gets a contiguous chunk of environments. None: one per
             core.
         caller_steps: The caller steps a chunk itself while the workers step theirs. For light environments

@@ -126,8 +126,8 @@ def make_vec(
         max_edges: Process backend: the bound for edges of Graph spaces.
         session: The name by which `shoal.attach` and `shoal watch` find this run; "auto": `ID-PID`. None: no
             session (SHOAL_SESSIONS=off turns all sessions off).
-        history: A file for the run's history (returns, lengths, steps/s and what `envs.log` kept), written on
-            closing and at exit; `shoal watch FILE` opens it.
+        history: A file for the run's history (returns, lengths, steps/s and what `envs.log` kept), written
+            every 30 seconds, on closing and at exit; `shoal watch FILE` opens it.
         options: Options of the environment.
     """
     given = _select_changed(locals())
