@@ -5,14 +5,15 @@
 #   SANITIZE=address,undefined tests/core/run.sh      under sanitizers, into build/core-address-undefined/
 #   TESTS=tests/core/test_fuzz.c FUZZ_CASES=100000 tests/core/run.sh
 #   CC=clang CFLAGS=-O3 SANITIZE=thread tests/core/run.sh
+#   CC=... LAUNCHER="qemu-aarch64 -L ..." OUT=build/core-arm64 tests/core/run.sh    for another machine
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 
 cc=${CC:-cc}
 sanitize=${SANITIZE:-}
 flags="-std=c11 -Wall -Wextra -Werror -g -O1 ${CFLAGS:-}"
-out=build/core-$(echo "${sanitize:-plain}" | tr , -)
-launcher=
+out=${OUT:-build/core-$(echo "${sanitize:-plain}" | tr , -)}
+launcher=${LAUNCHER:-}
 
 if ! command -v "$cc" >/dev/null 2>&1; then
     echo "failed: there is no C compiler '$cc'; install gcc or clang, or set CC" >&2

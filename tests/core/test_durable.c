@@ -199,7 +199,7 @@ static void *write_rows(void *rows) {
         const uint64_t id = push(&ring, i << 32), slot = id % CAPACITY;
         for (int looks = 0; looks < 20; looks++) {
             const uint64_t word = atomic_load(word_at(slot));
-            const uint64_t check = atomic_load((shoal_word64 *)(shared->rows + (slot + 1) * STRIDE - 8));
+            const uint64_t check = atomic_load(word_at(slot + 1) - 1);
             if (atomic_load(word_at(slot)) != word || shoal_ring_id(&ring, slot, word) != id)
                 break; /* overwritten */
             CHECK(shoal_ring_state(word) == SHOAL_RING_FULL && check != 0);

@@ -88,14 +88,13 @@ static int receive(shared *s) {
 
 static void *call_at_random(void *argument) {
     shared *s = argument;
-    uint64_t luck = self() | 1, calls = 0, refused = 0;
+    uint64_t luck = self() | 1, refused = 0;
     for (int is_open = 1; is_open;) {
         luck = luck * 6364136223846793005u + 1442695040888963407u;
         pthread_mutex_lock(&lock);
         int answer = shoal_guard_enter(&s->guard, self());
         if (answer == SHOAL_GUARD_ENTERED) {
             pthread_mutex_unlock(&lock);
-            calls++;
             s->calls++;
             if (s->num_ready > 0 && (luck >> 60) % 2)
                 lend_and_send(s);

@@ -97,8 +97,9 @@ static void no_read_is_torn(void) {
     CHECK_EQUAL(pthread_create(&writer, NULL, write_for_ever, NULL), 0);
     for (int i = 0; i < 2; i++)
         CHECK_EQUAL(pthread_create(&readers[i], NULL, read_whole, &reads[i]), 0);
+    const shoal_word never_changes = 0;
     for (int i = 0; i < 50; i++)
-        shoal_futex_wait(&(shoal_word){0}, 0, 20000000);
+        shoal_futex_wait(&never_changes, 0, 20000000);
     atomic_store(&stop, 1);
     pthread_join(writer, NULL);
     for (int i = 0; i < 2; i++)

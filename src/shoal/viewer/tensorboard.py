@@ -34,6 +34,7 @@ def write_events(session: Session | Recorded, directory: str) -> str:
 
     Returns the path of the file.
     """
+    session.history()  # maps its memory, which stays readable after the end of the run
     with Events(directory) as events:
         try:
             while True:
