@@ -196,7 +196,9 @@ class Gate {
 
 inline void start_watch(int parent_fd, int socket_fd, int stderr_fd, int out_fd, nb::object tail,
                         nb::object gate) {
-    static std::vector<nb::object> kept; /* until the process ends, because the threads run as long */
+    /* Kept until the process ends, because the threads run as long. Never destroyed: static objects are
+     * destroyed after Python has ended, when nothing can be released any more. */
+    static auto &kept = *new std::vector<nb::object>;
     kept.push_back(tail);
     kept.push_back(gate);
     require_success(

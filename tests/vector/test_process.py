@@ -12,6 +12,7 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 import shoal
+from shoal.process.start import Running
 from shoal.vector import ProcessVectorEnv
 from tests.vector.test_process_envs import RAISE, SLOW, Broken, Counter, assert_same, counters, logged
 
@@ -280,6 +281,16 @@ def test_other_start_methods_give_the_same_results(context):
         assert envs.reset(seed=1)[0].tolist() == [[0, 1, 0], [1, 1, 0]]
         with logged(), pytest.raises(Broken):
             envs.step([0, RAISE])
+
+
+@pytest.mark.parametrize("context", [None, "fork", "forkserver", "spawn"])
+def test_closed_workers_exit_with_status_0(context, monkeypatch):
+    statuses = []
+    reap = Running.reap
+    monkeypatch.setattr(Running, "reap", lambda running: statuses.append(reap(running)))
+    with ProcessVectorEnv(counters(2), context=context) as envs:
+        envs.reset()
+    assert statuses == [0, 0]
 
 
 def test_a_masked_reset_is_gymnasiums_and_options_reach_the_environments():
