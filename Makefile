@@ -14,14 +14,15 @@ IF_POSSIBLE ?=
 MAKE_HERE = $(MAKE) --no-print-directory
 cannot = { echo "not run: $(1)"; $(if $(IF_POSSIBLE),true,exit 2); }
 
-# Tests run in this many processes beside each other; JOBS=0 runs them in one, as a debugger needs it.
-JOBS ?= 2
+# Tests run in this many processes beside each other. Some tests wait, so more processes than cores are faster on
+# two cores. JOBS=0 runs all tests in one process, as a debugger needs it.
+JOBS ?= 3
 # A test that fails runs this many times more. CI allows one; the summary lists every test that needed it (RERUN).
 RERUNS ?= 0
 AGAIN := --reruns $(RERUNS) --reruns-delay 3 -rR
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(AGAIN)
 
-.PHONY: all run test quick slow-list check fix asan asan-python fuzz stress tsan bench learn test-gymnasium test-gpu test-viewer screenshots test-adapters torch cuda clean chaos soak docs env-pages test-cluster test-compiler test-puffer wheels wheels-containers release hooks
+.PHONY: all run test quick slow-list check fix asan asan-python fuzz stress tsan bench learn test-gymnasium test-gpu test-viewer screenshots test-adapters test-arm64 torch cuda clean chaos soak docs env-pages test-cluster test-compiler test-puffer wheels wheels-containers release hooks
 
 all: check test
 
@@ -218,6 +219,12 @@ test-compiler: $(VENV)/.ready
 # make wheels ARGS="--python 3.12 --machine x86_64" chooses.
 wheels: $(VENV)/.created
 	@$(BIN)/python packaging/wheels.py $(ARGS)
+
+# The core and the wheel for arm64 on an x86-64 machine, under Debian's qemu-user, which is fetched into build/arm64.
+# make test-arm64 ARGS="--wheel FILE" tests a wheel of CPython 3.11 that is built already.
+test-arm64: $(VENV)/.installed
+	@if $(BIN)/python packaging/arm64.py --prepare; then $(BIN)/python packaging/arm64.py $(ARGS); \
+	else $(call cannot,make test-arm64 needs apt-get to fetch qemu and an arm64 Python 3.11); fi
 
 # The source archive, built offline from itself, and the wheels, into dist; nothing is uploaded. docs/release.md
 # has the whole list. make release ARGS=--draft goes on although the checkout is not ready.
