@@ -111,9 +111,12 @@ def _is_zig(program: Sequence[str]) -> bool:
     return Path(program[0]).name.startswith("zig") or "ziglang" in program
 
 
-def _name_cpu(program: Sequence[str], isa: str) -> str:
+def cpu_flags(program: Sequence[str], isa: str) -> list[str]:
+    """Returns the flags that compile for an instruction set."""
     cpu = _ISAS[isa]
-    return f"-march={cpu.replace('-', '_') if _is_zig(program) else cpu}"
+    flags = [f"-march={cpu.replace('-', '_') if _is_zig(program) else cpu}"]
+    # clang uses half of the width of AVX-512 unless it is told otherwise.
+    return [*flags, "-mprefer-vector-width=512"] if isa == "avx512" else flags
 
 
 def _environment(command: Sequence[str]) -> dict[str, str] | None:
@@ -207,7 +210,7 @@ def _start_all(
         started = {}
         for isa in isas:
             path = directory / f"{isa}.o"
-            command = [*program, *flags, _name_cpu(program, isa), "-c", str(source), "-o", str(path)]
+            command = [*program, *flags, *cpu_flags(program, isa), "-c", str(source), "-o", str(path)]
             started[isa] = path, stack.enter_context(_start(command))
         yield started
 
