@@ -215,22 +215,22 @@ static inline int read_next(const shoal_links *links, uint64_t slot, uint64_t id
 }
 
 /* Writes the sum of the discounted rewards of a transition and its flags. Returns its last step. */
-static inline step sum_rewards(const shoal_walk *walk, const shoal_links *links, step last, uint64_t place,
-                               guesses *guesses) {
+static inline step sum_rewards(const shoal_walk *walk, step last, uint64_t place, guesses *guesses) {
     double total = last.reward, discount = walk->gamma;
     for (uint64_t taken = 1; taken < walk->steps && (last.terminated | last.truncated) == 0; taken++) {
         step next;
-        if (!read_next(links, last.slot, last.id, &next, guesses) || next.first)
+        if (!read_next(walk->links, last.slot, last.id, &next, guesses) || next.first)
             break;
         total += discount * (double)next.reward;
         discount *= walk->gamma;
         last = next;
     }
-    ((float *)walk->step_out[0])[place] = (float)total;
+    const float sum = (float)total, factor = (float)discount;
+    memcpy((char *)walk->step_out[0] + place * sizeof sum, &sum, sizeof sum); /* arrays of the caller may */
+    if (walk->discount != NULL)                                               /* be misaligned */
+        memcpy((char *)walk->discount + place * sizeof factor, &factor, sizeof factor);
     ((uint8_t *)walk->step_out[TERMINATED])[place] = last.terminated;
     ((uint8_t *)walk->step_out[TRUNCATED])[place] = last.truncated;
-    if (walk->discount != NULL)
-        walk->discount[place] = (float)discount;
     return last;
 }
 
@@ -259,10 +259,13 @@ static void read_drawn(const shoal_walk *walk, row_set *rows, const target *targ
  * drawn row, and the last of its steps. All their words are loaded before the copies and again after them. */
 static void gather_transitions(const shoal_walk *shared, const row_set *rows, guesses *all_guesses) {
     /* Private copies: no store to an output can change them, so the compiler keeps them in registers. */
-    const shoal_walk walk = *shared;
+    shoal_walk walk = *shared;
     shoal_links links = *walk.links;
-    const shoal_ring ring = *links.ring;
+    /* Only what does not change: another thread may push through this handle meanwhile. */
+    const shoal_ring ring = {
+        .rows = links.ring->rows, .capacity = links.ring->capacity, .stride = links.ring->stride};
     guesses guesses = *all_guesses;
+    walk.links = &links;
     links.ring = &ring;
     const uint64_t count = rows->count;
     shoal_word64 *before[AHEAD], *drawn[AHEAD], *last[AHEAD];
@@ -281,7 +284,7 @@ static void gather_transitions(const shoal_walk *shared, const row_set *rows, gu
         if (walk.ids != NULL)
             walk.ids[rows->place[i]] = found.id;
         if (is_step)
-            found = sum_rewards(&walk, &links, found, rows->place[i], &guesses);
+            found = sum_rewards(&walk, found, rows->place[i], &guesses);
         last[i] = shoal_ring_at(&ring, found.slot);
         word_last[i] = found.word;
     }
@@ -317,12 +320,12 @@ static void gather_stacks(const shoal_walk *walk, row_set *rows, guesses *guesse
         const uint64_t place = rows->place[i];
         if (walk->slots[rows->origin[i]] == MISSING)
             continue;
-        const step drawn = {.id = rows->id[i],
-                            .slot = rows->slot[i],
-                            .reward = ((float *)walk->step_out[0])[place],
-                            .terminated = ((uint8_t *)walk->step_out[TERMINATED])[place],
-                            .truncated = ((uint8_t *)walk->step_out[TRUNCATED])[place]};
-        append_row(ring, rows, rows, i, sum_rewards(walk, walk->links, drawn, place, guesses).id);
+        step drawn = {.id = rows->id[i],
+                      .slot = rows->slot[i],
+                      .terminated = ((uint8_t *)walk->step_out[TERMINATED])[place],
+                      .truncated = ((uint8_t *)walk->step_out[TRUNCATED])[place]};
+        memcpy(&drawn.reward, (char *)walk->step_out[0] + place * sizeof drawn.reward, sizeof drawn.reward);
+        append_row(ring, rows, rows, i, sum_rewards(walk, drawn, place, guesses).id);
     }
     if (walk->steps > 1)
         read_stacks(walk, rows, walk->next_out, NULL);
@@ -437,7 +440,7 @@ static uint64_t gather_all(void *context) {
     return 0;
 }
 
-static uint64_t entry_bytes(const shoal_walk *walk) {
+static uint64_t count_entry_bytes(const shoal_walk *walk) {
     uint64_t bytes = 0;
     for (uint64_t c = 0; c < walk->rest.count; c++)
         bytes += walk->rest.items[c].bytes * (walk->length != 0 ? walk->length : 1);
@@ -450,7 +453,7 @@ uint64_t shoal_walk_gather(shoal_walk *walk, shoal_copy_threads threads) {
     const uint64_t count = walk->missing;
     job j = {walk, shoal_copy_chunks(threads, count)};
     if (threads.pool != NULL && count >= 2 * (uint64_t)threads.count) {
-        const uint64_t bytes = 1 + count * entry_bytes(walk);
+        const uint64_t bytes = 1 + count * count_entry_bytes(walk);
         const shoal_pool_job all = {gather_chunk, gather_all, &j, j.chunks};
         (void)shoal_choice_run(threads.choice, threads.pool, &all, 1e6 / (double)bytes);
     } else {
@@ -483,7 +486,7 @@ static int is_whole(const void *context, uint64_t slot) {
 void shoal_walk_begin(shoal_walk *walk) {
     walk->missing = walk->count;
     walk->rounds = walk->misses = 0;
-    walk->is_large = walk->count * entry_bytes(walk) >= SHOAL_ROWS_LARGE_BATCH;
+    walk->is_large = walk->count * count_entry_bytes(walk) >= SHOAL_ROWS_LARGE_BATCH;
     walk->list = (shoal_listed){NULL, NULL, 0};
     for (uint64_t i = 0; i < walk->count; i++)
         walk->places[i] = i;

@@ -32,7 +32,7 @@ typedef struct shoal_links {
     shoal_column first;    /* uint8 */
     shoal_column previous; /* uint64 */
     shoal_column step[3];  /* reward, float; terminated and truncated, uint8 */
-    uint64_t apart;        /* usual distance in ids from a row to the next; used to prefetch */
+    uint64_t apart;        /* usual distance in ids from a row to the next: a guess, and for prefetching */
 } shoal_links;
 
 /* Links earlier rows forward to new ones: last[i] is the id + 1 of the row before row ids[i], or 0. Then sets

@@ -25,8 +25,7 @@
  * Why a valid copy is the committed row: the first load saw the FULL of this lap, which follows the stores of
  * the record. Stores of a later lap follow the release fence of a later claim. If the copy had read one of
  * them, the two fences would make the second load see the word of that claim. The laps of a slot only grow,
- * so a word never repeats. (These fences do not order non-temporal stores; gather.c adds its own fences for
- * them.)
+ * so a word never repeats. (These fences do not order non-temporal stores; rows.h adds fences for them.)
  */
 // SPDX-License-Identifier: MIT
 #ifndef SHOAL_RING_H

@@ -48,7 +48,7 @@ enum { SHOAL_ROWS_STREAM_MIN = 4096, SHOAL_ROWS_LARGE_BATCH = 4 << 20 };
 #if defined(__SSE2__) && !defined(__SANITIZE_THREAD__)
 static inline void shoal_rows_stream(char *to, const char *from, uint64_t bytes) {
     const uint64_t head = -(uintptr_t)to & 15;
-    _mm_sfence(); /* non-temporal stores are weakly ordered: keep them after the store of OPEN */
+    _mm_sfence(); /* non-temporal stores are weakly ordered: a push keeps them after its store of OPEN */
     memcpy(to, from, head);
     to += head, from += head, bytes -= head;
     for (; bytes >= 64; to += 64, from += 64, bytes -= 64) {
@@ -62,7 +62,7 @@ static inline void shoal_rows_stream(char *to, const char *from, uint64_t bytes)
         _mm_stream_si128((__m128i *)to + 3, d);
     }
     memcpy(to, from, bytes);
-    _mm_sfence(); /* and before the store of FULL */
+    _mm_sfence(); /* and before FULL; a batch is complete before another thread gets it */
 }
 #else
 static inline void shoal_rows_stream(char *to, const char *from, uint64_t bytes) {

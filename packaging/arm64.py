@@ -2,7 +2,7 @@
 
     apt-get, with package lists of its own  ->  build/arm64: qemu, the arm64 Python 3.11, its libraries
     tests/core/run.sh, compiled by zig      ->  the C tests of the core, under qemu
-    wheels.py: the wheel of CPython 3.11    ->  this file with --smoke, on both machines: the same lines
+    wheels.py: the wheel of CPython 3.11    ->  this file with --smoke prints the same lines on both machines
 
 Nothing is installed outside build/, and root is not needed. qemu translates instructions and passes system
 calls on to this machine's kernel. Two things are not tested, and need an arm64 machine:
@@ -171,7 +171,7 @@ def test_wheel(qemu: Path, wheel: Path) -> None:
 
 
 def run_smoke(python: Path) -> str:
-    """Returns what smoke() prints with this Python, and what qemu says about crashes."""
+    """Returns what smoke() prints with this Python, and the messages of qemu about crashes."""
     command = ["timeout", "--signal=KILL", str(LIMIT_S), str(python), "-W", "ignore", __file__, "--smoke"]
     done = subprocess.run(command, cwd=BUILD, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode != 0:

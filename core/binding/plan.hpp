@@ -47,7 +47,7 @@ class Plan {
         ids_.dtype = numpy.attr("dtype")("uint64");
         weight_.dtype = numpy.attr("dtype")("float32");
         if (links_ != nullptr && length_ == 0 &&
-            (obs_.empty() || obs_.size() != next_.size() || step_[0] < 0))
+            (obs_.empty() || obs_.size() != next_.size() || step_[0] < 0 || step_[1] < 0 || step_[2] < 0))
             throw nb::value_error("transitions need observations, a reward and flags");
         if (links_ != nullptr && length_ != 0 && mask_ < 0)
             throw nb::value_error("sequences need a mask");
@@ -142,11 +142,13 @@ class Plan {
                 next_.push_back(at);
             } else if (role == "row") {
                 bool is_step = false;
-                for (size_t i = 0; links_ != nullptr && length_ == 0 && i < 3; i++)
-                    if (column.offset == links_->links()->step[i].offset) {
+                for (size_t i = 0; links_ != nullptr && length_ == 0 && i < 3; i++) {
+                    const shoal_column step = links_->links()->step[i];
+                    if (column.offset == step.offset && column.bytes == step.bytes) {
                         step_[i] = at;
                         is_step = true;
                     }
+                }
                 if (!is_step) {
                     rest_columns_.push_back(column);
                     rest_.push_back(at);

@@ -38,6 +38,18 @@ def test_out_is_filled_with_the_same_rows_as_without_out(make):
 
 
 @EVERY
+def test_misaligned_arrays_are_filled_as_well(make):
+    buffer, sample = make()
+    whole = sample(40)
+    out = {}
+    for name, array in whole.items():
+        memory = np.empty(array.nbytes + 1, np.uint8)
+        out[name] = memory[1:].view(array.dtype).reshape(array.shape)
+    check(sample(40, out=out), buffer)
+    buffer.close()
+
+
+@EVERY
 def test_error_for_out_that_does_not_fit_names_the_expected_array(make):
     buffer, sample = make()
     out = arrays_like(sample(8))

@@ -9,6 +9,7 @@ import signal
 import struct
 import threading
 import time
+import warnings
 import zlib
 
 import gymnasium
@@ -346,7 +347,7 @@ def test_a_file_that_cannot_be_saved_meanwhile_is_one_warning(name, tmp_path, mo
     envs = shoal.make_vec("CartPole-v1", 4, session=name, history=tmp_path / "d" / "run.history")
     shutil.rmtree(tmp_path / "d")
     for _ in range(3):
-        envs._hosted.save_history()
+        envs._hosted._file.save()
     envs.close()
     assert sum("cannot be saved" in str(one.message) for one in recwarn) == 1
 
@@ -382,6 +383,41 @@ def test_a_file_is_not_saved_after_the_session_was_closed(name, tmp_path, monkey
         file.unlink()
     time.sleep(0.02)
     assert not any(tmp_path.iterdir())
+
+
+def test_a_thread_that_cannot_be_started_is_an_error_and_leaves_nothing(name, tmp_path, monkeypatch):
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(SessionError, match="cannot start the thread that saves"):
+            shoal.make_vec("CartPole-v1", 4, session=name, history=tmp_path / "run.history")
+    with shoal.make_vec("CartPole-v1", 4, session=name):  # the name is free
+        pass
+
+
+def test_a_relative_file_stays_where_it_was_when_the_run_began(name, tmp_path, monkeypatch):
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with shoal.make_vec("CartPole-v1", 4, session=name, history="run.history") as envs:
+        envs.reset(seed=0)
+        monkeypatch.chdir("other")
+    assert read_history(tmp_path / "run.history") is not None
+    assert not any((tmp_path / "other").iterdir())
+
+
+def test_a_warning_that_is_an_error_does_not_end_the_thread(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(shoal.state.session, "_SAVE_S", 0.01)
+    (tmp_path / "d").mkdir()
+    file = tmp_path / "d" / "run.history"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with shoal.make_vec("CartPole-v1", 4, session=name, history=file):
+            shutil.rmtree(tmp_path / "d")
+            time.sleep(0.1)
+            (tmp_path / "d").mkdir()
+            wait_until(file.exists, 20)
 
 
 # -- memory ----------------------------------------------------------------------------------------------

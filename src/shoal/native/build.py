@@ -71,7 +71,7 @@ def build(
     tools = _hash_tools(tuple(program), os.stat(program[0]).st_mtime_ns)
     directory = cache_directory()
     command = [*program, *own]
-    others = [*libraries, *(flag for isa in isas for flag in compilers.cpu_flags(program, isa))]
+    others = [*libraries, *(flag for isa in isas for flag in compilers.list_cpu_flags(program, isa))]
     inputs = _hash_inputs(tools, command, others, path, directory)
     while not _is_own_file(library := directory / f"{path.stem}-{inputs}.so"):
         with compile_to(library) as built:

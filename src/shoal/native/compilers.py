@@ -24,6 +24,7 @@ __all__ = [
     "find_compiler",
     "find_zig",
     "instruction_sets",
+    "list_cpu_flags",
     "run",
     "zig_target",
 ]
@@ -111,11 +112,11 @@ def _is_zig(program: Sequence[str]) -> bool:
     return Path(program[0]).name.startswith("zig") or "ziglang" in program
 
 
-def cpu_flags(program: Sequence[str], isa: str) -> list[str]:
+def list_cpu_flags(program: Sequence[str], isa: str) -> list[str]:
     """Returns the flags that compile for an instruction set."""
     cpu = _ISAS[isa]
     flags = [f"-march={cpu.replace('-', '_') if _is_zig(program) else cpu}"]
-    # clang uses half of the width of AVX-512 unless it is told otherwise.
+    # By default clang uses vectors of 256 bits for AVX-512.
     return [*flags, "-mprefer-vector-width=512"] if isa == "avx512" else flags
 
 
@@ -210,7 +211,7 @@ def _start_all(
         started = {}
         for isa in isas:
             path = directory / f"{isa}.o"
-            command = [*program, *flags, *cpu_flags(program, isa), "-c", str(source), "-o", str(path)]
+            command = [*program, *flags, *list_cpu_flags(program, isa), "-c", str(source), "-o", str(path)]
             started[isa] = path, stack.enter_context(_start(command))
         yield started
 

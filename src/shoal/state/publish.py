@@ -1,9 +1,9 @@
 """Publishing: a process that steps environments writes snapshots of the watched ones at the host's request.
 
-Publishing must not disturb the run: an exception is published as the snapshot's error, and after each
-publication the process publishes nothing for a hundred times as long as it took. A recording sees every step
-of one episode, so it sets `due` itself until the episode ends; the next one begins after a hundred times as
-long as it took. So snapshots and recordings take at most 1 % of the time each.
+Publishing must not disturb the run: an exception is published as the snapshot's error. After a publication
+that took t, the next one begins 100 t later, except the first one for a new watcher. A recording sees every
+step of one episode, so it sets `due` itself until the episode ends; if it took t of the run's time, the next
+one begins 100 t later. So snapshots and recordings take 1 % of the time each, on average over a run.
 """
 
 from __future__ import annotations

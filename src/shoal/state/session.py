@@ -31,6 +31,8 @@ AUTO = "auto"
 
 _SAVE_S = 30.0
 """The time between two saves of a history file while the run goes on."""
+_JOIN_S = 10.0
+"""How long closing waits for a save, which may be slow on a network disk."""
 
 _hosted: weakref.WeakSet[Hosted] = weakref.WeakSet()
 
@@ -67,7 +69,7 @@ def check_history(history: Any, session: str | None) -> str | None:
             f"history={os.fspath(history)!r} needs a session, which keeps the history; leave out "
             "session=None, and unset SHOAL_SESSIONS if it is off"
         )
-    return str(os.fspath(history))
+    return os.path.abspath(os.fspath(history))  # a later chdir() does not move the file
 
 
 def address_of(name: str) -> str:
@@ -97,9 +99,7 @@ class Hosted:
         self._host: _core.Host | None = None
         own = {"name": self.name, "pid": self._pid, "started": time.time(), "version": _core.__version__}
         self.facts = {**own, **facts}
-        self._history_file = history_file
-        self._has_warned = False
-        self._saver: _Saver | None = None
+        self._file: _HistoryFile | None = None
         facts_fd = history_fd = -1
         try:
             advice = "pass session=None to make the environments without a session"
@@ -107,13 +107,15 @@ class Hosted:
                 facts_fd = _create_sealed_memory(json.dumps(self.facts).encode())
                 self.history = WriteHistory()
                 history_fd = self.history.open_reader()
-                if history_file is not None:
-                    self.history.copy(self.facts).save(history_file)  # raises now if it cannot be written
+                if history_file is not None:  # raises now if it cannot be written
+                    self._file = _HistoryFile(history_file, self.history, self.facts)
                 shared = memory["watched"], memory["due"], counted, self.history.memory, history_fd
                 episodes = memory["last_return"], memory["last_length"]
                 self._host = _core.Host(listening.fileno(), facts_fd, num_worlds, *shared, *episodes)
             listening.detach()  # the host owns the three descriptors from now on
         except BaseException:
+            if self._file is not None:
+                self._file.stop()
             listening.close()
             for fd in (facts_fd, history_fd):
                 if fd >= 0:
@@ -121,61 +123,69 @@ class Hosted:
             names.release(self.name)
             raise
         _hosted.add(self)
-        if history_file is not None:
-            self._saver = _Saver(weakref.ref(self))
 
     def close(self) -> None:
         """Ends the session: the connections of watchers are closed."""
         host, self._host = self._host, None
-        if host is not None:
-            host.close()
-            if self._pid == os.getpid():
-                if self._saver is not None:
-                    self._saver.stop()
-                names.release(self.name)
-                self.save_history()
-            self.history.close()
-
-    def save_history(self) -> None:
-        """Saves the history file, if there is one; a failure is one warning."""
-        if self._history_file is None:
+        if host is None:
             return
+        host.close()
         try:
-            self.history.copy(self.facts).save(self._history_file)
-        except (SessionError, ValueError) as error:  # the run goes on, or has ended well: this does not raise
-            if not self._has_warned:
-                logger.warn("the history of this run cannot be saved: %s", error)
-            self._has_warned = True
+            if self._pid == os.getpid():
+                names.release(self.name)
+                if self._file is not None:
+                    self._file.stop()
+                    self._file.save()
+        finally:
+            self.history.close()
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):
             self.close()
 
 
-class _Saver(threading.Thread):
-    """Saves the history file of a session from time to time, so that a run that is killed leaves one.
+class _HistoryFile:
+    """The file of a run's history. A thread saves it from time to time, so that a killed run leaves one.
 
-    It does not keep the session alive: a session that nobody refers to is closed.
+    It does not refer to the session, so a session that nobody refers to is closed.
     """
 
-    def __init__(self, hosted: weakref.ref[Hosted]) -> None:
-        super().__init__(name="shoal-history", daemon=True)
-        self._find_hosted, self._stopped = hosted, threading.Event()
-        self.start()
+    def __init__(self, path: str, history: WriteHistory, facts: Mapping[str, Any]) -> None:
+        self._path, self._history, self._facts = path, history, facts
+        self._has_warned = False
+        history.copy(facts).save(path)
+        # A lock and not an Event: releasing it is safe in a finalizer that runs anywhere.
+        self._running = threading.Lock()
+        self._running.acquire()
+        self._thread = threading.Thread(target=self._save_until_stopped, name="shoal-history", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            raise SessionError(
+                f"cannot start the thread that saves {path}: {error}; raise the limit of threads, or leave "
+                "out history="
+            ) from error
 
-    def run(self) -> None:
-        while not self._stopped.wait(_SAVE_S):
-            hosted = self._find_hosted()
-            if hosted is None:
-                return
-            hosted.save_history()
-            del hosted  # or this thread would keep it
+    def save(self) -> None:
+        """Saves the file. A failure causes one warning: the run goes on, or has ended well."""
+        try:
+            self._history.copy(self._facts).save(self._path)
+        except (SessionError, ValueError) as error:
+            has_warned, self._has_warned = self._has_warned, True
+            if not has_warned:
+                logger.warn("the history of this run cannot be saved: %s", error)
 
     def stop(self) -> None:
-        """Returns when no save is going on and none will begin."""
-        self._stopped.set()
-        if threading.current_thread() is not self:  # which may close the session as its last user
-            self.join()
+        """Ends the thread; it begins no save after this."""
+        with contextlib.suppress(RuntimeError):  # it is stopped already
+            self._running.release()
+        if self._thread is not threading.current_thread():
+            self._thread.join(_JOIN_S)
+
+    def _save_until_stopped(self) -> None:
+        while not self._running.acquire(timeout=_SAVE_S):
+            with contextlib.suppress(Exception):  # a warning that is an error, no memory: it tries again
+                self.save()
 
 
 def open_session(asked: str, *arguments: Any, history_file: str | None = None) -> Hosted | None:

@@ -42,7 +42,7 @@ _FAMILIES: tuple[tuple[str, str, str, _Values], ...] = (
         "summary",
         "Steps of an episode.",
         {
-            "_sum": lambda s: s.counters["length_sum"],  # has all episodes, whatever their return is
+            "_sum": lambda s: s.counters["length_sum"],  # the sum has all episodes, whatever their return is
             "_count": lambda s: s.counters["episodes"],
         },
     ),
