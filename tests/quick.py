@@ -28,7 +28,7 @@ from tests.lenience import LENIENCE
 
 LIST = Path(__file__).with_name("slow.txt")
 REPORT_S = 1.0
-RECORD_S = 0.3
+RECORD_S = 0.1
 _HEADER = "# Tests that are not quick, written by `make slow-list`; `make quick` leaves them out.\n"
 
 
