@@ -14,9 +14,9 @@ extern "C" {
  *
  * 1. Trials cost at most one percent: after a trial that lost, the next one comes after 100 times its loss. A
  *    trial of one thread ends as soon as it is clearly slower.
- * 2. The pause before the next trial begins at 10 ms. A trial that loses doubles it, up to 80 ms, and a
- * switch soon after the last one doubles it, up to 640 ms. So two ways that are about equal, or a machine
- * whose load changes, do not make the choice go back and forth.
+ * 2. The pause before the next trial begins at 10 ms. A trial that loses doubles it, up to 80 ms. A switch
+ *    within a second of the previous switch doubles it, up to 640 ms. So two ways that are about equal, or a
+ *    machine whose load changes, do not make the choice go back and forth.
  * 3. While the pool is used and is not clearly faster than one thread was in its last trial, for example
  *    because other programs use the cores, that trial is repeated soon.
  *

@@ -1,4 +1,4 @@
-/* Rings in files: see durable.h for the argument. */
+/* Rings in files: durable.h explains why this is correct. */
 // SPDX-License-Identifier: MIT
 #define _GNU_SOURCE
 #include "durable.h"
@@ -29,8 +29,8 @@ static uint64_t mixed(const uint64_t *hash) {
                mix(hash[2] ^ KEYS[3], hash[3] ^ KEYS[0]) ^ KEYS[1]);
 }
 
-/* Of a row and its ticket, which stands where the check will; the word is left out. Others may be writing the
- * record. */
+/* Returns the check of a row and its ticket. The ticket is hashed in the place of the check, and the word is
+ * left out. Other processes may be writing the record. */
 static uint64_t check_of(const shoal_ring *ring, uint64_t slot, uint64_t ticket) {
     const char *record = ring->rows + slot * ring->stride, *end = record + ring->stride;
     uint64_t hash[LANES], line[LINE];
@@ -67,7 +67,7 @@ void shoal_ring_seal(const shoal_ring *ring, shoal_turn turn) {
                           memory_order_relaxed);
 }
 
-/* This boot and this file, as one number; 0 if the system does not say. */
+/* Returns a number for this boot and this file; 0 if the system does not say. */
 static uint64_t boot_and_file(int fd) {
     static const uint8_t unknown[16];
     uint64_t line[LINE] = {0}, hash[LANES];
@@ -84,7 +84,7 @@ static uint64_t boot_and_file(int fd) {
     return mixed(hash);
 }
 
-/* Drops what is in a slot unless it is a row that agrees with its check, or somebody is writing it. */
+/* Empties a slot, unless it has a row that agrees with its check, or a living writer is writing it. */
 static void look_at_slot(shoal_ring *ring, uint64_t slot) {
     shoal_word64 *check = place_of_check(ring, slot);
     const uint64_t word = atomic_load_explicit(shoal_ring_at(ring, slot), memory_order_acquire);
@@ -93,14 +93,14 @@ static void look_at_slot(shoal_ring *ring, uint64_t slot) {
     if (is_full && found == check_of(ring, slot, shoal_ring_id(ring, slot, word)))
         return;
     if (shoal_ring_is_held(ring, word) || !shoal_ring_is_unchanged(ring, slot, word))
-        return;     /* a writer of now, whose check will be right; or dropped by another who looked */
-    if (found != 0) /* a writer that came meanwhile has stored another */
+        return;     /* a living writer will store a correct check; or another process dropped the row */
+    if (found != 0) /* fails if a writer has stored another check meanwhile */
         (void)atomic_compare_exchange_strong(check, &found, 0);
-    if (is_full) /* last: who finds it dropped finds the check cleared */
+    if (is_full) /* last: a process that finds the row dropped finds the check cleared */
         shoal_ring_drop(ring, slot, word);
 }
 
-/* Rows that are there were pushed, even if the counts that reached the disk are older. */
+/* All rows in the file were pushed, even if the counts that reached the disk are older. */
 static void count_rows(shoal_ring *ring) {
     uint64_t uncounted = atomic_load(&ring->mark->uncounted); /* first: only one of several openers adds */
     const uint64_t rows = shoal_ring_readable(ring), total = shoal_ring_total(ring);
@@ -115,7 +115,8 @@ static int sync_and_mark(shoal_ring *ring, uint64_t here, void *base, uint64_t b
     return result;
 }
 
-/* Numbers that no crash leaves, only damage or a forger: tickets would wrap around, ids come again. */
+/* Whether counts are too large for any crash: the file is damaged or forged. Tickets would wrap around, and
+ * ids would be used again. */
 static int is_impossible(const shoal_ring *ring) {
     const uint64_t most = (uint64_t)1 << 48; /* a million rows a second for nine years */
     uint64_t rows = atomic_load(&ring->mark->uncounted);

@@ -7,12 +7,12 @@
  * 1. go and done are generation numbers: done == go means that the worker is idle and that all it wrote is
  *    visible (release by the store of done, acquire by the parent's load; the other way round for go).
  * 2. A waiter spins, then yields, then sets asleep (sequentially consistent) and checks once more before it
- *    sleeps: either the writer sees asleep, or the sleeper sees the new number. The waiter skips spinning or
- *    yielding for some waits after it did not pay.
- * 3. No sleep lasts longer than SHOAL_GATE_SLICE_NS, so a wake-up lost to a killed process costs that, not a
- *    hang. The kernel reports the death itself: by the liveness words in the gate, where the system supports
- *    them and every worker that the parent waits for holds its own, else by descriptors that the parent
- *    polls. */
+ *    sleeps: either the writer sees asleep, or the sleeper sees the new number. After spinning or yielding
+ * has failed, the waiter skips it for some waits.
+ * 3. No sleep lasts longer than SHOAL_GATE_SLICE_NS (50 ms). So if a process is killed before it sends a
+ *    wake-up, the sleep is at most 50 ms too long, and nothing hangs. The kernel also reports the death. It
+ *    marks the liveness words in the gate, if the system supports them and every worker that the parent waits
+ *    for has locked its words. Otherwise the parent polls descriptors. */
 // SPDX-License-Identifier: MIT
 #ifndef SHOAL_GATE_H
 #define SHOAL_GATE_H

@@ -1,5 +1,6 @@
-/* The two sides of gates (gate.h has the protocol), each with what it keeps between commands: the parent of
- * one vector environment with all its workers, and one worker.
+/* The two sides of the gates (gate.h has the protocol). shoal_gates is the parent's side, for all workers of
+ * one vector environment. shoal_worker is the side of one worker. Each struct holds what its side keeps
+ * between commands.
  *
  *   shoal_gates_wait:  spin, yield -> choose deaths to watch -> arm the wake-up -> check once more -> sleep
  *

@@ -5,9 +5,9 @@
  * 1. A new bin goes into level 0. A level that is full merges its two oldest bins into one bin of the next
  *    level, so the resolution halves whenever the age doubles. The last level merges its own bins.
  * 2. The only writer is the host's thread. Readers copy under a sequence lock and never write.
- * 3. The thread that logs writes accumulators, which the host empties into the next bin: the host advances
- *    `epoch`, and a writer that finds another epoch than its accumulator's starts a new one (two in turn, so
- *    the host reads one that is no longer written). */
+ * 3. A thread that logs a value adds it to an accumulator of this name. Each name has two accumulators, for
+ *    even and for odd epochs. The host increments `epoch`. A writer that finds a new epoch clears the other
+ *    accumulator and uses it, so the host reads one that nobody writes, and puts it into the next bin. */
 // SPDX-License-Identifier: MIT
 #ifndef SHOAL_HISTORY_H
 #define SHOAL_HISTORY_H

@@ -4,9 +4,10 @@
  *   watcher <-- fds of facts, history, windows - host <-- PUBLISH env, fd ------------ stepping thread
  *
  * 1. A watcher's environments are forgotten when its connection closes, so a killed watcher leaves nothing.
- * 2. While anything is watched, the host sets `due` in every line, at the rate of the fastest watcher.
+ * 2. Each stepping process has a line of `due`: a cache line with a word and the epoch. While anything is
+ *    watched, the host sets the word in every line, at the rate of the fastest watcher.
  * 3. Four times a second the host reads the counters and adds a bin to the history, watched or not. Watchers
- * map the history read-only, so it costs the run nothing to read it.
+ *    map the history read-only, so it costs the run nothing to read it.
  * 4. One watcher at a time can ask for a recording of a whole episode (RECORD). The request is the entry
  *    after the watched environments. The publisher answers it once (RECORDED), with the recording or without.
  * 5. The thread takes no lock, does not call Python and never blocks: a client that does not read is dropped.

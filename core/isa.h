@@ -1,7 +1,7 @@
 /* The instruction set that this process uses. Plug-ins and the core's hot loops are compiled once for each
  * set; one is chosen when the library is loaded, whatever compiler built it.
  *
- *   default   x86-64 as it began, and every other CPU
+ *   default   baseline x86-64 (x86-64-v1), and the only set on other CPUs
  *   avx2      x86-64-v3
  *   avx512    x86-64-v4
  *

@@ -1,5 +1,6 @@
 /* A list of the slots that can be drawn, with the running sums of their weights. It is for a ring in which
- * most rows cannot be read or do not pass the test. Where that is rare, repeating a failed draw is faster. */
+ * most rows cannot be read or may not be drawn (the caller's `test` decides). If only few rows are like that,
+ * repeating a failed draw is faster. */
 // SPDX-License-Identifier: MIT
 #ifndef SHOAL_LISTED_H
 #define SHOAL_LISTED_H

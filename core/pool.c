@@ -1,4 +1,4 @@
-/* The pool: persistent threads with parts of their own that help late threads; see pool.h. */
+/* The pool: persistent threads. Each runs its own part and then helps late threads; see pool.h. */
 // SPDX-License-Identifier: MIT
 #define _GNU_SOURCE
 #include "pool.h"
@@ -155,10 +155,10 @@ static int help(shoal_pool *pool, const task *task, member *self, uint32_t least
 
 /* When a thread that has finished its part helps others.
  *
- * Another thread is late if it needs longer for its part than helping costs: it needs half a chunk for the
- * one that it is running, and the chunks that are left. Helping costs a chunk, and moving its rows between
- * caches, here and back in the next run; how long that takes depends on the rows, so it is measured. A thread
- * that still has chunks after `patience_ns` does not get on at all: then any chunk is taken. */
+ * Another thread is late if the rest of its part takes longer than help costs. The rest is half of the chunk
+ * that it is running, and the chunks that nobody has taken. Help costs the time of one chunk, and of moving
+ * its rows to this core and back in the next run; this is measured, because it depends on the rows. A thread
+ * that still has chunks after `patience_ns` makes no progress: then any of its chunks is taken. */
 typedef struct lateness {
     uint64_t finished_ns, looked_ns, chunk_ns, patience_ns;
     uint32_t least;

@@ -3,15 +3,15 @@
  *   caller:     job, run = g ------.                                       .--- done[k] of run g add up to
  *               (one word for all)  \      takes the chunks of part 0      |    all chunks: returns
  *   thread k:    sees run == g ------`---> takes the chunks of part k, ----'
- *                                          then those of threads that are late; done[k] = g, number run
+ *                                          then those of late threads; done[k] = run g, count of its chunks
  *
  * 1. Thread k owns part k, a contiguous range of the chunks, so the memory of a part stays in the cache of
  *    one core. Chunks are taken by compare-and-swap on a word of the part, which holds the number of the run:
  *    a thread that wakes up after the end of a run finds nothing to take.
- * 2. A thread that has finished its part takes chunks from others only if they are late: if they need longer
- *    for the rest than moving the rows to another core costs (measured), or do not get on at all. The caller
- *    waits for chunks, not for threads: a thread that gets no core holds up at most the chunks that it has
- *    taken.
+ * 2. A thread that has finished its part takes chunks only from late threads. A thread is late if the rest of
+ *    its part takes longer than help costs: the time of one chunk, and of moving its rows to another core and
+ *    back (measured). It is also late if it makes no progress. The caller waits for chunks, not for threads:
+ *    a thread that gets no core delays at most the chunks that it has taken.
  * 3. A thread waits for the next run by spinning while runs follow each other closely, else it sleeps; a run
  *    wakes the sleepers in a tree (rest.h). */
 // SPDX-License-Identifier: MIT

@@ -6,7 +6,8 @@
  * 1. Write: the writer announces on its own line (a cache line) which tickets it will take next, then takes
  * them by a compare-and-swap of the tail. It holds the announced tickets until it changes the line. It skips
  * a slot that a living writer still holds by a ticket of an earlier lap. Then it stores OPEN in each word,
- * runs a release fence, writes the records, stores FULL in each word (release), and clears its line.
+ * runs a release fence, writes the records, stores FULL in each word (release; this commits the row), and
+ * clears its line.
  * 2. Read: load the word (acquire). If it is FULL, copy the record, run an acquire fence and load the word
  * again. The copy is valid only if the word is unchanged.
  * 3. A reader never waits. A writer waits only while other living writers hold every slot, and at most two
@@ -15,17 +16,19 @@
  *
  * Why two writers never share a slot: if two writers use the same slot, their tickets are of different laps.
  * The earlier writer announced its ticket before the tail passed it, and the later writer took its ticket
- * from the tail after that. So the later writer sees the announcement, or the line cleared after the commit.
- * A line whose compare-and-swap failed announces tickets that another writer has; at worst a third writer
- * skips a slot.
+ * from the tail after that. So the later writer sees the announcement, or it sees that the line was cleared.
+ * The line is cleared only after the words are FULL, so in that case the earlier writer has finished. If a
+ * writer's compare-and-swap fails, its line announces, for a moment, tickets that another writer took. At
+ * worst, a third writer then skips a free slot.
  *
  * Why one scan of the lines is valid for a whole lap: any ticket taken after the scan is later than ours, so
- * its writer checks for us.
+ * its writer reads our line and avoids our slots.
  *
  * Why a valid copy is the committed row: the first load saw the FULL of this lap, which follows the stores of
- * the record. Stores of a later lap follow the release fence of a later claim. If the copy had read one of
- * them, the two fences would make the second load see the word of that claim. The laps of a slot only grow,
- * so a word never repeats. (These fences do not order non-temporal stores; rows.h adds fences for them.)
+ * the record. A writer of a later lap stores OPEN, runs its release fence, and only then stores into the
+ * record. If the copy had read a byte of that record, the two fences would make the second load see that
+ * OPEN. The laps of a slot only grow, so a word never repeats. (These fences do not order non-temporal
+ * stores; rows.h adds fences for them.)
  */
 // SPDX-License-Identifier: MIT
 #ifndef SHOAL_RING_H

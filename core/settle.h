@@ -1,5 +1,6 @@
-/* Settling: the work after a plug-in's step, for environments of one row. It updates lengths and returns of
- * episodes, applies the time limit, and lists the environments that ended and that the next step resets.
+/* Settling: the work after a plug-in's step, for environments with one agent (engine.c does it for
+ * environments with several agents). It updates lengths and returns of episodes, applies the time limit, and
+ * lists the environments that ended and that the next step resets.
  *
  *   dense loops   for every row: reward, length, flags
  *   sparse lists  for the few episodes that started or ended */

@@ -10,7 +10,8 @@
  * 2. A worker serves until no ticket is new, announces that it is idle, and checks the tickets once more. The
  *    sender stores the ticket before it checks whether the worker is idle. All four operations are
  *    sequentially consistent, so the sender posts, or the worker finds the ticket, or both.
- * 3. The same holds between finish and a parent that goes to sleep, over finished and the wake-up word. */
+ * 3. The same argument holds for a worker in finish and a parent that goes to sleep. The two words are then
+ *    finished[e] and the wake-up word. */
 // SPDX-License-Identifier: MIT
 #ifndef SHOAL_TICKETS_H
 #define SHOAL_TICKETS_H

@@ -168,7 +168,8 @@ static inline void shoal_draw_fill(const shoal_canvas *canvas, uint32_t color) {
         __builtin_memcpy(canvas->rgb + y * row, canvas->rgb, row);
 }
 
-/* Fills a polygon of `count` points, x and y of each. Where its edges cross, every second part is filled. */
+/* Fills a polygon of `count` points, x and y of each. If its edges cross, the even-odd rule decides
+ * which parts are filled. */
 static inline void shoal_draw_polygon(const shoal_canvas *canvas, const double *points, uint64_t count,
                                       uint32_t color) {
     shoal_draw_shape shape = {points, count, 0};

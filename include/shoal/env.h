@@ -61,8 +61,8 @@ typedef struct shoal_field {
     uint32_t ndim;
     uint32_t reserved;             /* 0 */
     int64_t shape[SHOAL_MAX_NDIM]; /* of one agent's row; at most 2**26 elements */
-    double low, high;              /* bounds of every element: low if lows is NULL, high if highs is NULL */
-    const double *lows, *highs;    /* one bound for each element, or NULL */
+    double low, high; /* bounds of every element; low is ignored if lows is set, high if highs is set */
+    const double *lows, *highs; /* one bound for each element, or NULL */
 } shoal_field;
 
 /* ---- Options that a user can choose ---- */
