@@ -12,7 +12,7 @@ enum { PRECISION, GOAL_VELOCITY };
 static const shoal_option OPTIONS[] = {
     LANES_PRECISION,
     {.name = "goal_velocity",
-     .help = "minimum velocity at the goal that ends the episode",
+     .help = "the episode ends only if the car reaches the goal with at least this velocity",
      .type = SHOAL_OPTION_FLOAT,
      .value = {.f = 0}},
 };
@@ -24,9 +24,9 @@ static const shoal_info_field ACTED[] = {
     {"The direction in which the engine pushes.", 0, 0, SHOAL_NAMES("push left", "no push", "push right")},
 };
 static const shoal_info_v1 INFO = {
-    .summary = "Rock a weak car out of a valley by pushing left, not at all, or right",
+    .summary = "Rock a weak car out of a valley: push it left, push it right, or do not push",
     .reward = "-1 for every step.",
-    .ending = "The car reaches position 0.5 with at least the velocity goal_velocity.",
+    .ending = "The car reaches position 0.5 with a velocity of at least `goal_velocity`.",
     .observations = OBSERVED,
     .num_observations = 1,
     .actions = ACTED,

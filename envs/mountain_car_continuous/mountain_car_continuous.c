@@ -15,7 +15,7 @@ enum { PRECISION, GOAL_VELOCITY };
 static const shoal_option OPTIONS[] = {
     LANES_PRECISION,
     {.name = "goal_velocity",
-     .help = "minimum velocity at the goal that ends the episode",
+     .help = "the episode ends only if the car reaches the goal with at least this velocity",
      .type = SHOAL_OPTION_FLOAT,
      .value = {.f = 0}},
 };
@@ -27,9 +27,9 @@ static const shoal_info_field ACTED[] = {
     {"The force of the engine; values beyond the bounds are clipped.", SHOAL_NAMES("force"), 0, 0},
 };
 static const shoal_info_v1 INFO = {
-    .summary = "Rock a weak car out of a valley with a force of your choice, at a cost",
+    .summary = "Rock a weak car out of a valley with a force of your choice, which costs reward",
     .reward = "100 for the step that reaches the goal, minus 0.1 * force^2 for every step.",
-    .ending = "The car reaches position 0.45 with at least the velocity goal_velocity.",
+    .ending = "The car reaches position 0.45 with a velocity of at least `goal_velocity`.",
     .observations = OBSERVED,
     .num_observations = 1,
     .actions = ACTED,

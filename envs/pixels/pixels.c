@@ -32,15 +32,16 @@ static const shoal_option OPTIONS[] = {
 };
 
 static const shoal_info_field OBSERVED[] = {
-    {"The last `frames` pictures in shades of grey, the newest one last: [height, width, frames].", 0, 0, 0,
-     0},
+    {"The last `frames` pictures in shades of grey, the newest one last: [height, width, frames]. Every byte "
+     "changes in every step.",
+     0, 0, 0, 0},
 };
 static const shoal_info_field ACTED[] = {
     {"A diagonal ramp of greys drifts over the picture; the action slows it down or speeds it up.", 0, 0,
      SHOAL_NAMES("brake", "coast", "push")},
 };
 static const shoal_info_v1 INFO = {
-    .summary = "Keep a drifting picture at mid-grey; every byte of its camera frames is new in every step",
+    .summary = "Brake or push a drifting ramp of greys, so that the first pixel stays near mid-grey",
     .reward = "1 while the first pixel is mid-grey (128), falling to 0 at black and at white.",
     .ending = "Only the time limit ends an episode.",
     .observations = OBSERVED,

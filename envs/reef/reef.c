@@ -43,7 +43,7 @@ static const shoal_option OPTIONS[NUM_OPTIONS] = {
     [WIDTH] = INT_OPTION("width", "cells in a row of the map", 64),
     [NUM_AGENTS] = INT_OPTION("num_agents", "number of fish; each is one agent", 16),
     [NUM_ENEMIES] = INT_OPTION("num_enemies", "number of crabs, eels and sharks", 16),
-    [WINDOW] = INT_OPTION("window", "cells along an edge of the window that a fish sees; odd", 11),
+    [WINDOW] = INT_OPTION("window", "cells along an edge of the window that a fish sees; must be odd", 11),
 };
 
 static const shoal_info_field OBSERVED[] = {
@@ -65,8 +65,8 @@ static const shoal_info_field ACTED[] = {
 static const shoal_info_v1 INFO = {
     .summary =
         "Feed, fight and survive as fish on a generated reef with crabs, eels and sharks (several agents)",
-    .reward = "0.1 for food, 0.2 times its level for a beaten enemy, and -1 for dying. Each fish gets its "
-              "own reward.",
+    .reward = "0.1 for food, 0.2 times the level of an enemy that the fish beats, and -1 for dying. Each "
+              "fish gets its own reward.",
     .ending =
         "A fish that dies is terminated and respawns in the same step; its observation is the first one of "
         "the new episode. Other fish are not affected. The time limit ends all episodes and makes a new map.",

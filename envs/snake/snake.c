@@ -56,8 +56,9 @@ static const shoal_info_field OBSERVED[] = {
      SHOAL_NAMES("empty", "food", "own body", "other snake", "wall")},
 };
 static const shoal_info_field ACTED[] = {
-    {"Where the head moves. A snake cannot reverse: the opposite of its direction moves it straight on.", 0,
-     0, SHOAL_NAMES("down", "up", "left", "right")},
+    {"Where the head moves. A snake cannot reverse: if the action is the opposite of its direction, the "
+     "snake moves straight on.",
+     0, 0, SHOAL_NAMES("down", "up", "left", "right")},
 };
 static const shoal_info_v1 INFO = {
     .summary = "Eat and survive as one of several snakes on a board (several agents)",

@@ -24,7 +24,7 @@ typedef struct Squared {
 
 static const shoal_option OPTIONS[] = {
     {.name = "size",
-     .help = "cells along an edge of the board; odd",
+     .help = "cells along an edge of the board; must be odd; the time limit is 2 * size steps",
      .type = SHOAL_OPTION_INT,
      .value = {.i = 11}},
 };
@@ -36,7 +36,7 @@ static const shoal_info_field ACTED[] = {
     {"Where the agent moves.", 0, 0, SHOAL_NAMES("stay", "down", "up", "left", "right")},
 };
 static const shoal_info_v1 INFO = {
-    .summary = "Walk to the goal on a square board: the environment to copy",
+    .summary = "Walk to the goal on a square board (a small example to copy for your own environment)",
     .reward = "1 for reaching the goal and -1 for leaving the board.",
     .ending = "The agent reaches the goal or leaves the board.",
     .observations = OBSERVED,

@@ -27,7 +27,7 @@ SOURCES = (".c", ".cc", ".cpp")
 ABILITIES = {
     "shoal.render/1": "renders pictures",
     "shoal.state/1": "exports its state to `shoal watch`",
-    "shoal.checkpoint/1": "saves and restores environments",
+    "shoal.checkpoint/1": "can be saved and restored (`save_env`, `restore_env`)",
 }
 
 
