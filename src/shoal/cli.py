@@ -66,7 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--output",
         metavar="FILE",
         help="write the result to FILE (default: a file in the cache); with --device cuda, FILE may be an "
-        "existing directory, in which the result gets the name that the cache needs",
+        "existing directory; the result in it gets the same name as in the cache, so that it can be copied "
+        "into the cache of another machine",
     )
     build.add_argument(
         "--compiler", metavar="CC", help="use this compiler (default: $CC, else cc, gcc, clang or ziglang)"
@@ -91,7 +92,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     check.add_argument(
         "--device",
         default="cpu",
-        help="cuda or cuda:N: compare a GPU's results with the CPU's; emulated: the GPU's code on the CPU",
+        help="cuda or cuda:N: compare a GPU's results with the CPU's; emulated: run the GPU's code on "
+        "the CPU instead, and compare",
     )
     check.set_defaults(run=_check)
 
@@ -326,7 +328,8 @@ def _add_viewer(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     metrics.add_argument(
         "--tensorboard",
         metavar="DIR",
-        help="write a TensorBoard event file to DIR, until the run ends; a history file is converted once",
+        help="write a TensorBoard event file to DIR, and add to it until the run ends; for a history file, "
+        "write it once and exit",
     )
     metrics.set_defaults(run=_metrics)
 

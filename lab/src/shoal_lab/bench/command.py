@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=PATH",
-        help="use this Python for the library NAME; may be repeated",
+        help="use this Python for the library NAME (with cuda: gymnax); may be repeated",
     )
     parser.add_argument(
         "--install",
@@ -77,7 +77,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--envs", type=positive, nargs="+", metavar="N", help="measure with these numbers of environments"
     )
     parser.add_argument(
-        "--full", action="store_true", help="measure longer and more cases; this takes a few minutes"
+        "--full",
+        action="store_true",
+        help="measure more cases, and each for longer; this takes a few minutes",
     )
     parser.add_argument(
         "--smoke",
@@ -87,7 +89,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--mine",
         metavar="MODULE:FACTORY",
-        help="measure your environment in every backend and recommend one; also a C file or a bundled id",
+        help="measure your environment in every backend and recommend one; in place of MODULE:FACTORY you "
+        "can give a C file or the id of a bundled environment",
     )
     parser.add_argument(
         "--only",

@@ -211,7 +211,10 @@ def advise(text: str, env: Any, cases: dict[int, Case]) -> Advice:
     if share is not None and case.limit is not None:
         cost = 1e6 * (len(cores()) if callable(env) else 1) / case.limit.median
         bound = "the cores could do" if callable(env) else "its step does when called from C, on one thread"
-        reasons.append(f"A step of yours takes {cost:.3g} us alone; this is {share:.0%} of what {bound}.")
+        reasons.append(
+            f"One step of your environment alone takes {cost:.3g} us. The rate above is {share:.0%} of what "
+            f"{bound}."
+        )
         if share < 0.3 and callable(env):
             reasons.append(
                 "Most of a step is communication, so do more work per step, or write it in C (`shoal new`)."

@@ -15,9 +15,9 @@ from shoal.argument_types import positive, whole
 __all__ = ["DESCRIPTION", "add_arguments", "main", "run"]
 
 DESCRIPTION = (
-    "Kill, stop, hang and starve the processes of a small workload, at random and at named points, and "
-    "check after each fault that nothing was lost, torn, leaked or hung. The exit status is 0 if every "
-    "check passed."
+    "Kill, stop, hang and starve the processes of a small workload, at random moments and at fixed "
+    "points inside an operation, such as the middle of a push, and check after each fault that nothing was "
+    "lost, torn, leaked or hung. The exit status is 0 if every check passed."
 )
 
 PARTS = ("workers", "ring", "parents")
@@ -30,8 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--kills",
         type=positive,
         metavar="N",
-        help="kill N workers, 10 * N ring writers and N / 10 trainers (default: 100). With --only, kill N "
-        "processes of that part. With --against, try each fault N times (default: 3)",
+        help="kill N workers, 10 * N processes that write to a replay buffer, and N / 10 programs that own "
+        "environments (default: 100). With --only, kill N processes of that part. With --against, try each "
+        "fault N times (default: 3)",
     )
     parser.add_argument(
         "--seed", type=whole, default=0, metavar="S", help="seed of all random choices (default: %(default)s)"
@@ -39,7 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--only",
         choices=["workers", "ring", "parents"],
-        help="run only this part; parents are the trainers",
+        help="run only this part: workers, processes that write to a replay buffer (ring), or programs that "
+        "own environments (parents)",
     )
     parser.add_argument("--minutes", type=_time, metavar="M", help="start no new round after M minutes")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
