@@ -628,7 +628,7 @@ GPU = "Environments on a GPU"
 @situation(
     GPU,
     '`device="cuda"` without an NVIDIA driver',
-    'Leave `device` out, or use `device="emulated"` for a test. It never falls back to the CPU.',
+    'Leave `device` out, or use `device="emulated"` for a test. `device="cuda"` never falls back to the CPU.',
 )
 def _() -> None:
     missing = OSError("libcuda.so.1: cannot open shared object file: No such file or directory")
