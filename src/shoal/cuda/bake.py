@@ -8,11 +8,14 @@ from typing import Any
 
 from shoal.native.plugin import PluginInfo
 
-__all__ = ["bake"]
+__all__ = ["LAST_ROWS", "bake"]
+
+LAST_ROWS = 4096
+"""The rows whose last episodes the kernels record, for the histogram of returns."""
 
 _TILE_BYTES = 48 * 1024 - 512
 """The shared memory that every GPU gives a block without being asked, less the kernel's own."""
-_BLOCKS = (128, 64, 32)
+_BLOCKS = (64, 32)
 """Threads of a block, the most first."""
 _CODES = {"i": 0, "u": 1, "f": 2, "b": 6}
 
@@ -30,6 +33,7 @@ def bake(info: PluginInfo, source: Path, *, has_tile: bool = True) -> str:
         f"#define GRID_AGENTS {info.agents}",
         f"#define GRID_INSTANCE_BYTES {info.instance_bytes}u",
         f"#define GRID_BLOCK {block}",
+        f"#define GRID_LAST_ROWS {LAST_ROWS}u",
         f"#define GRID_OBSERVATIONS {len(rows)}",
         f"#define GRID_OBSERVATION_BYTES {_list(rows)}",
         f"#define GRID_ACTIONS {len(facts['actions'])}",

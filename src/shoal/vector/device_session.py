@@ -14,6 +14,7 @@ import numpy as np
 
 from shoal import _core
 from shoal.cuda.arrays import Arrays
+from shoal.cuda.bake import LAST_ROWS
 from shoal.cuda.device import Device
 from shoal.memory import Layout, Segment
 from shoal.native.plugin import PluginInfo
@@ -27,8 +28,6 @@ from shoal.vector.device_state import SUMS_BYTES, add_up
 __all__ = ["DeviceSession"]
 
 _PERIOD_NS = 500_000_000
-_EPISODES = 4096
-"""The rows whose last episodes are in the histogram of returns."""
 
 
 class DeviceSession:
@@ -38,7 +37,7 @@ class DeviceSession:
         self, info: PluginInfo, num_envs: int, device: Device, address: Callable[[str], int]
     ) -> None:
         self._info, self._num_envs = info, num_envs
-        rows = min(num_envs * info.agents, _EPISODES)
+        rows = min(num_envs * info.agents, LAST_ROWS)
         self.memory = Segment(
             Layout(
                 {

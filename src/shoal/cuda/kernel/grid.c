@@ -110,7 +110,6 @@ static const uint64_t GRID_ACTION[] = GRID_ACTION_BYTES;
 #if GRID_TILE_BYTES
 GRID_SHARED unsigned char grid_tile[GRID_TILE_BYTES];
 static const uint64_t GRID_TILE_AT[] = GRID_TILE_OFFSETS; /* where the rows of each field begin */
-typedef uint32_t grid_words __attribute__((vector_size(16), may_alias));
 
 /* Makes the plug-in write the rows of this block into the tile. */
 GRID_INLINE void grid_use_tile(void **rows, uint64_t first) {
@@ -126,7 +125,7 @@ GRID_INLINE void grid_copy_tile(const shoal_grid *a, uint64_t first, uint64_t mo
         const uint32_t bytes = (uint32_t)(envs * GRID_AGENTS * GRID_ROW[f]);
         const uint32_t words = (uintptr_t)to % 16 ? 0 : bytes / 16; /* rows of a rollout begin anywhere */
         for (uint32_t i = t; i < words; i += GRID_BLOCK)
-            ((grid_words *)to)[i] = ((const grid_words *)from)[i];
+            grid_stream_words((grid_words *)to + i, ((const grid_words *)from)[i]);
         for (uint32_t i = words * 16 + t; i < bytes; i += GRID_BLOCK)
             to[i] = from[i];
     }
@@ -215,15 +214,27 @@ GRID_INLINE void grid_clear_episode(const shoal_grid *a, uint64_t env) {
     }
 }
 
-GRID_INLINE void grid_clear_row(const shoal_grid *a, uint64_t row) {
-    a->rewards[row] = 0;
-    a->terminated[row] = a->truncated[row] = 0;
+GRID_INLINE void grid_write_row(const shoal_grid *a, uint64_t row, double reward, uint8_t terminated,
+                                uint8_t truncated) {
+    grid_stream_real(&a->rewards[row], reward);
+    grid_stream_byte(&a->terminated[row], terminated);
+    grid_stream_byte(&a->truncated[row], truncated);
+}
+
+/* Writes the results for an episode that ends in this step; zeros if none does. */
+GRID_INLINE void grid_write_episode(const shoal_grid *a, uint64_t row, uint8_t ends, double total,
+                                    uint32_t length) {
     if (a->finished != 0)
-        a->finished[row] = 0;
+        grid_stream_byte(&a->finished[row], ends);
     if (a->finished_return != 0) {
-        a->finished_return[row] = 0;
-        a->finished_length[row] = 0;
+        grid_stream_real(&a->finished_return[row], ends ? total : 0);
+        grid_stream_word(&a->finished_length[row], ends ? length : 0);
     }
+}
+
+GRID_INLINE void grid_clear_row(const shoal_grid *a, uint64_t row) {
+    grid_write_row(a, row, 0, 0, 0);
+    grid_write_episode(a, row, 0, 0, 0);
 }
 
 /* Writes the last observation again, for a row that is neither stepped nor reset. */
@@ -240,55 +251,81 @@ GRID_INLINE void grid_observe(const shoal_grid *a, shoal_envs *envs, uint64_t en
     (void)a;
 }
 
-/* The statistics of one thread's step. */
-typedef struct grid_count {
+/* The statistics of a block's step. Its threads add to them, and its first thread adds them to the sums. */
+GRID_SHARED struct grid_count {
     uint32_t steps, episodes, length;
     double total;
-} grid_count;
+} grid_counted;
+
+GRID_INLINE void grid_begin_counts(uint32_t t) {
+    if (t == 0) {
+        grid_counted.steps = grid_counted.episodes = grid_counted.length = 0;
+        grid_counted.total = 0;
+    }
+}
+
+GRID_INLINE void grid_add_counts(grid_sums *sums, uint32_t t) {
+    if (t != 0)
+        return;
+    grid_add(&sums->steps, grid_counted.steps);
+    if (grid_counted.episodes != 0) {
+        grid_add(&sums->episodes, grid_counted.episodes);
+        grid_add(&sums->length, grid_counted.length);
+        grid_add_real(&sums->total, grid_counted.total);
+    }
+}
+
+/* Rewards and flags of one thread's rows, in registers if they are few; so is what is known of the episode
+ * of a single row, which is read before the step, so that settling waits for no memory. */
+enum { GRID_ROWS = GRID_UNIT * GRID_AGENTS, GRID_IS_LOCAL = GRID_ROWS <= 8 };
+typedef struct grid_rows {
+    double rewards[GRID_IS_LOCAL ? GRID_ROWS : 1];
+    uint8_t terminated[GRID_IS_LOCAL ? GRID_ROWS : 1], truncated[GRID_IS_LOCAL ? GRID_ROWS : 1];
+    double total;
+    uint32_t length;
+} grid_rows;
 
 /* Updates the rows of one environment after a step. Returns whether it must be reset in this step. */
-GRID_INLINE int grid_settle(const shoal_grid *a, shoal_envs *envs, uint64_t env, grid_count *count) {
+GRID_INLINE int grid_settle(const shoal_grid *a, shoal_envs *envs, uint64_t env, const grid_rows *rows) {
     const uint64_t first = env * GRID_AGENTS;
     uint32_t over = 0, longest = 0;
     if (GRID_AGENTS > 1)
         longest = ++a->elapsed[env];
     for (uint64_t row = first; row < first + GRID_AGENTS; row++) {
-        const uint32_t length = a->length[row] + 1;
-        const double reward = envs->rewards[row], total = a->total[row] + reward;
+        const uint32_t length = (GRID_ROWS == 1 ? rows->length : a->length[row]) + 1;
+        const double reward = envs->rewards[row];
+        const double total = (GRID_ROWS == 1 ? rows->total : a->total[row]) + reward;
         if (GRID_AGENTS == 1)
             longest = length;
         const uint8_t terminated = envs->terminated[row];
         const uint8_t truncated = envs->truncated[row] | (longest >= a->time_limit);
         const uint8_t ends = (terminated | truncated) != 0;
-        a->rewards[row] = reward;
-        a->terminated[row] = terminated;
-        a->truncated[row] = truncated;
-        if (a->finished != 0)
-            a->finished[row] = ends;
-        if (a->finished_return != 0) {
-            a->finished_return[row] = ends ? total : 0;
-            a->finished_length[row] = ends ? length : 0;
-        }
+        grid_write_row(a, row, reward, terminated, truncated);
+        grid_write_episode(a, row, ends, total, length);
         const int starts_anew = ends && GRID_AGENTS > 1; /* other rows of the environment go on */
         a->length[row] = starts_anew ? 0 : length;
         a->total[row] = starts_anew ? 0 : total;
         if (ends) {
-            a->last_return[row] = total;
-            a->last_length[row] = length;
-            count->total += total;
-            count->length += length;
+            if (row < GRID_LAST_ROWS) { /* not all rows: each costs two scattered writes */
+                a->last_return[row] = total;
+                a->last_length[row] = length;
+            }
+            GRID_COUNT(&grid_counted.total, total);
+            GRID_COUNT(&grid_counted.length, length);
             for (int f = 0; a->autoreset == GRID_SAME_STEP && f < GRID_OBSERVATIONS; f++)
                 __builtin_memcpy((char *)a->finals[f] + row * GRID_ROW[f],
                                  (char *)envs->observations[f] + row * GRID_ROW[f], GRID_ROW[f]);
             over++;
         }
     }
-    count->steps += GRID_AGENTS;
-    count->episodes += over;
+    if (over != 0)
+        GRID_COUNT(&grid_counted.episodes, over);
     if (over < GRID_AGENTS)
         return 0;
+    uint8_t *reset = a->reset;
+    GRID_HIDE(reset); /* else the compiler selects between two addresses in the argument, and copies it */
     if (a->autoreset == GRID_NEXT_STEP)
-        a->reset[env] = 1;
+        reset[env] = 1;
     else if (a->autoreset == GRID_DISABLED)
         a->over[env] = 1;
     return a->autoreset == GRID_SAME_STEP;
@@ -300,36 +337,11 @@ GRID_INLINE void grid_restart(const shoal_grid *a, shoal_envs *envs, uint64_t en
     grid_clear_episode(a, env);
 }
 
-/* Adds what the threads of a warp counted. All of them call it. */
-GRID_INLINE void grid_add_counts(grid_sums *sums, const grid_count *count, uint32_t t) {
-    const int is_one = GRID_UNIT * GRID_AGENTS == 1; /* a thread steps one row, or none */
-    const uint32_t steps = is_one ? grid_warp_count(count->steps != 0) : grid_warp_sum(count->steps);
-    const uint32_t episodes = is_one ? grid_warp_count(count->episodes != 0) : grid_warp_sum(count->episodes);
-    if (steps != 0 && grid_is_warp_first(t))
-        grid_add(&sums->steps, steps);
-    if (episodes == 0)
-        return;
-    const uint32_t length = grid_warp_sum(count->length);
-    const double total = grid_warp_sum_real(count->total);
-    if (grid_is_warp_first(t)) {
-        grid_add(&sums->episodes, episodes);
-        grid_add(&sums->length, length);
-        grid_add_real(&sums->total, total);
-    }
-}
-
 /* ---- Kernels ---- */
 
 /* What the host asks: environments of a thread, threads of a block, bytes of the argument. */
 __attribute__((visibility("default"), used))
 const uint32_t shoal_facts[] = {GRID_UNIT, GRID_BLOCK, sizeof(shoal_grid)};
-
-/* Rewards and flags of one thread's rows: in registers if they are few, so that settling reads no memory. */
-enum { GRID_ROWS = GRID_UNIT * GRID_AGENTS, GRID_IS_LOCAL = GRID_ROWS <= 8 };
-typedef struct grid_rows {
-    double rewards[GRID_IS_LOCAL ? GRID_ROWS : 1];
-    uint8_t terminated[GRID_IS_LOCAL ? GRID_ROWS : 1], truncated[GRID_IS_LOCAL ? GRID_ROWS : 1];
-} grid_rows;
 
 GRID_INLINE void grid_use_rows(shoal_envs *envs, grid_rows *rows, uint64_t begin) {
     if (GRID_IS_LOCAL) {
@@ -356,69 +368,62 @@ GRID_INLINE uint8_t grid_find_fault(const shoal_grid *a, uint64_t env) {
     return fault;
 }
 
-GRID_INLINE int grid_settle_checked(const shoal_grid *a, shoal_envs *envs, uint64_t env, grid_count *count) {
+GRID_INLINE int grid_settle_checked(const shoal_grid *a, shoal_envs *envs, uint64_t env,
+                                    const grid_rows *rows) {
     if ((a->checks & GRID_CHECK_NAN) && grid_has_nan(envs, env))
         grid_fault(a, env, GRID_IS_NAN);
-    return grid_settle(a, envs, env, count);
+    return grid_settle(a, envs, env, rows);
 }
 
 #if GRID_UNIT == 1
-/* Few environments are reset in a step, one or two in nearly every warp. So the threads mark them, and after
- * a barrier the first threads of the block reset them: one warp runs the plug-in's reset instead of all. */
-GRID_SHARED uint32_t grid_marks[GRID_BLOCK / 32];
-GRID_SHARED uint16_t grid_list[GRID_BLOCK];
+/* Few environments are reset in a step, one or two in nearly every warp. So the threads mark them, and the
+ * last threads of the block reset them: one warp runs the plug-in's reset instead of all. */
+GRID_SHARED uint32_t grid_marks[GRID_BLOCK / 32]; /* ended in the last step (NEXT_STEP) */
+GRID_SHARED uint32_t grid_ended[GRID_BLOCK / 32]; /* ends in this step (SAME_STEP) */
 
-GRID_INLINE uint32_t grid_count_marks(uint32_t words) {
+GRID_INLINE uint32_t grid_count_marks(GRID_MARKS marks) {
     uint32_t count = 0;
-    for (uint32_t i = 0; i < words; i++)
-        count += (uint32_t)__builtin_popcount(grid_marks[i]);
+    for (uint32_t i = 0; i < GRID_BLOCK / 32; i++)
+        count += (uint32_t)__builtin_popcount(marks[i]);
     return count;
 }
 
-GRID_INLINE void grid_list_marked(uint32_t t) {
-    const uint32_t mask = grid_marks[t / 32], bit = 1u << t % 32;
-    if (mask & bit)
-        grid_list[grid_count_marks(t / 32) + (uint32_t)__builtin_popcount(mask & (bit - 1))] = (uint16_t)t;
+/* The thread with the mark number `n`, which exists. */
+GRID_INLINE uint32_t grid_find_mark(GRID_MARKS marks, uint32_t n) {
+    uint32_t word = 0, mask = marks[0];
+    for (uint32_t here; n >= (here = (uint32_t)__builtin_popcount(mask)); n -= here)
+        mask = marks[++word];
+    for (; n > 0; n--)
+        mask &= mask - 1;
+    return word * 32 + (uint32_t)__builtin_ctz(mask);
 }
 
 /* A step waits for memory several times: for the reset flag, the actions, the instance, the episode. So the
- * warp first asks for all of them, a line per thread: the memory of neighbouring environments is contiguous.
- */
-enum { GRID_LINE = 128, GRID_MOST_LINES = 64 };
-GRID_INLINE void grid_prefetch_lines(const void *array, uint64_t entry, uint64_t first, uint64_t envs,
-                                     uint32_t *number, uint32_t t) {
-    const char *begin = (const char *)array + first * entry;
-    const uint32_t lines = (uint32_t)((32 * entry + GRID_LINE - 1) / GRID_LINE);
-    if (lines > GRID_MOST_LINES)
-        return;
-    for (uint32_t line = (t + 32 - *number % 32) % 32; line < lines; line += 32)
-        if (line * GRID_LINE < envs * entry)
-            grid_prefetch(begin + line * GRID_LINE);
-    *number += lines;
+ * threads first ask for all of them. The memory of neighbouring environments is contiguous, so most threads
+ * of a warp ask for the same lines. Not for large instances: a step may read a small part of one. */
+enum { GRID_LINE = 128, GRID_MOST_LINES = 2 };
+GRID_INLINE void grid_prefetch_entry(const void *array, uint64_t bytes, uint64_t env) {
+    for (uint64_t at = 0; bytes <= GRID_LINE * GRID_MOST_LINES && at < bytes; at += GRID_LINE)
+        grid_prefetch((const char *)array + env * bytes + at);
 }
 
-GRID_INLINE void grid_prefetch_warp(const shoal_grid *a, uint64_t env) {
-    const uint32_t t = (uint32_t)(env % 32);
-    const uint64_t first = env - t, envs = a->num_envs - first < 32 ? a->num_envs - first : 32;
-    uint32_t number = 0;
+GRID_INLINE void grid_prefetch_env(const shoal_grid *a, uint64_t env) {
     for (int f = 0; f < GRID_ACTIONS; f++)
-        grid_prefetch_lines(a->actions[f], GRID_AGENTS * GRID_ACTION[f], first, envs, &number, t);
-    grid_prefetch_lines(a->instances, GRID_INSTANCE_BYTES, first, envs, &number, t);
-    grid_prefetch_lines(a->total, GRID_AGENTS * sizeof *a->total, first, envs, &number, t);
-    grid_prefetch_lines(a->length, GRID_AGENTS * sizeof *a->length, first, envs, &number, t);
+        grid_prefetch_entry(a->actions[f], GRID_AGENTS * GRID_ACTION[f], env);
+    grid_prefetch_entry(a->instances, GRID_INSTANCE_BYTES, env);
+    grid_prefetch_entry(a->total, GRID_AGENTS * sizeof *a->total, env);
+    grid_prefetch_entry(a->length, GRID_AGENTS * sizeof *a->length, env);
 }
 
-/* Steps one environment. Returns whether it must be reset. */
-GRID_INLINE int grid_step_one(const shoal_grid *a, shoal_envs *envs, uint64_t env, grid_count *count) {
+/* Steps one environment. Returns whether it must be reset in this step. */
+GRID_INLINE int grid_step_one(const shoal_grid *a, shoal_envs *envs, uint64_t env, int *is_stepped) {
     grid_rows rows;
     const uint8_t no_reset[1] = {0};
     grid_use_rows(envs, &rows, env);
     envs->reset = no_reset - env;
-    if (a->reset[env]) {
-        grid_prefetch(&a->rng[env]);
-        grid_prefetch((const char *)&a->rng[env + 1] - 1);
-        grid_prefetch(&a->episode[env]);
-        return 1;
+    if (GRID_ROWS == 1) {
+        rows.total = a->total[env];
+        rows.length = a->length[env];
     }
     if (grid_find_fault(a, env)) {
         grid_clear_rows(a, env);
@@ -428,7 +433,8 @@ GRID_INLINE int grid_step_one(const shoal_grid *a, shoal_envs *envs, uint64_t en
     for (uint64_t row = env * GRID_AGENTS; row < (env + 1) * GRID_AGENTS; row++)
         envs->truncated[row] = 0;
     shoal_entry.step(envs, env, env + 1);
-    return grid_settle_checked(a, envs, env, count);
+    *is_stepped = 1;
+    return grid_settle_checked(a, envs, env, &rows);
 }
 
 GRID_INLINE void grid_reset_one(const shoal_grid *a, shoal_envs *envs, uint64_t env) {
@@ -441,44 +447,76 @@ GRID_INLINE void grid_reset_one(const shoal_grid *a, shoal_envs *envs, uint64_t 
         grid_fault(a, env, GRID_IS_NAN);
 }
 
+/* Whether thread t has an environment of the block that begins with environment `first`. */
+GRID_INLINE int grid_has_env(const shoal_grid *a, uint64_t first, uint32_t t) {
+    return first + (t >> a->spread) < a->num_envs && t % (1u << a->spread) == 0;
+}
+
+/* Marks the environments that ended in the last step, and asks for what their resets read. */
+GRID_INLINE void grid_mark_ended(const shoal_grid *a, uint64_t first, uint32_t t) {
+    const uint64_t env = first + (t >> a->spread);
+    int must_reset = 0;
+    if (grid_has_env(a, first, t)) {
+        grid_prefetch_env(a, env);
+        must_reset = a->reset[env];
+        if (must_reset) {
+            grid_prefetch(&a->rng[env]);
+            grid_prefetch((const char *)&a->rng[env + 1] - 1);
+            grid_prefetch(&a->episode[env]);
+        }
+    }
+    grid_mark(grid_marks, t, must_reset);
+}
+
+/* Steps the environment of thread t, unless it is marked. */
+GRID_INLINE void grid_step_unmarked(const shoal_grid *a, uint64_t first, uint32_t t) {
+    int must_reset = 0, is_stepped = 0;
+    if (grid_has_env(a, first, t) && !(grid_marks[t / 32] >> t % 32 & 1)) {
+        GRID_ENVS(a);
+        grid_use_tile(observations, first);
+        must_reset = grid_step_one(a, &envs, first + (t >> a->spread), &is_stepped);
+    }
+    if (a->autoreset == GRID_SAME_STEP)
+        grid_mark(grid_ended, t, must_reset);
+    const uint32_t stepped = grid_warp_count(is_stepped);
+    if (grid_is_warp_first(t))
+        GRID_COUNT(&grid_counted.steps, stepped * GRID_AGENTS);
+}
+
+/* Resets the marked environment that thread t takes, if it takes one. */
+GRID_INLINE void grid_reset_marked(const shoal_grid *a, uint64_t first, uint32_t t) {
+    GRID_MARKS marks = a->autoreset == GRID_SAME_STEP ? grid_ended : grid_marks;
+    const uint32_t number = GRID_BLOCK - 1 - t;
+    if (number < grid_count_marks(marks)) {
+        GRID_ENVS(a);
+        grid_use_tile(observations, first);
+        grid_reset_one(a, &envs, first + (grid_find_mark(marks, number) >> a->spread));
+    }
+}
+
 GRID_KERNEL(shoal_step) {
     const uint64_t most = GRID_BLOCK >> a->spread, first = block * most;
     GRID_THREADS(t) {
-        const uint64_t env = first + (t >> a->spread);
-        grid_count count = {0};
-        int must_reset = 0;
-        if (env < a->num_envs && t % (1u << a->spread) == 0) {
-            if (a->spread == 0)
-                grid_prefetch_warp(a, env);
-            GRID_ENVS(a);
-            grid_use_tile(observations, first);
-            must_reset = grid_step_one(a, &envs, env, &count);
-        }
-        grid_mark(grid_marks, t, must_reset);
-        grid_add_counts(&a->sums[block % GRID_STRIPES], &count, t);
+        grid_begin_counts(t);
+        grid_mark_ended(a, first, t);
     }
     GRID_BARRIER;
-    const uint32_t marked = grid_count_marks(GRID_BLOCK / 32);
-    if (marked != 0) {
-        GRID_THREADS(t)
-        grid_list_marked(t);
-        GRID_BARRIER;
-        GRID_THREADS(t)
-        if (t < marked) {
-            GRID_ENVS(a);
-            grid_use_tile(observations, first);
-            grid_reset_one(a, &envs, first + (grid_list[t] >> a->spread));
-        }
-        GRID_BARRIER;
-    }
     GRID_THREADS(t)
-    grid_copy_tile(a, first, most, t);
+    grid_step_unmarked(a, first, t);
+    if (a->autoreset == GRID_SAME_STEP)
+        GRID_BARRIER;
+    GRID_THREADS(t)
+    grid_reset_marked(a, first, t);
+    GRID_BARRIER;
+    GRID_THREADS(t) {
+        grid_copy_tile(a, first, most, t);
+        grid_add_counts(&a->sums[block % GRID_STRIPES], t);
+    }
 }
 
 #else
 /* Steps a block of lanes. If one of its environments has a fault, none is stepped. */
-GRID_INLINE void grid_step_block(const shoal_grid *a, shoal_envs *envs, uint64_t begin, uint64_t end,
-                                 grid_count *count) {
+GRID_INLINE void grid_step_block(const shoal_grid *a, shoal_envs *envs, uint64_t begin, uint64_t end) {
     grid_rows rows;
     uint8_t flags[GRID_UNIT] = {0}; /* the plug-in reads a copy */
     uint32_t faults = 0;
@@ -494,7 +532,8 @@ GRID_INLINE void grid_step_block(const shoal_grid *a, shoal_envs *envs, uint64_t
         shoal_entry.step(envs, begin, end);
     for (uint64_t env = begin; env < end; env++) {
         if (faults == 0 && !flags[env - begin]) {
-            if (grid_settle_checked(a, envs, env, count))
+            GRID_COUNT(&grid_counted.steps, GRID_AGENTS);
+            if (grid_settle_checked(a, envs, env, &rows))
                 grid_restart(a, envs, env);
             continue;
         }
@@ -509,16 +548,20 @@ GRID_INLINE void grid_step_block(const shoal_grid *a, shoal_envs *envs, uint64_t
 }
 
 GRID_KERNEL(shoal_step) {
+    GRID_THREADS(t)
+    grid_begin_counts(t);
+    GRID_BARRIER;
     GRID_THREADS(t) {
         const uint64_t begin = ((uint64_t)block * GRID_BLOCK + t) * GRID_UNIT;
-        grid_count count = {0};
         if (begin < a->num_envs) {
             GRID_ENVS(a);
             const uint64_t end = begin + GRID_UNIT < a->num_envs ? begin + GRID_UNIT : a->num_envs;
-            grid_step_block(a, &envs, begin, end, &count);
+            grid_step_block(a, &envs, begin, end);
         }
-        grid_add_counts(&a->sums[block % GRID_STRIPES], &count, t);
     }
+    GRID_BARRIER;
+    GRID_THREADS(t)
+    grid_add_counts(&a->sums[block % GRID_STRIPES], t);
 }
 #endif
 

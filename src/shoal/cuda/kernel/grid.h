@@ -9,11 +9,16 @@
 #define SHOAL_GRID_H
 
 #define GRID_INLINE static inline __attribute__((always_inline))
+typedef uint32_t grid_words __attribute__((vector_size(16), may_alias));
 
 #ifdef __NVPTX__
 
 #define GRID_SHARED static __attribute__((address_space(3), aligned(16)))
 #define GRID_MARKS __attribute__((address_space(3))) uint32_t *
+/* Adds to a counter in shared memory. */
+#define GRID_COUNT(counter, value) ((void)__atomic_fetch_add(counter, value, __ATOMIC_RELAXED))
+/* The compiler knows nothing of the value of this pointer. */
+#define GRID_HIDE(pointer) __asm__("" : "+l"(pointer))
 #define GRID_THREADS(t) for (uint32_t t = __nvvm_read_ptx_sreg_tid_x(), once = 1; once; once = 0)
 #define GRID_BARRIER __asm__ volatile("bar.sync 0;" ::: "memory")
 #define GRID_KERNEL(name)                                                                                    \
@@ -35,30 +40,25 @@ GRID_INLINE void grid_prefetch(const void *address) {
     __asm__ volatile("prefetch.global.L2 [%0];" ::"l"(address));
 }
 
-/* How many threads of the warp say yes. All 32 must call it, and the next ones. */
+/* Stores results, which no kernel of Shoal reads again. They leave the cache first, so that the state of the
+ * environments stays in it from one step to the next. */
+GRID_INLINE void grid_stream_byte(uint8_t *to, uint8_t value) {
+    __asm__ volatile("st.global.cs.u8 [%0], %1;" ::"l"(to), "h"((uint16_t)value) : "memory");
+}
+GRID_INLINE void grid_stream_word(void *to, uint64_t value) {
+    __asm__ volatile("st.global.cs.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
+}
+GRID_INLINE void grid_stream_words(grid_words *to, grid_words value) {
+    __asm__ volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(value[0]), "r"(value[1]),
+                     "r"(value[2]), "r"(value[3])
+                     : "memory");
+}
+
+/* How many threads of the warp say yes. All 32 must call it. */
 GRID_INLINE uint32_t grid_warp_count(int is_yes) {
     return (uint32_t)__builtin_popcount(__nvvm_vote_ballot_sync(~0u, is_yes));
 }
 
-/* Every thread of the warp gets the sum. */
-GRID_INLINE uint32_t grid_warp_sum(uint32_t value) {
-    for (int distance = 16; distance > 0; distance /= 2)
-        value += (uint32_t)__nvvm_shfl_sync_bfly_i32(~0u, (int)value, distance, 31);
-    return value;
-}
-GRID_INLINE double grid_warp_sum_real(double value) {
-    for (int distance = 16; distance > 0; distance /= 2) {
-        uint64_t bits;
-        __builtin_memcpy(&bits, &value, 8);
-        const uint32_t low = (uint32_t)__nvvm_shfl_sync_bfly_i32(~0u, (int)bits, distance, 31);
-        const uint32_t high = (uint32_t)__nvvm_shfl_sync_bfly_i32(~0u, (int)(bits >> 32), distance, 31);
-        const uint64_t other = (uint64_t)high << 32 | low;
-        double theirs;
-        __builtin_memcpy(&theirs, &other, 8);
-        value += theirs;
-    }
-    return value;
-}
 GRID_INLINE int grid_is_warp_first(uint32_t t) { return t % 32 == 0; }
 
 /* No other thread waits for these sums, so they need no order. */
@@ -73,6 +73,8 @@ GRID_INLINE void grid_add_real(double *sum, double value) {
 
 #define GRID_SHARED static _Thread_local __attribute__((aligned(16)))
 #define GRID_MARKS uint32_t *
+#define GRID_COUNT(counter, value) ((void)(*(counter) += (value)))
+#define GRID_HIDE(pointer) ((void)0)
 #define GRID_THREADS(t) for (uint32_t t = 0; t < GRID_BLOCK; t++)
 #define GRID_BARRIER ((void)0)
 #define GRID_KERNEL(name)                                                                                    \
@@ -89,12 +91,19 @@ GRID_INLINE void grid_mark(GRID_MARKS marks, uint32_t t, int is_marked) {
     marks[t / 32] = is_marked ? marks[t / 32] | bit : marks[t / 32] & ~bit;
 }
 GRID_INLINE void grid_prefetch(const void *address) { (void)address; }
-GRID_INLINE uint32_t grid_warp_count(int is_yes) { return is_yes != 0; }
-GRID_INLINE uint32_t grid_warp_sum(uint32_t value) { return value; } /* a warp of one thread */
-GRID_INLINE double grid_warp_sum_real(double value) { return value; }
+GRID_INLINE void grid_stream_byte(uint8_t *to, uint8_t value) { *to = value; }
+GRID_INLINE void grid_stream_word(void *to, uint64_t value) { __builtin_memcpy(to, &value, 8); }
+GRID_INLINE void grid_stream_words(grid_words *to, grid_words value) { *to = value; }
+GRID_INLINE uint32_t grid_warp_count(int is_yes) { return is_yes != 0; } /* a warp of one thread */
 GRID_INLINE int grid_is_warp_first(uint32_t t) { return t == t; }
 GRID_INLINE void grid_add(uint64_t *sum, uint64_t value) { *sum += value; }
 GRID_INLINE void grid_add_real(double *sum, double value) { *sum += value; }
 
 #endif
+
+GRID_INLINE void grid_stream_real(double *to, double value) {
+    uint64_t bits;
+    __builtin_memcpy(&bits, &value, 8);
+    grid_stream_word(to, bits);
+}
 #endif
