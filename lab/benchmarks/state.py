@@ -1,6 +1,7 @@
 """Measures the cost of a session for a run: without watchers, where it keeps the history; with `envs.log`
 every 50 steps; with ten processes that watch and read the history; with a process that records one episode
 after the other; and with a viewer, ten pages and fifty malicious clients. The viewer records as well.
+The first ratio of a world is that of a session nobody watches to no session; the others are relative to it.
 
     python lab/benchmarks/state.py [--seconds S] [--smoke]
 
@@ -19,7 +20,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -124,28 +127,84 @@ def slices(envs: shoal.VectorEnv, seconds: float, is_logging: bool = False) -> f
     return (CLOCK() - begin) / steps
 
 
-def compare(what: str, one: Callable[[], float], other: Callable[[], float], rounds: int) -> None:
-    """Prints the median ratio of `other` to `one`."""
-    ratios, times = [], []
-    for turn in range(rounds):
-        first, second = (one, other) if turn % 2 else (other, one)
-        a, b = first(), second()
-        if first is other:
-            a, b = b, a
-        ratios.append(b / a)
-        times.append(a)
-    spread = np.percentile(ratios, [25, 75])
-    print(
-        f"{what:58} {statistics.median(ratios):6.3f}  (quartiles {spread[0]:.3f} {spread[1]:.3f}; "
-        f"{statistics.median(times) / 1000:.2f} us a step)",
-        flush=True,
-    )
+@dataclass
+class Arguments:
+    """How long to measure, and with how many clients."""
+
+    seconds: float
+    rounds: int
+    clients: int
+    hostile: int
+    is_swapped: bool = False
+
+
+class Ratios:
+    """The ratios of each case, over all pairs of vector environments."""
+
+    def __init__(self) -> None:
+        self._ratios: dict[str, list[float]] = {}
+        self._base = 1.0
+
+    def compare(self, what: str, one: Callable[[], float], other: Callable[[], float], rounds: int) -> None:
+        """Adds ratios of `other` to `one`, which take turns; those of later cases are divided by the first's.
+
+        Two vector environments that do the same differ by some percent, because their memory is at other
+        addresses. So the first case of a pair is its base, and what watchers cost is relative to that.
+        """
+        ratios = []
+        for turn in range(rounds):
+            first, second = (one, other) if turn % 2 else (other, one)
+            a, b = first(), second()
+            ratios.append(a / b if first is other else b / a)
+        self._ratios.setdefault(what, []).extend(ratio / self._base for ratio in ratios)
+        if what == next(iter(self._ratios)):
+            self._base = statistics.median(ratios)
+
+    def begin_pair(self) -> None:
+        self._base = 1.0
+
+    def report(self) -> None:
+        for what, ratios in self._ratios.items():
+            low, high = np.percentile(ratios, [25, 75])
+            print(f"{what:58} {statistics.median(ratios):6.3f}  (quartiles {low:.3f} {high:.3f})", flush=True)
+
+
+def measure_pair(ratios: Ratios, name: str, num_envs: int, options: dict[str, Any], args: Arguments) -> None:
+    """Measures all cases with one pair: environments without a session, and with one."""
+    ratios.begin_pair()
+    sessions = [None, "benchmark"]
+    if args.is_swapped:
+        sessions.reverse()
+    both = {
+        name_: shoal.make_vec(name, num_envs, session=name_, num_threads=1, **options) for name_ in sessions
+    }
+    for envs in both.values():
+        envs.reset(seed=0)
+        slices(envs, 2 * args.seconds)
+    pair = partial(slices, both[None], args.seconds), partial(slices, both["benchmark"], args.seconds)
+    ratios.compare("a session with its history, against none", *pair, args.rounds)
+    logging = pair[0], partial(slices, both["benchmark"], args.seconds, True)
+    ratios.compare("three values logged every 50 steps", *logging, args.rounds)
+    watcher = [sys.executable, "-c", WATCHER, "benchmark", "0"]
+    with start_processes(*[watcher] * args.clients):
+        ratios.compare(f"{args.clients} processes that watch", *pair, args.rounds)
+    with start_processes([sys.executable, "-c", RECORDER, "benchmark"]):
+        ratios.compare("one process that records", *pair, args.rounds)
+    viewer = [sys.executable, "-m", "shoal", "watch", "--no-browser", "benchmark"]
+    for hostile in (0, args.hostile):
+        with start_processes(viewer) as (serving,):
+            pages = [sys.executable, "-c", PAGES, second_line(serving), str(args.clients), str(hostile)]
+            with start_processes(pages):
+                ratios.compare(f"viewer, {args.clients} pages, {hostile} hostile", *pair, args.rounds)
+    for envs in both.values():
+        envs.close()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=0.1, help="seconds of one slice")
-    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--rounds", type=int, default=10, help="for each pair of vector environments")
+    parser.add_argument("--pairs", type=int, default=6)
     parser.add_argument("--clients", type=int, default=10)
     parser.add_argument("--hostile", type=int, default=50)
     parser.add_argument(
@@ -156,39 +215,21 @@ def main() -> None:
         action="store_true",
         help="measure the processor time of the stepping thread, for a machine that others use as well",
     )
-    args = parser.parse_args()
-    if args.cpu:
+    given = parser.parse_args()
+    if given.cpu:
         global CLOCK
         CLOCK = time.thread_time_ns
-    worlds = WORLDS
-    if args.smoke:
-        worlds = [WORLDS[2]]
-        args.seconds, args.rounds, args.clients, args.hostile = 0.01, 1, 1, 4
-    print(f"{os.cpu_count()} cores; ratios of the time of a step, 1 is no cost")
+    worlds, pairs = WORLDS, given.pairs
+    args = Arguments(given.seconds, given.rounds, given.clients, given.hostile)
+    if given.smoke:
+        worlds, pairs, args = [WORLDS[2]], 1, Arguments(0.01, 1, 1, 4)
+    print(f"{os.cpu_count()} cores, {pairs} pairs of vector environments; ratios of the time of a step")
     for name, num_envs, options in worlds:
-        what = f"{num_envs} {name} {options.get('height', '')}"
-        plain = shoal.make_vec(name, num_envs, session=None, num_threads=1, **options)
-        seen = shoal.make_vec(name, num_envs, session="benchmark", num_threads=1, **options)
-        for envs in (plain, seen):
-            envs.reset(seed=0)
-            slices(envs, 2 * args.seconds)
-        pair = partial(slices, plain, args.seconds), partial(slices, seen, args.seconds)
-        compare(f"{what}: with a session and its history", *pair, args.rounds)
-        logging = pair[0], partial(slices, seen, args.seconds, True)
-        compare(f"{what}: three values logged every 50 steps", *logging, args.rounds)
-        watcher = [sys.executable, "-c", WATCHER, "benchmark", "0"]
-        with start_processes(*[watcher] * args.clients):
-            compare(f"{what}: {args.clients} processes that watch", *pair, args.rounds)
-        with start_processes([sys.executable, "-c", RECORDER, "benchmark"]):
-            compare(f"{what}: one process that records", *pair, args.rounds)
-        viewer = [sys.executable, "-m", "shoal", "watch", "--no-browser", "benchmark"]
-        for hostile in (0, args.hostile):
-            with start_processes(viewer) as (serving,):
-                pages = [sys.executable, "-c", PAGES, second_line(serving), str(args.clients), str(hostile)]
-                with start_processes(pages):
-                    compare(f"{what}: viewer, {args.clients} pages, {hostile} hostile", *pair, args.rounds)
-        plain.close()
-        seen.close()
+        print(f"{num_envs} {name} {options.get('height', '')}".strip())
+        ratios = Ratios()
+        for number in range(pairs):
+            measure_pair(ratios, name, num_envs, options, replace(args, is_swapped=number % 2 == 1))
+        ratios.report()
 
 
 @contextmanager
