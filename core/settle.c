@@ -92,32 +92,44 @@ INLINE void update(shoal_due *due, const uint8_t *reset, uint64_t count) {
     }
 }
 
-/* Takes the episodes that ended into the range of this epoch. */
-INLINE void widen(shoal_range ranges[2], uint32_t epoch, const double *total, const uint32_t *length,
-                  const uint16_t *list, uint64_t ended) {
-    double low = (double)INFINITY, high = -low;
-    uint32_t shortest = length[list[0]], longest = shortest;
+/* The episodes that ended in a call. Sums and ranges are computed in one loop: each waits for its own last
+ * value, so the ranges take no more time. */
+typedef struct ended_episodes {
+    double return_sum, lowest, highest;
+    uint64_t length_sum, odd_returns;
+    uint32_t shortest, longest;
+} ended_episodes;
+
+INLINE ended_episodes add_up(const double *total, const uint32_t *length, const uint16_t *list,
+                             uint64_t ended, double *last_return, uint32_t *last_length) {
+    const double infinity = (double)INFINITY;
+    ended_episodes all = {0, infinity, -infinity, 0, 0, UINT32_MAX, 0};
     for (uint64_t i = 0; i < ended; i++) {
-        const double one = total[list[i]];
-        const uint32_t steps = length[list[i]];
+        const uint64_t env = list[i];
+        const double one = total[env];
+        const uint32_t steps = length[env];
         const int is_counted = shoal_is_counted(one);
-        low = is_counted && one < low ? one : low;
-        high = is_counted && one > high ? one : high;
-        shortest = steps < shortest ? steps : shortest;
-        longest = steps > longest ? steps : longest;
+        const double low = is_counted ? one : infinity, high = is_counted ? one : -infinity;
+        last_return[env] = one;
+        last_length[env] = steps;
+        all.return_sum += is_counted ? one : 0;
+        all.odd_returns += !is_counted;
+        all.length_sum += steps;
+        all.lowest = low < all.lowest ? low : all.lowest;
+        all.highest = high > all.highest ? high : all.highest;
+        all.shortest = steps < all.shortest ? steps : all.shortest;
+        all.longest = steps > all.longest ? steps : all.longest;
     }
-    shoal_range_widen(ranges, epoch, low, high, shortest, longest);
+    return all;
 }
 
 uint64_t shoal_settle(const shoal_engine_arrays *arrays, const shoal_envs *to, uint64_t begin, uint64_t count,
                       uint32_t time_limit, shoal_due *due, shoal_statistics *statistics) {
-    double *rewards = to->rewards + begin, *total = arrays->total + begin, return_sum = 0;
-    double *last_return = arrays->last_return + begin;
-    uint32_t *length = arrays->length + begin, *last_length = arrays->last_length + begin;
+    double *rewards = to->rewards + begin, *total = arrays->total + begin;
+    uint32_t *length = arrays->length + begin;
     uint8_t *terminated = to->terminated + begin, *truncated = to->truncated + begin;
     uint8_t *reset = arrays->reset + begin;
     uint32_t *episode = arrays->episode + begin;
-    uint64_t length_sum = 0, odd_returns = 0;
     update(due, reset, count);
     uint32_t longest = count_steps(rewards, total, length, count);
     for (uint64_t i = 0; i < due->count; i++) { /* a reset is step 0 */
@@ -131,22 +143,15 @@ uint64_t shoal_settle(const shoal_engine_arrays *arrays, const shoal_envs *to, u
         truncate_late(length, truncated, time_limit, count);
     merge_flags(reset, due->flags, terminated, truncated, count);
     uint64_t ended = list_set(reset, count, due->list);
-    for (uint64_t i = 0; i < ended; i++) {
-        uint64_t env = due->list[i];
-        last_return[env] = total[env];
-        last_length[env] = length[env];
-        const int is_counted = shoal_is_counted(total[env]);
-        return_sum += is_counted ? total[env] : 0;
-        odd_returns += !is_counted;
-        length_sum += length[env];
-    }
+    const ended_episodes all =
+        add_up(total, length, due->list, ended, arrays->last_return + begin, arrays->last_length + begin);
     if (ended != 0 && arrays->epoch != NULL)
-        widen(statistics->ranges, atomic_load_explicit(arrays->epoch, memory_order_relaxed), total, length,
-              due->list, ended);
+        shoal_range_widen(statistics->ranges, atomic_load_explicit(arrays->epoch, memory_order_relaxed),
+                          all.lowest, all.highest, all.shortest, all.longest);
     due->count = (uint16_t)ended;
     statistics->episodes += ended;
-    statistics->length_sum += length_sum;
-    statistics->odd_returns += odd_returns;
-    statistics->return_sum += return_sum;
+    statistics->length_sum += all.length_sum;
+    statistics->odd_returns += all.odd_returns;
+    statistics->return_sum += all.return_sum;
     return ended;
 }

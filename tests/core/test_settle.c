@@ -17,7 +17,8 @@ typedef struct rows { /* one environment each; what lies behind them is nobody's
 
 static rows found, expected;
 
-static uint64_t settle_plainly(rows *at, uint64_t count, uint32_t limit, shoal_statistics *statistics) {
+static uint64_t settle_plainly(rows *at, uint64_t count, uint32_t limit, uint32_t epoch,
+                               shoal_statistics *statistics) {
     uint64_t ended = 0;
     for (uint64_t i = 0; i < count; i++) {
         if (at->reset[i]) {
@@ -41,6 +42,7 @@ static uint64_t settle_plainly(rows *at, uint64_t count, uint32_t limit, shoal_s
             statistics->return_sum += at->total[i];
         else
             statistics->odd_returns++;
+        shoal_range_add(statistics->ranges, epoch, at->total[i], at->length[i]);
         ended++;
     }
     return ended;
@@ -52,13 +54,15 @@ static uint32_t draw(shoal_rng *rng, uint32_t below) { return (uint32_t)shoal_in
 static void step(rows *at, uint64_t count, shoal_rng *rng, uint32_t rarity) {
     for (uint64_t i = 0; i < count; i++) {
         const uint32_t odd = draw(rng, 900); /* the return of a few episodes is NaN or infinite */
-        at->rewards[i] = at->reset[i] || odd == 0 ? NAN : odd == 1 ? INFINITY : draw(rng, 100) * 0.25;
+        const double reward = odd == 1 ? INFINITY : odd == 2 ? -INFINITY : draw(rng, 100) * 0.25;
+        at->rewards[i] = at->reset[i] || odd == 0 ? NAN : reward;
         at->terminated[i] = at->reset[i] || draw(rng, rarity) == 0;
         at->truncated[i] = !at->reset[i] && draw(rng, 4 * rarity) == 0;
     }
 }
 
 static void settles(uint64_t count, uint32_t rarity, shoal_rng *rng) {
+    shoal_word epoch = 1;
     memset(&found, 0, sizeof found);
     memset(found.reset + count, 1, GUARD);
     shoal_engine_arrays arrays = {.reset = found.reset,
@@ -66,7 +70,8 @@ static void settles(uint64_t count, uint32_t rarity, shoal_rng *rng) {
                                   .length = found.length,
                                   .last_return = found.last_return,
                                   .last_length = found.last_length,
-                                  .episode = found.episode};
+                                  .episode = found.episode,
+                                  .epoch = &epoch};
     shoal_envs envs = {
         .rewards = found.rewards, .terminated = found.terminated, .truncated = found.truncated};
     shoal_due due = {.count = 0};
@@ -74,9 +79,11 @@ static void settles(uint64_t count, uint32_t rarity, shoal_rng *rng) {
     for (int turn = 0; turn < 100; turn++) {
         if (turn % 7 == 3) /* a restored environment */
             found.reset[draw(rng, (uint32_t)count)] ^= 1;
+        if (turn % 10 == 9)
+            epoch++;
         step(&found, count, rng, rarity);
         expected = found;
-        uint64_t ended = settle_plainly(&expected, count, LIMIT, &plain);
+        uint64_t ended = settle_plainly(&expected, count, LIMIT, epoch, &plain);
         CHECK_EQUAL(shoal_settle(&arrays, &envs, 0, count, LIMIT, &due, &sum), ended);
         CHECK(memcmp(&found, &expected, sizeof found) == 0);
         CHECK(memcmp(&sum, &plain, sizeof sum) == 0); /* quarters: sums are exact in any order */
