@@ -82,6 +82,7 @@ class TrajectoryBuffer(ReplayBuffer):
         self._obs = [name for name in records.columns if name.split("/")[0] == "obs"]
         self._action = [name for name in records.columns if name.split("/")[0] == "action"]
         super()._begin(records, seed)
+        self._n_step_plan = self._samplings.n_step(1).plan  # kept here because `sample_n_step` is called often
         self.num_envs = int(records.facts["num_envs"])
         self.autoreset_mode = AutoresetMode[records.facts["autoreset_mode"]]
         self._last = np.zeros(self.num_envs, np.uint64)  # the id + 1 of each environment's newest row
@@ -307,8 +308,12 @@ class TrajectoryBuffer(ReplayBuffer):
         `reward` is the discounted sum of rewards. `next_obs`, `terminated` and `truncated` are those of the
         last step. `discount`, gamma ** (steps taken), is the factor for the value of `next_obs`.
         """
-        sampling = self._samplings.n_step(require_count("stack", stack))
         taken, discount = require_count("steps", steps), require_fraction("gamma", gamma)
+        if out is None and device is None and type(stack) is int and stack == 1:
+            batch: Batch | None = self._n_step_plan.lease(self._draws.words, n, taken, discount)
+            if batch is not None:
+                return batch
+        sampling = self._samplings.n_step(require_count("stack", stack))
         return sampling.sample(n, out, device, taken, discount)
 
     def sample_sequences(
