@@ -2,7 +2,8 @@
  * episode, as core/engine.c does on the CPU.
  *
  *   baked.h   generated: the plug-in's file, its options, sizes and fields as constants
- *   step      check the actions -> plug-in's step -> settle -> (reset) -> rows from shared memory to global
+ *   step      mark what must be reset -> reset it, or check the actions -> plug-in's step -> settle
+ *             -> rows from shared memory to global
  *
  * Small rows are written to a tile in shared memory first: threads write their rows byte by byte, and the
  * block copies the tile out in words of 16 bytes. A plug-in does not notice: it gets an address such that row
