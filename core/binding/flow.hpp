@@ -37,7 +37,7 @@ class Flow {
     nb::dict statistics() const;
     nb::tuple look(uint64_t env);
     nb::list fields(uint64_t env);
-    nb::tuple render(uint64_t env);
+    nb::tuple render(uint64_t env, nb::object memory);
     shoal_flow *flow() const { return flow_; }
     uint64_t under_way() const { return flow_ == nullptr ? 0 : shoal_flow_under_way(flow_) * unit_; }
 
@@ -215,9 +215,9 @@ inline nb::list Flow::fields(uint64_t env) {
 }
 
 /* The picture of an environment: height, width and pixels. */
-inline nb::tuple Flow::render(uint64_t env) {
+inline nb::tuple Flow::render(uint64_t env, nb::object memory) {
     wait_for_step(env);
-    return stepper_.render(place_of(env));
+    return stepper_.render(place_of(env), memory);
 }
 
 inline nb::dict Flow::statistics() const {

@@ -242,7 +242,7 @@ NB_MODULE(_core, m) {
         .def("save", &Stepper::save, "env"_a)
         .def("restore", &Stepper::restore, "env"_a, "data"_a)
         .def("require_checkpoint", &Stepper::require_checkpoint, "env"_a, "data"_a)
-        .def("render", &Stepper::render, "env"_a)
+        .def("render", &Stepper::render, "env"_a, "memory"_a = nb::none())
         .def("set_watch", &Stepper::set_watch, "due"_a, "sums"_a.none())
         .def("look", &Stepper::look, "env"_a)
         .def("fields", &Stepper::fields, "env"_a)
@@ -260,7 +260,7 @@ NB_MODULE(_core, m) {
         .def("recv", &Flow::recv)
         .def("look", &Flow::look, "env"_a)
         .def("fields", &Flow::fields, "env"_a)
-        .def("render", &Flow::render, "env"_a)
+        .def("render", &Flow::render, "env"_a, "memory"_a = nb::none())
         .def("close", &Flow::close)
         .def_prop_ro("under_way", &Flow::under_way)
         .def_prop_ro("statistics", &Flow::statistics);

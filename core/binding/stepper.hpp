@@ -55,7 +55,7 @@ class Stepper {
     nb::bytes save(uint64_t env);
     void restore(uint64_t env, nb::bytes data);
     void require_checkpoint(uint64_t env, nb::bytes data) const;
-    nb::tuple render(uint64_t env);
+    nb::tuple render(uint64_t env, nb::object memory);
     void set_watch(nb::object due, nb::object sums);
     nb::tuple look(uint64_t env) const;
     nb::list fields(uint64_t env) const;
@@ -607,7 +607,9 @@ inline void Stepper::restore(uint64_t env, nb::bytes data) {
     was_reset_ = true;
 }
 
-inline nb::tuple Stepper::render(uint64_t env) {
+/* Draws into `memory` if that is a bytearray of the right size, else into a new one: new memory of this size
+ * costs more time than the drawing, because the kernel clears it page by page. */
+inline nb::tuple Stepper::render(uint64_t env, nb::object memory) {
     require_open();
     auto *extension =
         static_cast<const shoal_render_v1 *>(nb::cast<const Plugin &>(plugin_).extension(SHOAL_EXT_RENDER));
@@ -617,10 +619,15 @@ inline nb::tuple Stepper::render(uint64_t env) {
     extension->size(shoal_engine_envs(engine_), env, &height, &width);
     if (height == 0 || width == 0 || height > 16384 || width > 16384)
         raise_shoal("PluginError", "the plug-in returned a picture size that is zero or far too large");
-    std::vector<uint8_t> pixels(static_cast<size_t>(height) * width * 3);
-    extension->draw(shoal_engine_envs(engine_), env, pixels.data());
-    return nb::make_tuple(height, width,
-                          nb::bytes(reinterpret_cast<const char *>(pixels.data()), pixels.size()));
+    const auto size = static_cast<Py_ssize_t>(height) * width * 3;
+    if (!PyByteArray_CheckExact(memory.ptr()) || PyByteArray_Size(memory.ptr()) != size)
+        memory = nb::steal(PyByteArray_FromStringAndSize(nullptr, size));
+    if (!memory.is_valid())
+        nb::raise_python_error();
+    auto *rgb = reinterpret_cast<uint8_t *>(PyByteArray_AsString(memory.ptr()));
+    memset(rgb, 0, static_cast<size_t>(size));
+    extension->draw(shoal_engine_envs(engine_), env, rgb);
+    return nb::make_tuple(height, width, memory);
 }
 
 inline nb::dict describe_statistics(const shoal_statistics &sum) {

@@ -256,12 +256,12 @@ def test_a_request_that_is_taken_back_ends_the_recording(monkeypatch):
     assert not run.step(1) and run.sent == []
 
 
-def test_the_next_recording_waits_a_hundred_times_as_long_as_the_last_took(monkeypatch):
+def test_the_next_recording_waits_two_hundred_times_as_long_as_the_last_took(monkeypatch):
     run = Publishing(monkeypatch, 1_000_000)
     run.ask(3, 1)
     run.step(0), run.step(1, is_over=True)
     run.ask(3, 2)
-    run.now += 199_000_000
+    run.now += 399_000_000
     assert not run.step(0)
     run.now += 2_000_000
     assert run.step(0)

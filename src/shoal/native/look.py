@@ -28,12 +28,13 @@ class Looker:
     def __init__(self, info: PluginInfo, instances: NDArray[np.uint8], first: int = 0) -> None:
         """`first` is the id, in the vector environment, of the stepper's first environment."""
         self._info, self._instances, self._first = info, instances, first
+        self._picture: bytearray | None = None
 
     def fields(self, source: Any, env_id: int) -> dict[str, Field]:
         return from_native(source.fields(env_id - self._first), self._instances)
 
     def snapshot(self, source: Any, env_id: int) -> Snapshot | None:
-        """Returns a snapshot; None if the environment is being stepped."""
+        """Returns a snapshot; None if the environment is being stepped. The next call reuses its picture."""
         seen = source.look(env_id - self._first)
         if not seen:
             return None
@@ -67,8 +68,9 @@ class Looker:
         """Returns the environment's own picture, if it can be drawn."""
         if not self._info.plugin.has_extension("shoal.render/1"):
             return {}
-        height, width, pixels = source.render(env_id - self._first)
-        return {"frame": Field("frame", np.frombuffer(pixels, np.uint8).reshape(height, width, 3), "image")}
+        height, width, self._picture = source.render(env_id - self._first, self._picture)
+        pixels = np.frombuffer(self._picture, np.uint8).reshape(height, width, 3)
+        return {"frame": Field("frame", pixels, "image")}
 
     @cached_property
     def _names(self) -> dict[str, list[tuple[str, list[str], list[str]]]]:

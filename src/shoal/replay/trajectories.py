@@ -82,7 +82,7 @@ class TrajectoryBuffer(ReplayBuffer):
         self._obs = [name for name in records.columns if name.split("/")[0] == "obs"]
         self._action = [name for name in records.columns if name.split("/")[0] == "action"]
         super()._begin(records, seed)
-        self._n_step_plan = self._samplings.n_step(1).plan  # kept here because `sample_n_step` is called often
+        self._n_step_plan = self._samplings.n_step(1).plan  # kept, as `_plan` is
         self.num_envs = int(records.facts["num_envs"])
         self.autoreset_mode = AutoresetMode[records.facts["autoreset_mode"]]
         self._last = np.zeros(self.num_envs, np.uint64)  # the id + 1 of each environment's newest row

@@ -525,8 +525,8 @@ class VectorEnv(StateAccess, gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def _picture(self, operation: str, env_id: int) -> NDArray[np.uint8]:
         height, width, pixels = self._use_stepper(operation, "render", env_id)
-        picture: NDArray[np.uint8] = np.frombuffer(pixels, np.uint8).reshape(height, width, 3).copy()
-        return picture  # a copy, because users may draw on it
+        # In the memory of a bytearray, which nobody else has: users may draw on it.
+        return np.frombuffer(pixels, np.uint8).reshape(height, width, 3)
 
     def _use_stepper(self, operation: str, method: StepperMethod, env_id: int, *rest: Any) -> Any:
         """Calls a method of the stepper; `operation` is what the user called."""
