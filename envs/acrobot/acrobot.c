@@ -27,8 +27,8 @@ static const shoal_info_field ACTED[] = {
 static const shoal_info_v1 INFO = {
     .summary = "Swing the tip of a two-link arm above a line by the torque of its middle joint",
     .reward = "-1 for every step, and 0 for the step that reaches the line.",
-    .ending =
-        "The tip is higher than one link above the fixed joint: -cos(angle 1) - cos(angle 1 + angle 2) > 1.",
+    .ending = "The tip is above the line, which is one link length above the fixed joint: "
+              "-cos(angle 1) - cos(angle 1 + angle 2) > 1.",
     .observations = OBSERVED,
     .num_observations = 1,
     .actions = ACTED,

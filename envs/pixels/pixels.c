@@ -1,7 +1,7 @@
 /* Pixels: stacked camera frames in which every byte changes at every step, written about as fast as memory
  * allows. It measures bandwidth with an environment that can still be learned.
  *
- * A diagonal ramp of greys drifts over the picture at a random speed, and the agent can brake or push it. The
+ * A diagonal grey gradient drifts over the picture at a random speed, and the agent can brake or push it. The
  * reward is 1 while the first pixel is mid-grey and falls to 0 at black and white, so a good policy brakes
  * near mid-grey and pushes elsewhere. An observation stacks the last `frames` pictures, the newest last; only
  * the time limit ends an episode. */
@@ -37,11 +37,12 @@ static const shoal_info_field OBSERVED[] = {
      0, 0, 0, 0},
 };
 static const shoal_info_field ACTED[] = {
-    {"A diagonal ramp of greys drifts over the picture; the action slows it down or speeds it up.", 0, 0,
+    {"A diagonal grey gradient drifts over the picture; the action slows it down or speeds it up.", 0, 0,
      SHOAL_NAMES("brake", "coast", "push")},
 };
 static const shoal_info_v1 INFO = {
-    .summary = "Brake or push a drifting ramp of greys, so that the first pixel stays near mid-grey",
+    .summary = "Slow down or speed up a grey gradient that drifts over the picture, so that the first pixel "
+               "stays near mid-grey",
     .reward = "1 while the first pixel is mid-grey (128), falling to 0 at black and at white.",
     .ending = "Only the time limit ends an episode.",
     .observations = OBSERVED,
