@@ -75,7 +75,7 @@ class Segment(Mapping[str, NDArray[Any]]):
         """Creates a segment that any process of this user can attach to by name; None: a name is chosen.
 
         The name is removed when this process closes the segment or ends. If the process is killed, the next
-        process that asks for the name gets it, and `shoal clean` removes it.
+        process that asks for the name gets it, or `shoal clean` removes it.
         """
         self = cls.__new__(cls)
         if name is None:

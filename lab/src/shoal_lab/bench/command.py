@@ -96,14 +96,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--only",
         nargs="+",
         metavar="SWEEP",
-        help="with sweep: run only these of envs, bytes, threads, workers, replay",
+        help="with sweep: run only the sweeps that you name: envs, bytes, threads, workers, replay",
     )
     parser.add_argument(
         "--seconds",
         type=seconds,
         default=60.0,
         metavar="S",
-        help="with sweep: spend at most S seconds on each (default: %(default)g)",
+        help="with sweep: spend at most S seconds on each sweep (default: %(default)g)",
     )
     parser.add_argument("--json", metavar="FILE", help="write all numbers to FILE as JSON")
     parser.add_argument("--plot", metavar="FILE", help="draw a chart to FILE, a .svg or .png file")

@@ -62,13 +62,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--against",
         choices=PEERS,
         action="append",
-        help="try the same faults on this library instead; may be repeated",
+        help="try the same faults on this library, not on Shoal; may be repeated",
     )
     parser.add_argument(
         "--soak",
         type=_time,
         metavar="MINUTES",
-        help="instead make, step, kill and close environments for MINUTES, and check that no resource leaks",
+        help="run another test: make, step, kill and close environments for MINUTES, and check that no "
+        "resource leaks",
     )
     parser.add_argument(
         "--chart", type=_record, metavar="FILE", help="with --soak: write a chart to FILE (SVG)"
