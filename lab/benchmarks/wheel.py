@@ -6,6 +6,9 @@ Part 1: two processes, one with the wheel and one with a build of this checkout 
 turns of some milliseconds at the same rows. Part 2: one process steps the bundled environments, compiled by
 zig and by the system's compiler, in turns. Times are processor time of the thread. A ratio is the median over
 the turns; above 1, the first of the two is faster.
+
+The same build started twice can differ by a tenth in rows that only write memory, because its arrays lie on
+other pages. So the processes of part 1 are started several times, and a row has the median over the starts.
 """
 
 from __future__ import annotations
@@ -104,13 +107,19 @@ def start(folder: Path | None, smoke: bool) -> Iterator[tuple[dict[str, Any], Ca
             lines.close()
 
 
-def compare_installs(wheel: Path | None, local: Path | None, rounds: int, smoke: bool) -> dict[str, float]:
-    with start(wheel, smoke) as (facts, ask_wheel), start(local, smoke) as (others, ask_local):
-        print(f"wheel: {facts['file']}\nlocal: {others['file']}")
-        asks = {"wheel": ask_wheel, "local": ask_local}
-        return {
-            row: ratio(lambda who, row=row: asks[who](row), "wheel", "local", rounds) for row in facts["rows"]
-        }
+def compare_installs(
+    wheel: Path | None, local: Path | None, rounds: int, starts: int, smoke: bool
+) -> dict[str, float]:
+    found: dict[str, list[float]] = {}
+    for number in range(starts):
+        with start(wheel, smoke) as (facts, ask_wheel), start(local, smoke) as (others, ask_local):
+            if number == 0:
+                print(f"wheel: {facts['file']}\nlocal: {others['file']}")
+            asks = {"wheel": ask_wheel, "local": ask_local}
+            for row in facts["rows"]:
+                one = ratio(lambda who, row=row, asks=asks: asks[who](row), "wheel", "local", rounds)
+                found.setdefault(row, []).append(one)
+    return {row: statistics.median(ratios) for row, ratios in found.items()}
 
 
 def ratio(measure: Callable[[str], float], ours: str, theirs: str, rounds: int) -> float:
@@ -184,7 +193,8 @@ def main() -> int:
     parser.add_argument(
         "--wheel", type=Path, help="the wheel; without it, the newest of dist/ for this Python"
     )
-    parser.add_argument("--rounds", type=int, default=41, help="turns of each row")
+    parser.add_argument("--rounds", type=int, default=21, help="turns of each row, for each start")
+    parser.add_argument("--starts", type=int, default=5, help="how often the processes are started")
     parser.add_argument(
         "--smoke", action="store_true", help="two rows, no wheel and no build; figures mean nothing"
     )
@@ -193,7 +203,7 @@ def main() -> int:
     if args.child is not None:
         serve(args.child, args.smoke)
         return 0
-    rounds = 1 if args.smoke else args.rounds
+    rounds, starts = (1, 1) if args.smoke else (args.rounds, args.starts)
     wheel = local = None
     if not args.smoke:
         tag = f"cp{sys.version_info.major}{sys.version_info.minor}-"
@@ -205,7 +215,7 @@ def main() -> int:
         wheel = install(BUILD / "wheel", str(chosen))
         local = install(BUILD / "local", str(ROOT), "--no-build-isolation")
     reached = report(
-        "wheel / local build, steps per second", compare_installs(wheel, local, rounds, args.smoke)
+        "wheel / local build, steps per second", compare_installs(wheel, local, rounds, starts, args.smoke)
     )
     ratios = compare_compilers(rounds, args.smoke)
     if ratios is None:
