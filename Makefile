@@ -8,6 +8,9 @@ BUILD_NEEDS := "scikit-build-core>=0.11" "nanobind>=3,<4" "cmake>=3.18" ninja
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
 INSTALL := $(PIP) install --no-build-isolation --config-settings=cmake.define.SHOAL_WERROR=ON --editable
 
+# Programs and tests start Python thousands of times: each start would compile the sources again.
+unexport PYTHONDONTWRITEBYTECODE
+
 # What a target needs and cannot install is an error; with IF_POSSIBLE=1, as in CI, it is one line, and make goes on.
 IF_POSSIBLE ?=
 # Not $(MAKE) itself in a recipe: `make -n` would run the whole line.
