@@ -1,6 +1,6 @@
 """Other builds of the binding for tests: made when first asked for, used in place of the installed one.
 
-path = build("faults", "-DSHOAL_FAULTS=ON")
+path = build("faults")
 process = subprocess.run([sys.executable, "-m", "tests.built", path, "tests.faults.driver", ...])
 """
 
@@ -10,6 +10,7 @@ import fcntl
 import importlib.util
 import os
 import runpy
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,37 +19,60 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 ASAN = "-O1 -g1 -fsanitize=address -fno-omit-frame-pointer"
-KINDS = {
-    "faults": ("-DSHOAL_FAULTS=ON", "-DCMAKE_C_FLAGS=-O1", "-DCMAKE_CXX_FLAGS=-O1"),
-    "asan": (f"-DCMAKE_C_FLAGS={ASAN}", f"-DCMAKE_CXX_FLAGS={ASAN}"),
-}
+PYTHON = f"cp{sys.version_info.major}{sys.version_info.minor}"
 
 
 def build(name: str) -> Path:
-    """The module built into build/NAME; what is built already is only looked at."""
+    """The module "asan" or "faults", with all that is installed beside it; what is built already stays."""
     directory = ROOT / "build" / name
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # another test run of this checkout may be building it
-        return _build(name, directory)
+        return _build_faults(directory) if name == "faults" else _build_asan(directory)
 
 
-def _build(name: str, directory: Path) -> Path:
+def core_library(module: Path) -> Path:
+    """The core as the "faults" module has it, before it is linked."""
+    return Path((module.parents[2] / "tree").read_text()) / "libshoal_core.a"
+
+
+def _build_faults(directory: Path) -> Path:
+    """Linked from the objects of the installed module, where its build is still there."""
+    built = sorted((ROOT / "build").glob(f"{PYTHON}-{PYTHON}-*/build.ninja"))
+    tree = built[0].parent if built else directory
+    if not built:
+        _configure(tree)
+    _cmake("--build", tree, "--target", "all", "_core_faults")
+    module = _install(tree, directory)
+    shutil.copy(tree / f"_core_faults{module.suffix}", module)
+    (directory / "tree").write_text(str(tree))
+    return module
+
+
+def _build_asan(directory: Path) -> Path:
+    _configure(directory, f"-DCMAKE_C_FLAGS={ASAN}", f"-DCMAKE_CXX_FLAGS={ASAN}")
+    _cmake("--build", directory)
+    return _install(directory, directory)
+
+
+def _configure(tree: Path, *options: str) -> None:
+    if not (tree / "build.ninja").exists():
+        common = ("-G", "Ninja", "-DCMAKE_BUILD_TYPE=None", f"-DPython_EXECUTABLE={sys.executable}")
+        _cmake("-S", ROOT, "-B", tree, *common, *options)
+
+
+def _install(tree: Path, directory: Path) -> Path:
+    _cmake("--install", tree, "--prefix", directory / "installed")
+    (module,) = directory.glob("installed/shoal/_core*.so")  # with the bundled environments beside it
+    return module
+
+
+def _cmake(*arguments: object) -> None:
     tools = Path(sys.executable).parent
     environment = {**os.environ, "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
-    if not (directory / "build.ninja").exists():
-        command = ["cmake", "-S", ROOT, "-B", directory, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=None"]
-        command += [f"-DPython_EXECUTABLE={sys.executable}", *KINDS[name]]
-        _run(command, environment)
-    _run(["cmake", "--build", directory], environment)
-    _run(["cmake", "--install", directory, "--prefix", directory / "installed"], environment)
-    (found,) = directory.glob("installed/shoal/_core*.so")  # with the bundled environments beside it
-    return found
-
-
-def _run(command: list[object], environment: dict[str, str]) -> None:
+    command = ["cmake", *map(str, arguments)]
     done = subprocess.run(
-        list(map(str, command)), env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     assert done.returncode == 0, done.stdout
 

@@ -206,6 +206,8 @@ def fail_each(
     deadline = time.monotonic() + limit_s
     scenario(_fresh(directory))  # loads what is loaded once
     scenario(_fresh(directory))
+    gc.collect()
+    gc.freeze()  # each case collects garbage several times, and looks at new objects alone
     before = held(_fresh(directory))
     cases = 0
     for n in numbers:

@@ -1,6 +1,6 @@
 /* The table of the test build: every call of the core that can fail goes through here, and the n-th does.
  *
- * The linker sends each call NAME of the core to __wrap_NAME (CMakeLists.txt, SHOAL_FAULTS); __real_NAME is
+ * The linker sends each call NAME of the core to __wrap_NAME (CMakeLists.txt, _core_faults); __real_NAME is
  * the system's. tests/faults/harness.py arms it, and counts Python's own calls in the same row with
  * shoal_faults_hit. */
 // SPDX-License-Identifier: MIT

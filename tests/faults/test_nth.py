@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from shoal import _core
-from tests.built import ROOT, build
+from tests.built import ROOT, build, core_library
 
 NAMES = re.findall(r"@scenario\ndef (\w+)", (ROOT / "tests/faults/scenarios.py").read_text())
 SLOW = ("processes_launched", "launcher", "processes_session", "processes_forked", "built", "viewer")
@@ -60,7 +60,7 @@ def run(module: Path, directory: Path, *arguments: object) -> subprocess.Complet
 def test_the_nth_call_may_fail_everywhere(failing_module: Path, tmp_path: Path, slow: bool) -> None:
     first = 1 if os.environ.get("CI") else random.randrange(1, 6)  # over some runs every call fails
     names = [name for name in NAMES if (name in SLOW) == slow]
-    where = ["--first", first, "--stride", 5, "--seconds", 1 if slow else 0.5]
+    where = ["--first", first, "--stride", 5, "--seconds", 1 if slow else 0.25]
     done = run(failing_module, tmp_path, *names, *where)
     assert done.returncode == 0, f"--first {first}\n{done.stdout}{done.stderr}"
     assert done.stdout.count(" cases, ") == len(names)
@@ -88,8 +88,9 @@ def test_a_release_has_no_trace_of_it() -> None:
 
 
 def test_every_call_of_the_core_that_can_fail_is_in_the_table(failing_module: Path) -> None:
-    library = failing_module.parents[2] / "libshoal_core.a"
-    text = subprocess.run(["nm", "-u", library], capture_output=True, text=True, check=True).stdout
+    text = subprocess.run(
+        ["nm", "-u", core_library(failing_module)], capture_output=True, text=True, check=True
+    ).stdout
     called = {line.split()[-1] for line in text.splitlines() if " U " in line}
     called = {name for name in called if not name.startswith(("shoal_", "__"))}
     source = (ROOT / "CMakeLists.txt").read_text()
