@@ -26,7 +26,9 @@ Memory is sequentially consistent: tests/core/test_gate_order.c tests the memory
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from tests.model.states import Violation, put, replace, visit
 
 WORKERS = 2
 FIRST = -1  # the number of a row that shows a replacement's first observation
@@ -67,25 +69,6 @@ class State(NamedTuple):
     by_word: bool = False
     raises: bool = False
     lost: frozenset[int] = frozenset()  # dead workers that were not replaced yet
-
-
-class Violation(Exception):
-    """The protocol broke a guarantee."""
-
-
-_PLACES = {kind: {name: i for i, name in enumerate(kind._fields)} for kind in (Worker, Gate, State)}
-
-
-def replace(value: Any, **changes: object) -> Any:
-    """Does what `_replace` does, twice as fast, because there are millions of states."""
-    values, places = list(value), _PLACES[type(value)]
-    for name, new in changes.items():
-        values[places[name]] = new
-    return tuple.__new__(type(value), values)
-
-
-def put(values: tuple, place: int, value: object) -> tuple:
-    return (*values[:place], value, *values[place + 1 :])
 
 
 def is_idle(gate: Gate) -> bool:
@@ -287,15 +270,12 @@ def end(state: State) -> Iterator[State]:
 
 def explore(mutant: str = "", *, by_word: bool = False, raises: bool = False, late: int = 1) -> int:
     """Visits every state of two steps; returns their number. Raises Violation if one breaks a guarantee."""
-    steps, begin = 2, State(by_word=by_word, raises=raises, late=late)
-    seen, todo = {begin}, [begin]
-    while todo:
-        state = todo.pop()
+    steps = 2
+
+    def steps_of(state: State) -> list[State]:
         after = [*step_workers(state, mutant), *step_parent(state, steps, mutant), *end(state)]
         if not after and state.step < steps:
             raise Violation(f"deadlock: {state}")
-        for one in [*after, *crash(state)]:
-            if one not in seen:
-                seen.add(one)
-                todo.append(one)
-    return len(seen)
+        return [*after, *crash(state)]
+
+    return visit([State(by_word=by_word, raises=raises, late=late)], steps_of)

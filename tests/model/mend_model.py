@@ -7,18 +7,18 @@ mark shows that another did, then pushes a row. A check is modelled as the pair 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from itertools import product
+from typing import NamedTuple
 
-from tests.model.ring_model import EMPTY, FULL, OPEN, Violation, Word, put
+from tests.model.ring_model import EMPTY, FULL, OPEN, Word
+from tests.model.states import Violation, put, replace, visit
 
 Record = tuple[str, int]  # the writer, and the lap
 DEAD = 9  # the owner of rows from before the crash
 TORN = ("torn", 0)
 
 
-@dataclass(frozen=True)
-class Opener:
+class Opener(NamedTuple):
     at: str = "open"
     word: Word = (0, 0, EMPTY)
     check: tuple[Record, int] | None = None
@@ -26,8 +26,7 @@ class Opener:
     tries: int = 3
 
 
-@dataclass(frozen=True)
-class State:
+class State(NamedTuple):
     openers: tuple[Opener, ...]
     word: Word
     record: Record
@@ -133,15 +132,13 @@ def check(state: State) -> None:
 
 def explore(mutant: str = "") -> int:
     """Visits every state; returns their number. Raises Violation if one breaks a guarantee."""
-    todo = list(first_states())
-    seen = set(todo)
-    while todo:
-        state = todo.pop()
+
+    def steps_of(state: State) -> Iterator[State]:
         check(state)
         for number, opener in enumerate(state.openers):
             steps = push(state, number) if opener.at in PUSHING else mend(state, number, mutant)
             for after in steps:
-                if after.tail < 8 and after not in seen:
-                    seen.add(after)
-                    todo.append(after)
-    return len(seen)
+                if after.tail < 8:
+                    yield after
+
+    return visit(first_states(), steps_of)

@@ -8,7 +8,9 @@ fences of core/ring.h handle weaker memory models.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from tests.model.states import Violation, put, replace, visit
 
 EMPTY, OPEN, FULL = range(3)
 SLOTS = 2
@@ -20,8 +22,7 @@ Word = tuple[int, int, int]  # lap, owner, state
 Line = tuple[int, int]  # held from, how many
 
 
-@dataclass(frozen=True)
-class Writer:
+class Writer(NamedTuple):
     at: str = "tail"
     rows: int = 2
     ticket: int = -1
@@ -35,8 +36,7 @@ class Writer:
     alive: bool = True
 
 
-@dataclass(frozen=True)
-class Reader:
+class Reader(NamedTuple):
     at: str = "look"
     reads: int = 2
     slot: int = 0
@@ -45,8 +45,7 @@ class Reader:
     second: int = -1
 
 
-@dataclass(frozen=True)
-class State:
+class State(NamedTuple):
     writers: tuple[Writer, ...]
     lines: tuple[Line, ...]
     reader: Reader
@@ -56,14 +55,6 @@ class State:
     seconds: tuple[int, ...] = (-1,) * SLOTS
     committed: frozenset[int] = frozenset()
     crashes: int = 1
-
-
-class Violation(Exception):
-    """The protocol broke a guarantee."""
-
-
-def put(values: tuple, place: int, value: object) -> tuple:
-    return (*values[:place], value, *values[place + 1 :])
 
 
 def lap_of(ticket: int) -> int:
@@ -231,9 +222,8 @@ def explore(mutant: str = "", rows: tuple[int, ...] = (2, 1), reads: int = 1) ->
     """Visits every state; returns their number. Raises Violation if one breaks a guarantee."""
     writers = tuple(Writer(rows=count) for count in rows)
     first = State(writers, ((0, 0),) * len(rows), Reader(reads=reads))
-    seen, todo = {first}, [first]
-    while todo:
-        state = todo.pop()
+
+    def steps_of(state: State) -> list[State]:
         check(state)
         steps: list[State] = []
         for number, writer in enumerate(state.writers):
@@ -243,8 +233,6 @@ def explore(mutant: str = "", rows: tuple[int, ...] = (2, 1), reads: int = 1) ->
             check_end(state)
         steps += read(state, mutant)
         steps += crash(state)
-        for after in steps:
-            if after.tail <= TICKETS and after not in seen:
-                seen.add(after)
-                todo.append(after)
-    return len(seen)
+        return [after for after in steps if after.tail <= TICKETS]
+
+    return visit([first], steps_of)

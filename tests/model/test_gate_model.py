@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.model.gate_model import Violation, explore
+from tests.model.gate_model import explore
+from tests.model.states import Violation
 
 both_sleeps = pytest.mark.parametrize("by_word", [False, True])
 both_ways = pytest.mark.parametrize("raises", [False, True])

@@ -3,7 +3,8 @@
 import pytest
 
 from tests.model import mend_model
-from tests.model.ring_model import Violation, explore
+from tests.model.ring_model import explore
+from tests.model.states import Violation
 
 
 def test_every_interleaving_of_the_protocol_is_right():
