@@ -6,6 +6,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+/* Under sanitizers, programs do other amounts of work: they are slower there, and have more time. */
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+enum { UNDER_SANITIZERS = 1 };
+#else
+enum { UNDER_SANITIZERS = 0 };
+#endif
+
 #define CHECK(condition)                                                                                     \
     do {                                                                                                     \
         if (!(condition)) {                                                                                  \

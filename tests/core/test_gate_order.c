@@ -16,12 +16,11 @@
 #include <sys/syscall.h>
 #endif
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-enum { SLOWER = 10 };
-#else
-enum { SLOWER = 1 };
-#endif
-enum { BELL_ROUNDS = 400000 / SLOWER, WORKERS_ROUNDS = 100000 / SLOWER, POST_ROUNDS = 200000 / SLOWER };
+enum {
+    BELL_ROUNDS = UNDER_SANITIZERS ? 40000 : 200000,
+    WORKERS_ROUNDS = UNDER_SANITIZERS ? 10000 : 50000,
+    POST_ROUNDS = UNDER_SANITIZERS ? 20000 : 200000
+};
 
 typedef struct meeting {
     shoal_gate gates[2];

@@ -160,7 +160,7 @@ static void a_writer_killed_at_any_step_loses_nothing_acknowledged_and_stops_nob
 /* -- threads that stall between the steps
  * -------------------------------------------------------------------- */
 
-enum { PEOPLE = 4, ROUNDS = 400 };
+enum { PEOPLE = 4, ROUNDS = UNDER_SANITIZERS ? 400 : 150 };
 static uint64_t pushed[PEOPLE][ROUNDS * BATCH];
 static shoal_word ended;
 

@@ -11,11 +11,7 @@
 #include <string.h>
 
 enum { ENVS = 12, EACH = ENVS / WORKERS };
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-enum { RECEIVES = 20000, MEETINGS = 10000 };
-#else
-enum { RECEIVES = 100000, MEETINGS = 100000 };
-#endif
+enum { RECEIVES = UNDER_SANITIZERS ? 20000 : 40000, MEETINGS = UNDER_SANITIZERS ? 10000 : 40000 };
 #define SECONDS_NS(s) ((s) * 1000000000ull)
 
 /* What parent and workers share beside the gates. Nothing of in and out is atomic. */
