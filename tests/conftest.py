@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests import shared
 from tests.lenience import TEST_S
 from tests.quick import SlowTests
 from tests.skips import StrictSkips
@@ -168,6 +169,13 @@ def _segment_descriptors(names: Path) -> set[tuple[str, str]]:
         if target.startswith(("/memfd:shoal", f"{names}/")):
             found.add((entry, target))
     return found
+
+
+@pytest.fixture(autouse=True, scope="session")
+def shared_files(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What the processes of this test run make once for all of them is in one directory."""
+    mine = tmp_path_factory.getbasetemp()
+    shared.use(mine.parent if hasattr(pytestconfig, "workerinput") else mine)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -1,6 +1,5 @@
 """README.md and ARCHITECTURE.md tell the truth: the code runs, the tree exists."""
 
-import os
 import re
 import subprocess
 import sys
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.lenience import PROGRAM_S
+from tests.shared import example_as_it_is
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -41,14 +41,8 @@ def test_a_block_of_the_pages_runs_as_written(page, block, tmp_path):
 
 
 @pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
-def test_an_example_runs(example, tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(example)],
-        env={**os.environ, "TMPDIR": str(tmp_path)},  # where some of them draw pictures
-        capture_output=True,
-        text=True,
-        timeout=PROGRAM_S,
-    )
+def test_an_example_runs(example):
+    done = example_as_it_is(example)
     assert done.returncode == 0, done.stderr
     assert done.stdout
 

@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.shared import made_once
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -18,13 +19,15 @@ pytestmark = pytest.mark.skipif(compiler is None, reason="no C compiler: install
 
 
 @pytest.fixture(scope="module")
-def core(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def core() -> list[str]:
     """The core, compiled once for all programs."""
-    directory = tmp_path_factory.mktemp("core")
     flags = [*FLAGS, f"-I{ROOT / 'core'}", f"-I{ROOT / 'include'}"]
     sources = sorted(map(str, (ROOT / "core").glob("*.c")))
-    subprocess.run([str(compiler), *flags, "-c", *sources], cwd=directory, check=True)
-    return sorted(map(str, directory.glob("*.o")))
+
+    def compile_core(directory: Path) -> None:
+        subprocess.run([str(compiler), *flags, "-c", *sources], cwd=directory, check=True)
+
+    return sorted(map(str, made_once("core", compile_core).glob("*.o")))
 
 
 @pytest.mark.parametrize("source", sorted(HERE.glob("test_*.c")), ids=lambda path: path.stem)

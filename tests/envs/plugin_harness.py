@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import hashlib
 import subprocess
-import tempfile
 from collections.abc import Callable
 from ctypes import CFUNCTYPE, POINTER, c_char_p, c_double, c_int64, c_uint8, c_uint32, c_uint64, c_void_p
 from pathlib import Path
@@ -18,23 +18,26 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from tests.shared import made_once
+
 ROOT = Path(__file__).resolve().parents[2]
 FLAGS = "-std=c11 -O3 -ffp-contract=off -Wall -Wextra -Werror -fPIC -shared -Iinclude -Ienvs".split()
 CANARY_ROWS = 8
 CANARY = 0xA5
 
-_libraries = tempfile.TemporaryDirectory(prefix="shoal-plugins-")
-
 
 @functools.cache
 def compiled(source: str, *flags: str) -> Path:
     """The library of `source` (from the root of the checkout), compiled once per run and set of flags."""
-    library = Path(_libraries.name) / f"{Path(source).stem}{len(list(Path(_libraries.name).iterdir()))}.so"
-    done = subprocess.run(
-        ["cc", *FLAGS, *flags, source, "-o", str(library), "-lm"], cwd=ROOT, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    return library
+    library = f"{Path(source).stem}.so"
+
+    def compile_library(directory: Path) -> None:
+        command = ["cc", *FLAGS, *flags, source, "-o", str(directory / library), "-lm"]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+    name = hashlib.sha256("\n".join([source, *flags]).encode()).hexdigest()[:16]
+    return made_once(f"plugin-{name}", compile_library) / library
 
 
 class _Dtype(ctypes.Structure):
