@@ -24,6 +24,11 @@ from tests.skips import StrictSkips
 # One cache of compiled environments for the tests of this checkout: no other program writes or empties it.
 os.environ["XDG_CACHE_HOME"] = str(Path(__file__).resolve().parents[1] / "build" / "test-cache")
 
+# Likewise for the parts of a C library that zig compiles when it is first used.
+os.environ.setdefault(
+    "ZIG_GLOBAL_CACHE_DIR", str(Path(__file__).resolve().parents[1] / "build" / "zig-cache")
+)
+
 os.environ.setdefault("PYTEST_TIMEOUT", str(TEST_S))  # read by pytest-timeout when it is configured
 
 # No deadline: machines run other things too. The same examples each time under CI.
@@ -40,6 +45,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(SlowTests(config), "slow-tests")
     if targets := os.environ.get("SHOAL_CI_TARGETS"):
         config.pluginmanager.register(StrictSkips(set(targets.split())), "strict-skips")
+
+
+def pytest_collection_finish() -> None:
+    """Tests collect garbage often: what is here by now is not looked at each time."""
+    gc.collect()
+    gc.freeze()
 
 
 _SHM = Path("/dev/shm")

@@ -27,9 +27,6 @@ zig = pytest.mark.skipif(
 def no_system_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "empty").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-    # Zig compiles a runtime when it links for the first time; the tests share one.
-    cache = Path(os.environ.get("SHOAL_TEST_ZIG_CACHE", Path(__file__).parents[2] / "build" / "zig-cache"))
-    monkeypatch.setenv("ZIG_GLOBAL_CACHE_DIR", str(cache))
 
 
 @pytest.fixture
