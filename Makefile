@@ -22,7 +22,7 @@ cannot = { echo "not run: $(1)"; $(if $(IF_POSSIBLE),true,exit 2); }
 JOBS ?= 3
 # A test that fails runs this many times more. CI allows one; the summary lists every test that needed it (RERUN).
 RERUNS ?= 0
-AGAIN := --reruns $(RERUNS) --reruns-delay 3 -rR
+AGAIN := $(if $(filter-out 0,$(RERUNS)),--reruns $(RERUNS) --reruns-delay 3 -rR)
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(AGAIN)
 
 .PHONY: all run test quick slow-list check fix asan asan-python fuzz stress tsan bench learn test-gymnasium test-gpu test-viewer screenshots test-adapters test-arm64 torch cuda clean chaos soak docs env-pages test-cluster test-compiler test-puffer wheels wheels-containers release hooks
