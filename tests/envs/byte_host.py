@@ -56,6 +56,10 @@ class _Rows:
         self.bytes[:] = fill
         self.address = self._room.ctypes.data + self._start
 
+    def everything(self) -> bytes:
+        """Rows and margins."""
+        return self._room.tobytes()
+
     def check_margins(self, name: str) -> None:
         assert (self._room[: self._start] == CANARY).all(), f"{name}: written before the first row"
         assert (self._room[self._start + self.bytes.size :] == CANARY).all(), f"{name}: written past the end"
@@ -183,14 +187,15 @@ class ByteHost:
         own, unread = _pointers(self.observations), [_Rows(*field.bytes.shape) for field in self.actions]
         for field in self.observations:
             field.bytes[:] = _RUBBISH
-        before, flags = self.snapshot(), self.arrays["reset"].bytes.copy()
-        self._envs.observations, self._envs.actions = _pointers(fresh), _pointers(unread)
+        flags = self.arrays["reset"].bytes.copy()
         self.arrays["reset"].bytes[:] = 1
+        before = {name: array.everything() for name, array in self.arrays.items()}
+        self._envs.observations, self._envs.actions = _pointers(fresh), _pointers(unread)
         _Observe.from_address(address).observe(self._envs, begin, end)
         self._envs.observations, self._envs.actions = own, _pointers(self.actions)
+        for name, array in self.arrays.items():
+            assert array.everything() == before[name], f"observe({begin}, {end}) changed {name}"
         self.arrays["reset"].bytes[:] = flags
-        for name, content in self.snapshot().items():
-            assert content == before[name], f"observe({begin}, {end}) changed {name}"
         assert all((field.bytes == _RUBBISH).all() for field in self.observations), "it wrote the old arrays"
         rows = self._rows_of(begin, end)
         for i, (field, expected) in enumerate(zip(fresh, self.expected, strict=True)):
