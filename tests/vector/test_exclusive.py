@@ -230,7 +230,7 @@ def test_send_and_recv_of_two_threads_are_never_mixed(backend):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_threads_that_step_at_random_get_their_own_results_or_an_error(backend):
-    rounds, done, wrong = 150, [], []
+    rounds, done, wrong = 60, [], []
     with make(backend, sleep_us=30) as envs:
         envs.reset(seed=0)
         begin = threading.Barrier(3)

@@ -3,6 +3,7 @@
 import os
 import shutil
 import threading
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -163,7 +164,7 @@ def test_write_gif_writes_a_file(tmp_path):
 
 @pytest.fixture
 def run(name, tmp_path, monkeypatch):
-    """CartPoles that are stepped as fast as possible; the name of the session."""
+    """CartPoles that are stepped some hundred times a second; the name of the session."""
     monkeypatch.setenv("SHOAL_SESSION_DIR", str(tmp_path / "s"))
     going = True
     with shoal.make_vec("CartPole-v1", 4, session=name) as envs:
@@ -172,6 +173,7 @@ def run(name, tmp_path, monkeypatch):
             envs.reset(seed=1)
             while going:
                 envs.step(envs.action_space.sample())
+                time.sleep(0.001)  # whoever records needs the processor too
 
         stepping = threading.Thread(target=step)
         stepping.start()
@@ -194,7 +196,7 @@ def test_the_command_writes_the_next_episode(run, tmp_path, capsys):
 @pytest.mark.parametrize("keep", ["best", "worst"])
 def test_the_command_writes_the_best_or_the_worst_of_several(run, tmp_path, capsys, keep):
     path = str(tmp_path / "a.gif")
-    assert main(["watch", run, "--record", path, "--keep", keep, "--timeout", "6"]) == 0
+    assert main(["watch", run, "--record", path, "--keep", keep, "--timeout", "3"]) == 0
     out = capsys.readouterr().out
     assert f"the {keep} of " in out and int(out.split(" recorded")[0].split()[-1]) >= 1
 
