@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.shared import made_once
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -23,10 +25,8 @@ def builder():
 
 
 @pytest.fixture(scope="module")
-def site(builder, tmp_path_factory):
-    out = tmp_path_factory.mktemp("site")
-    builder.build(out)
-    return out
+def site(builder):
+    return made_once("site", builder.build)
 
 
 class Links(HTMLParser):
