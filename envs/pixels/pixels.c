@@ -41,8 +41,7 @@ static const shoal_info_field ACTED[] = {
      SHOAL_NAMES("brake", "coast", "push")},
 };
 static const shoal_info_v1 INFO = {
-    .summary = "Slow down or speed up a grey gradient that drifts over the picture, so that the first pixel "
-               "stays near mid-grey",
+    .summary = "Slow down or speed up a drifting grey gradient to keep the first pixel near mid-grey",
     .reward = "1 while the first pixel is mid-grey (128), falling to 0 at black and at white.",
     .ending = "Only the time limit ends an episode.",
     .observations = OBSERVED,

@@ -112,7 +112,6 @@ class Shoal(Rival):
         super().__init__(capacity, shape, dtype)
         fields = {name: (array.dtype, array.shape[1:]) for name, array in rows_of(1, shape, dtype).items()}
         self.buffer = ReplayBuffer(capacity, fields, seed=0)
-        self.batch: Any = None  # held while the next is drawn, as a training loop holds it
 
     def add(self, rows: Rows) -> None:
         self.buffer.extend(rows)
@@ -121,10 +120,7 @@ class Shoal(Rival):
         return partial(self.buffer.push, self.one())
 
     def sample(self) -> Call:
-        def call() -> None:
-            self.batch = self.buffer.sample(BATCH)
-
-        return call
+        return lambda: self.buffer.sample(BATCH)
 
     def sample_out(self) -> Call:
         """The same, into the arrays of one batch each time."""
@@ -147,22 +143,12 @@ class Shoal(Rival):
     def cartpole(self) -> Call:
         """Transitions of CartPole, as `for_env` keeps them."""
         buffer = self._steps()
-        self.batch = None
-
-        def call() -> None:
-            self.batch = buffer.sample(BATCH)
-
-        return call
+        return lambda: buffer.sample(BATCH)
 
     def cartpole_n_step(self) -> Call:
         """The same over three steps."""
         buffer = self._steps()
-        self.batch = None
-
-        def call() -> None:
-            self.batch = buffer.sample_n_step(BATCH, 3, 0.99)
-
-        return call
+        return lambda: buffer.sample_n_step(BATCH, 3, 0.99)
 
     def _steps(self) -> Any:
         """A buffer full of steps of CartPole."""
@@ -195,12 +181,7 @@ class Shoal(Rival):
         for i in range(self.capacity + EPISODE):
             at = i % len(frames)
             buffer.add(one.astype(np.int64), frames[at : at + 1], one, ends[at : at + 1], no, {})
-        self.batch = None
-
-        def call() -> None:
-            self.batch = buffer.sample(BATCH, stack=STACK)
-
-        return call
+        return lambda: buffer.sample(BATCH, stack=STACK)
 
     def step(self) -> Call:
         from shoal.replay import ReplayBuffer
