@@ -153,6 +153,17 @@ def test_spare_ends_with_its_launcher(own):
     close_fd(pidfd)
 
 
+def test_a_dead_spare_is_reaped_when_it_is_taken():
+    spare = module._Spare.fork([], -1)
+    os.kill(spare.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, spare.pid, os.WEXITED | os.WNOWAIT)  # dead, and not reaped
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        assert spare.take(theirs.fileno()) == 0
+    with pytest.raises(ChildProcessError):
+        os.waitpid(spare.pid, os.WNOHANG)
+
+
 def test_spare_works_even_if_its_warm_up_failed(monkeypatch):
     monkeypatch.setattr(worker, "warm_up", lambda: 1 / 0)
     spare = module._Spare.fork([], -1)

@@ -318,9 +318,13 @@ class _Spare:
         with self.orders:
             try:
                 socket.send_fds(self.orders, [b"w"], [fd])
+                return self.pid
             except OSError:
-                return 0
-        return self.pid
+                pass
+        # Reaped here, so that its end is not reported as that of a worker. A living one ends without orders.
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.pid, 0)
+        return 0
 
 
 def _wait_for_work(orders: socket.socket) -> NoReturn:
