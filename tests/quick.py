@@ -1,4 +1,4 @@
-"""Which tests `make quick` runs: every test that tests/slow.txt does not name.
+"""Which tests `make quick` runs: every test that tests/slow.txt does not name and that needs no browser.
 
 The list is recorded, not written: `--record-slow` rewrites it from the times of the run. It cannot become
 outdated unseen:
@@ -78,9 +78,13 @@ class SlowTests:
             if file in files or not (config.rootpath / file).exists():
                 self._gone.add(entry)
         if config.option.quick:
-            slow = [item for item in items if function_of(item.nodeid) in self._listed]
-            items[:] = [item for item in items if function_of(item.nodeid) not in self._listed]
+            slow = [item for item in items if self._is_left_out(item)]
+            items[:] = [item for item in items if not self._is_left_out(item)]
             config.hook.pytest_deselected(items=slow)
+
+    def _is_left_out(self, item: pytest.Item) -> bool:
+        # A browser takes seconds to start, which no single test is charged with.
+        return function_of(item.nodeid) in self._listed or "browser" in getattr(item, "fixturenames", ())
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
