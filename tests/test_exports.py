@@ -57,7 +57,7 @@ PUBLIC = {
         "TrajectoryBuffer",
     ],
     "shoal.cluster": ["ActorPolicy", "Fleet", "FleetLearner", "FleetRollout", "SimulatedCluster", "Writers"],
-    "shoal.memory": ["Field", "Layout", "NameEntry", "Segment", "list_names"],
+    "shoal.memory": ["ArrayField", "Layout", "NameEntry", "Segment", "list_names"],
     "shoal.spaces": [
         "Bounds",
         "Declaration",

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import LayoutError
-from shoal.memory import Field, Layout
+from shoal.memory import ArrayField, Layout
 from shoal.memory.layout import ALIGNMENT
 
 DTYPES = ["?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8", "c8", "c16"]
@@ -41,7 +41,7 @@ def test_every_field_is_on_its_own_cache_lines_in_the_order_given(fields):
 def test_a_field_has_the_dtype_and_shape_it_was_given(fields):
     for name, field in Layout(fields).items():
         dtype, shape = fields[name]
-        assert field == Field(name, np.dtype(dtype), shape, field.offset)
+        assert field == ArrayField(name, np.dtype(dtype), shape, field.offset)
         assert field.size_bytes == np.zeros(shape, dtype).nbytes
 
 

@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike
 
 from shoal.errors import UNREADABLE, LayoutError
 
-__all__ = ["ALIGNMENT", "Field", "FieldSpec", "Layout", "array_fields"]
+__all__ = ["ALIGNMENT", "ArrayField", "FieldSpec", "Layout", "array_fields"]
 
 ALIGNMENT = 64
 """Every field starts on its own cache line, so writers of different fields never share one."""
@@ -36,7 +36,7 @@ def parse_dtype(text: Any) -> np.dtype[Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class ArrayField:
     """One array of a layout: its name, dtype, shape and offset.
 
     >>> field = Layout({"reward": (np.float64, (8,)), "done": (np.bool_, (8,))})["done"]
@@ -105,7 +105,7 @@ def _check_shape(name: str, shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(int(size) for size in checked)
 
 
-class Layout(Mapping[str, Field]):
+class Layout(Mapping[str, ArrayField]):
     """Fields in order, each at a 64-byte aligned offset from the start of the data.
 
     >>> layout = Layout({"reward": (np.float64, (8,)), "done": (np.bool_, (8,))})
@@ -120,7 +120,7 @@ class Layout(Mapping[str, Field]):
             raise LayoutError(
                 f"a layout is made from a mapping of name to (dtype, shape), got {type(fields).__name__}"
             )
-        self._fields: dict[str, Field] = {}
+        self._fields: dict[str, ArrayField] = {}
         end = 0
         for key, spec in fields.items():
             name = _check_name(key)
@@ -131,7 +131,7 @@ class Layout(Mapping[str, Field]):
                     f"field {name!r}: expected (dtype, shape), for example (np.float32, (4,)), got {spec!r}"
                 ) from None
             dtype = _check_dtype(name, dtype_like)
-            field = Field(name, dtype, _check_shape(name, shape_like), end)
+            field = ArrayField(name, dtype, _check_shape(name, shape_like), end)
             end += -(-field.size_bytes // ALIGNMENT) * ALIGNMENT
             # NumPy rejects a shape whose nonzero part is too large, even if a 0 makes the array empty.
             reach = max(end, dtype.itemsize * math.prod(filter(None, field.shape)))
@@ -163,7 +163,7 @@ class Layout(Mapping[str, Field]):
             raise LayoutError("not the schema of a layout: it is not in the form that Layout writes")
         return layout
 
-    def __getitem__(self, name: str) -> Field:
+    def __getitem__(self, name: str) -> ArrayField:
         return self._fields[name]
 
     def __iter__(self) -> Iterator[str]:
