@@ -40,8 +40,8 @@ GRID_INLINE void grid_prefetch(const void *address) {
     __asm__ volatile("prefetch.global.L2 [%0];" ::"l"(address));
 }
 
-/* Stores results, which no kernel of Shoal reads again. They leave the cache first, so that the state of the
- * environments stays in it from one step to the next. */
+/* Stores results, which no kernel of Shoal reads again. The cache evicts them before other lines, so that
+ * more of the environments' state stays in it until the next step. */
 GRID_INLINE void grid_stream_byte(uint8_t *to, uint8_t value) {
     __asm__ volatile("st.global.cs.u8 [%0], %1;" ::"l"(to), "h"((uint16_t)value) : "memory");
 }
