@@ -21,7 +21,7 @@ def use(root: Path) -> None:
     _root.mkdir(exist_ok=True)
 
 
-def made_once(name: str, make: Callable[[Path], None]) -> Path:
+def make_once(name: str, make: Callable[[Path], None]) -> Path:
     """The directory `name` of the test run, in which `make` was called by whoever came first."""
     assert _root is not None
     directory, done = _root / name, _root / f"{name}.done"
@@ -34,7 +34,7 @@ def made_once(name: str, make: Callable[[Path], None]) -> Path:
     return directory
 
 
-def example_as_it_is(path: Path) -> subprocess.CompletedProcess[str]:
+def run_example(path: Path) -> subprocess.CompletedProcess[str]:
     """What an example does without arguments; some take long, and several tests look at what they say."""
 
     def run(directory: Path) -> None:
@@ -47,5 +47,5 @@ def example_as_it_is(path: Path) -> subprocess.CompletedProcess[str]:
         )
         (directory / "done.json").write_text(json.dumps([done.returncode, done.stdout, done.stderr]))
 
-    directory = made_once(f"example-{path.stem}", run)
+    directory = make_once(f"example-{path.stem}", run)
     return subprocess.CompletedProcess([str(path)], *json.loads((directory / "done.json").read_text()))

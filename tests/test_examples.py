@@ -15,7 +15,7 @@ import pytest
 
 import shoal
 from tests.lenience import PROGRAM_S
-from tests.shared import example_as_it_is
+from tests.shared import run_example
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 ALL = sorted(EXAMPLES.glob("*.py"))
@@ -255,7 +255,7 @@ def test_actors_end_after_the_learner_was_killed(endless_dqn):
 
 def test_rainbow_learns_where_torch_is():
     pytest.importorskip("torch")
-    done = example_as_it_is(EXAMPLES / "rainbow.py")  # to 60, from about 18 at the beginning
+    done = run_example(EXAMPLES / "rainbow.py")  # to 60, from about 18 at the beginning
     assert done.returncode == 0, done.stdout + done.stderr
     assert "\nreached" in done.stdout
 
@@ -313,7 +313,7 @@ def test_targets_of_rainbow_end_with_an_episode_that_terminated(load):
 
 def test_ppo_learns():
     pytest.importorskip("torch", reason="needs torch: make torch")
-    done = example_as_it_is(EXAMPLES / "ppo_torch.py")
+    done = run_example(EXAMPLES / "ppo_torch.py")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "results copied: 0" in done.stdout
     assert "\nreached" in done.stdout

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.lenience import PROGRAM_S
-from tests.shared import example_as_it_is
+from tests.shared import run_example
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -42,7 +42,7 @@ def test_a_block_of_the_pages_runs_as_written(page, block, tmp_path):
 
 @pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
 def test_an_example_runs(example):
-    done = example_as_it_is(example)
+    done = run_example(example)
     assert done.returncode == 0, done.stderr
     assert done.stdout
 

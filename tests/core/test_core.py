@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.shared import made_once
+from tests.shared import make_once
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -27,7 +27,7 @@ def core() -> list[str]:
     def compile_core(directory: Path) -> None:
         subprocess.run([str(compiler), *flags, "-c", *sources], cwd=directory, check=True)
 
-    return sorted(map(str, made_once("core", compile_core).glob("*.o")))
+    return sorted(map(str, make_once("core", compile_core).glob("*.o")))
 
 
 @pytest.mark.parametrize("source", sorted(HERE.glob("test_*.c")), ids=lambda path: path.stem)

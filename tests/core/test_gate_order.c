@@ -17,7 +17,7 @@
 #endif
 
 enum {
-    BELL_ROUNDS = UNDER_SANITIZERS ? 40000 : 200000,
+    WAKE_ROUNDS = UNDER_SANITIZERS ? 40000 : 200000,
     WORKERS_ROUNDS = UNDER_SANITIZERS ? 10000 : 50000,
     POST_ROUNDS = UNDER_SANITIZERS ? 20000 : 200000
 };
@@ -165,7 +165,7 @@ static void go_to_sleep_again_and_again(meeting *m) {
 
 static void parent_that_goes_to_sleep_sees_the_worker_finished_or_is_woken(void) {
     static meeting m;
-    open_meeting(&m, BELL_ROUNDS, 1);
+    open_meeting(&m, WAKE_ROUNDS, 1);
     run_both(&m, finish_again_and_again, go_to_sleep_again_and_again);
 }
 
@@ -203,7 +203,7 @@ static void wait_for_tickets_again_and_again(meeting *m) {
 
 static void parent_that_goes_to_sleep_sees_the_step_finished_or_is_woken(void) {
     static meeting m;
-    open_meeting(&m, BELL_ROUNDS, 1);
+    open_meeting(&m, WAKE_ROUNDS, 1);
     run_both(&m, finish_tickets_again_and_again, wait_for_tickets_again_and_again);
 }
 

@@ -160,8 +160,8 @@ static void a_writer_killed_at_any_step_loses_nothing_acknowledged_and_stops_nob
 /* -- threads that stall between the steps
  * -------------------------------------------------------------------- */
 
-enum { PEOPLE = 4, ROUNDS = UNDER_SANITIZERS ? 400 : 150 };
-static uint64_t pushed[PEOPLE][ROUNDS * BATCH];
+enum { THREADS = 4, ROUNDS = UNDER_SANITIZERS ? 400 : 150 };
+static uint64_t pushed[THREADS][ROUNDS * BATCH];
 static shoal_word ended;
 
 static void *push_and_stall(void *number) {
@@ -205,7 +205,7 @@ static int by_value(const void *a, const void *b) {
 }
 
 static void stress(uint64_t writers, uint64_t readers, uint64_t slots) {
-    pthread_t threads[2 * PEOPLE];
+    pthread_t threads[2 * THREADS];
     memset(shared, 0, sizeof *shared);
     shared_fd = shoal_memory_create();
     CHECK(shared_fd >= 0);
@@ -221,7 +221,7 @@ static void stress(uint64_t writers, uint64_t readers, uint64_t slots) {
         pthread_join(threads[i], NULL);
     }
     shoal_ring ring = handle();
-    uint64_t newest[MOST] = {0}, row[MOST] = {0}, all[PEOPLE * ROUNDS * BATCH], count = 0;
+    uint64_t newest[MOST] = {0}, row[MOST] = {0}, all[THREADS * ROUNDS * BATCH], count = 0;
     for (uint64_t w = 0; w < writers; w++)
         for (uint64_t i = 0; i < ROUNDS * BATCH; i++) {
             const uint64_t id = pushed[w][i];
@@ -244,8 +244,8 @@ static void stress(uint64_t writers, uint64_t readers, uint64_t slots) {
 
 static void rows_are_whole_and_none_is_lost_however_writers_and_readers_stall(void) {
     for (uint64_t slots = 1; slots <= MOST; slots++)
-        for (uint64_t people = 1; people <= PEOPLE; people++)
-            stress(people, 1 + (people + slots) % PEOPLE, slots);
+        for (uint64_t writers = 1; writers <= THREADS; writers++)
+            stress(writers, 1 + (writers + slots) % THREADS, slots);
 }
 
 int main(void) {

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.shared import made_once
+from tests.shared import make_once
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,7 +26,7 @@ def builder():
 
 @pytest.fixture(scope="module")
 def site(builder):
-    return made_once("site", builder.build)
+    return make_once("site", builder.build)
 
 
 class Links(HTMLParser):

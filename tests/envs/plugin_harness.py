@@ -18,7 +18,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from tests.shared import made_once
+from tests.shared import make_once
 
 ROOT = Path(__file__).resolve().parents[2]
 FLAGS = "-std=c11 -O3 -ffp-contract=off -Wall -Wextra -Werror -fPIC -shared -Iinclude -Ienvs".split()
@@ -37,7 +37,7 @@ def compiled(source: str, *flags: str) -> Path:
         assert done.returncode == 0, done.stderr
 
     name = hashlib.sha256("\n".join([source, *flags]).encode()).hexdigest()[:16]
-    return made_once(f"plugin-{name}", compile_library) / library
+    return make_once(f"plugin-{name}", compile_library) / library
 
 
 class _Dtype(ctypes.Structure):
