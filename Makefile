@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 NATIVE := CMakeLists.txt pyproject.toml $(wildcard core/*.[ch] core/binding/* include/shoal/*.h include/shoal/ext/*.h envs/*.h envs/*/*.[ch])
-C_FILES := $(wildcard core/*.[ch] core/binding/* include/shoal/*.h include/shoal/ext/*.h src/shoal/compat/puffer/include/puffer/*.[ch] src/shoal/compat/puffer/include/puffer/*/*.h tests/puffer/ocean/*/*.[ch] src/shoal/cuda/kernel/*.[ch] src/shoal/cuda/kernel/include/*.h envs/*.h envs/*/*.[ch] tests/core/*.[ch] tests/core/plugins/*.c tests/abi/*.[ch]* tests/native/plugins/*.c tests/cuda/*.c tests/check/plugins/*.c src/shoal/native/template.c lab/src/shoal_lab/bench/c/*.c examples/*.c tests/faults/*.c tests/fuzz/*.c)
+C_FILES := $(wildcard core/*.[ch] core/binding/* include/shoal/*.h include/shoal/ext/*.h compat/puffer/include/puffer/*.[ch] compat/puffer/include/puffer/*/*.h tests/puffer/ocean/*/*.[ch] src/shoal/cuda/kernel/*.[ch] src/shoal/cuda/kernel/include/*.h envs/*.h envs/*/*.[ch] tests/core/*.[ch] tests/core/plugins/*.c tests/abi/*.[ch]* tests/native/plugins/*.c tests/cuda/*.c tests/check/plugins/*.c src/shoal/native/template.c lab/src/shoal_lab/bench/c/*.c examples/*.c tests/faults/*.c tests/fuzz/*.c)
 BUILD_NEEDS := "scikit-build-core>=0.11" "nanobind>=3,<4" "cmake>=3.18" ninja
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
 INSTALL := $(PIP) install --no-build-isolation --config-settings=cmake.define.SHOAL_WERROR=ON --editable
@@ -197,7 +197,7 @@ test-cluster: $(VENV)/.wheel
 	    pytest-timeout pytest-rerunfailures hypothesis
 	@touch $@
 
-$(VENV)/.wheel: $(VENV)/.build-needs $(NATIVE) lab/pyproject.toml $(shell find src lab/src -name '*.py')
+$(VENV)/.wheel: $(VENV)/.build-needs $(NATIVE) lab/pyproject.toml $(shell find compat src lab/src -name '*.py')
 	@rm -rf build/wheel
 	@$(PIP) wheel --no-build-isolation --no-deps --wheel-dir build/wheel . ./lab
 	@touch $@

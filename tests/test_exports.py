@@ -10,6 +10,7 @@ import pytest
 
 import shoal
 from shoal import _core
+from tests.sources import find_files
 
 PUBLIC = {
     "shoal": [
@@ -95,7 +96,7 @@ PUBLIC = {
 PACKAGE = Path(shoal.__file__).parent
 MODULES = sorted(
     ".".join(("shoal", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
-    for path in PACKAGE.rglob("*.py")
+    for path in find_files(PACKAGE, ".py")
     if path.name != "__main__.py"
 )
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import shoal
+from tests.sources import find_files
 
 PACKAGE = Path(shoal.__file__).parent
 
@@ -28,7 +29,7 @@ LAYERS = [
     {"__main__"},
 ]
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
-MODULES = sorted(PACKAGE.rglob("*.py"))
+MODULES = find_files(PACKAGE, ".py")
 
 
 def part_of(module: str) -> str:
