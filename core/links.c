@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-enum { AHEAD = SHOAL_ROWS_AHEAD, TERMINATED = 1, TRUNCATED = 2 };
+enum { AHEAD = 16 /* entries read together */, TERMINATED = 1, TRUNCATED = 2 };
 enum { ROUNDS = 64, MAX_ROUNDS = 10000 }; /* draws before building a list, and before giving up */
 #define MISSING SHOAL_ROWS_MISSING
 
@@ -160,12 +160,13 @@ typedef struct step {
     uint8_t first, terminated, truncated;
 } step;
 
-/* Loads the row in a slot. It is valid if its word is FULL and has not changed after the fence. */
+/* Loads the row in a slot. It is valid if its word is FULL, which is not checked here, and has not changed
+ * after the fence. */
 static inline void load_step(const shoal_links *links, uint64_t slot, step *found) {
     shoal_word64 *record = shoal_ring_at(links->ring, slot);
     const char *row = (const char *)record;
     found->slot = slot;
-    found->word = shoal_ring_load_full_at(record);
+    found->word = shoal_ring_load_at(record);
     shoal_racy_copy((char *)&found->previous, row + links->previous.offset, 8);
     shoal_racy_copy((char *)&found->reward, row + links->step[0].offset, 4);
     shoal_racy_copy((char *)&found->first, row + links->first.offset, 1);
@@ -180,7 +181,7 @@ static inline int read_step(const shoal_links *links, uint64_t slot, uint64_t id
     load_step(links, slot, found);
     found->id = id;
     shoal_ring_fence_copies();
-    return found->word != 0 && found->previous == before + 1 &&
+    return shoal_ring_state(found->word) == SHOAL_RING_FULL && found->previous == before + 1 &&
            shoal_ring_id(ring, slot, found->word) == id &&
            shoal_ring_has_word(shoal_ring_at(ring, slot), found->word);
 }
@@ -195,31 +196,44 @@ static inline void judge_guesses(guesses *guesses, const shoal_links *links) {
     guesses->are_useful = links->apart < links->ring->capacity && guesses->wrong <= guesses->right + AHEAD;
 }
 
-/* Reads the row after another. Returns whether there is one. It is usually `apart` ids later: that guess is
- * right if the row links back. Only if it is wrong is the forward link loaded, which is another cache miss.
- */
-static inline int read_next(const shoal_links *links, uint64_t slot, uint64_t id, step *found,
-                            guesses *guesses) {
-    const shoal_ring *ring = links->ring;
-    if (guesses->are_useful) {
-        const uint64_t likely = slot + links->apart;
-        const uint64_t at = likely < ring->capacity ? likely : likely - ring->capacity;
-        if (read_step(links, at, id + links->apart, id, found)) {
+/* Reads the step after a row by its forward link. Its word is 0 if there is none. This function is not
+ * inlined, and takes and returns values, so that the caller keeps its own in registers. */
+static __attribute__((noinline)) step follow_link(const shoal_links *links, uint64_t slot, uint64_t id) {
+    const uint64_t link = __atomic_load_n(&links->next[slot], __ATOMIC_RELAXED);
+    step found;
+    if (link == 0 || !read_step(links, slot_from(links->ring, slot, id, link - 1), link - 1, id, &found))
+        found.word = 0;
+    return found;
+}
+
+/* Reads the step after `last`. Its word is 0 if there is none. It is usually `apart` ids later, in the same
+ * lap: that guess is right if the row there links back. Only if it is wrong is the forward link loaded, which
+ * is another cache miss. `links` is a private copy of `shared`, or `shared` itself. */
+static inline step read_next(const shoal_links *links, const shoal_links *shared, step last,
+                             guesses *guesses) {
+    const uint64_t slot = last.slot + links->apart;
+    if (guesses->are_useful && slot < links->ring->capacity) {
+        step next;
+        load_step(links, slot, &next);
+        next.id = last.id + links->apart;
+        shoal_ring_fence_copies();
+        if (shoal_ring_are_equal(next.word, last.word) && next.previous == last.id + 1 &&
+            shoal_ring_has_word(shoal_ring_at(links->ring, slot), next.word)) {
             guesses->right++;
-            return 1;
+            return next;
         }
         guesses->wrong++;
     }
-    const uint64_t link = __atomic_load_n(&links->next[slot], __ATOMIC_RELAXED);
-    return link != 0 && read_step(links, slot_from(ring, slot, id, link - 1), link - 1, id, found);
+    return follow_link(shared, last.slot, last.id);
 }
 
 /* Writes the sum of the discounted rewards of a transition and its flags. Returns its last step. */
-static inline step sum_rewards(const shoal_walk *walk, step last, uint64_t place, guesses *guesses) {
+static inline step sum_rewards(const shoal_walk *walk, const shoal_links *shared, step last, uint64_t place,
+                               guesses *guesses) {
     double total = last.reward, discount = walk->gamma;
     for (uint64_t taken = 1; taken < walk->steps && (last.terminated | last.truncated) == 0; taken++) {
-        step next;
-        if (!read_next(walk->links, last.slot, last.id, &next, guesses) || next.first)
+        const step next = read_next(walk->links, shared, last, guesses);
+        if (next.word == 0 || next.first)
             break;
         total += discount * (double)next.reward;
         discount *= walk->gamma;
@@ -246,18 +260,54 @@ static void read_drawn(const shoal_walk *walk, row_set *rows, const target *targ
             walk->slots[rows->origin[i]] = MISSING;
             continue;
         }
-        const uint64_t at = rows->count, previous = rows->previous[i];
+        const uint64_t at = rows->count, previous = rows->previous[i], word = rows->word[i];
         rows->id[i] = shoal_ring_id(ring, rows->slot[i], rows->word[i]);
         if (walk->ids != NULL)
             walk->ids[rows->place[i]] = rows->id[i];
         append_row(ring, rows, rows, i, rows->id[i]);
         rows->previous[at] = previous;
+        rows->word[at] = word;
+    }
+}
+
+/* Which rows to prefetch for a drawn row: those it most likely links to. */
+typedef struct reach {
+    const char *rows;
+    uint64_t capacity, stride, apart;
+    uint64_t back, ahead; /* how many rows before it, and after it */
+} reach;
+
+static inline reach find_reach(const shoal_walk *walk) {
+    const shoal_links *links = walk->links;
+    const uint64_t steps = walk->length != 0 ? walk->length : walk->steps;
+    return (reach){.rows = links->ring->rows,
+                   .capacity = links->ring->capacity,
+                   .stride = links->ring->stride,
+                   .apart = links->apart % links->ring->capacity,
+                   .back = walk->length != 0 ? 0 : shoal_min(walk->stack, 8),
+                   .ahead = shoal_min(steps - 1, 8)};
+}
+
+/* Prefetches a drawn row and the rows it most likely links to. */
+static inline void prefetch(const reach *reach, uint64_t drawn) {
+    const uint64_t capacity = reach->capacity, apart = reach->apart;
+    uint64_t slot = drawn;
+    shoal_rows_prefetch(reach->rows + slot * reach->stride, reach->stride);
+    for (uint64_t k = 0; k < reach->back; k++) {
+        slot = slot >= apart ? slot - apart : slot + capacity - apart;
+        shoal_rows_prefetch(reach->rows + slot * reach->stride, reach->stride);
+    }
+    slot = drawn;
+    for (uint64_t k = 0; k < reach->ahead; k++) {
+        slot = slot + apart < capacity ? slot + apart : slot + apart - capacity;
+        shoal_rows_prefetch(reach->rows + slot * reach->stride, reach->stride);
     }
 }
 
 /* Gathers transitions without stacks, the usual case. Each has three rows: the one before the drawn row, the
  * drawn row, and the last of its steps. All their words are loaded before the copies and again after them. */
-static void gather_transitions(const shoal_walk *shared, const row_set *rows, guesses *all_guesses) {
+static void gather_transitions(const shoal_walk *shared, const row_set *rows, guesses *all_guesses,
+                               const uint64_t *coming, uint64_t coming_count) {
     /* Private copies: no store to an output can change them, so the compiler keeps them in registers. */
     shoal_walk walk = *shared;
     shoal_links links = *walk.links;
@@ -270,21 +320,25 @@ static void gather_transitions(const shoal_walk *shared, const row_set *rows, gu
     const uint64_t count = rows->count;
     shoal_word64 *before[AHEAD], *drawn[AHEAD], *last[AHEAD];
     uint64_t word_before[AHEAD], word_drawn[AHEAD], word_last[AHEAD];
+    const reach reach = find_reach(&walk);
     for (uint64_t i = 0; i < count; i++) {
         step found;
+        if (i < coming_count)
+            prefetch(&reach, coming[i]);
         load_step(&links, rows->slot[i], &found);
         found.id = shoal_ring_id(&ring, found.slot, found.word);
         const uint64_t id = found.previous - 1, slot = slot_from(&ring, found.slot, found.id, id);
         drawn[i] = shoal_ring_at(&ring, found.slot);
         before[i] = shoal_ring_at(&ring, slot);
         word_before[i] = shoal_ring_load_full_at(before[i]);
-        const int is_step = (found.first == 0) & (found.previous != 0) & (word_before[i] != 0) &
+        const int is_step = (shoal_ring_state(found.word) == SHOAL_RING_FULL) & (found.first == 0) &
+                            (found.previous != 0) & (word_before[i] != 0) &
                             (shoal_ring_id(&ring, slot, word_before[i]) == id);
         word_drawn[i] = is_step ? found.word : 0;
         if (walk.ids != NULL)
             walk.ids[rows->place[i]] = found.id;
         if (is_step)
-            found = sum_rewards(&walk, found, rows->place[i], &guesses);
+            found = sum_rewards(&walk, shared->links, found, rows->place[i], &guesses);
         last[i] = shoal_ring_at(&ring, found.slot);
         word_last[i] = found.word;
     }
@@ -322,10 +376,11 @@ static void gather_stacks(const shoal_walk *walk, row_set *rows, guesses *guesse
             continue;
         step drawn = {.id = rows->id[i],
                       .slot = rows->slot[i],
+                      .word = rows->word[i],
                       .terminated = ((uint8_t *)walk->step_out[TERMINATED])[place],
                       .truncated = ((uint8_t *)walk->step_out[TRUNCATED])[place]};
         memcpy(&drawn.reward, (char *)walk->step_out[0] + place * sizeof drawn.reward, sizeof drawn.reward);
-        append_row(ring, rows, rows, i, sum_rewards(walk, drawn, place, guesses).id);
+        append_row(ring, rows, rows, i, sum_rewards(walk, walk->links, drawn, place, guesses).id);
     }
     if (walk->steps > 1)
         read_stacks(walk, rows, walk->next_out, NULL);
@@ -356,9 +411,9 @@ static void gather_sequences(const shoal_walk *walk, row_set *rows, guesses *gue
         uint64_t count = rows->count;
         rows->count = 0;
         for (uint64_t i = 0; i < count; i++) {
-            step next;
-            if (read_next(links, rows->slot[i], rows->id[i], &next, guesses) &&
-                (walk->across_episodes || !next.first))
+            const step last = {.id = rows->id[i], .slot = rows->slot[i], .word = rows->word[i]};
+            const step next = read_next(links, links, last, guesses);
+            if (next.word != 0 && (walk->across_episodes || !next.first))
                 append_row(links->ring, rows, rows, i, next.id);
         }
         count = rows->count;
@@ -366,8 +421,10 @@ static void gather_sequences(const shoal_walk *walk, row_set *rows, guesses *gue
         rows->count = 0;
         for (uint64_t i = 0; i < count; i++)
             if (is_there(links->ring, rows, i)) { /* it was not overwritten since */
+                const uint64_t at = rows->count, word = rows->word[i];
                 length[rows->origin[i]]++;
                 append_row(links->ring, rows, rows, i, rows->id[i]);
+                rows->word[at] = word;
             }
     }
     for (uint64_t i = 0; i < drawn; i++) {
@@ -376,47 +433,30 @@ static void gather_sequences(const shoal_walk *walk, row_set *rows, guesses *gue
     }
 }
 
-/* Prefetches the drawn rows and the rows they most likely link to. */
-static void prefetch(const shoal_walk *walk, const uint64_t *slots, uint64_t count) {
-    const shoal_links *links = walk->links;
-    const shoal_ring *ring = links->ring;
-    const uint64_t capacity = ring->capacity, stride = ring->stride, apart = links->apart % capacity;
-    const uint64_t ahead = shoal_min(walk->length != 0 ? walk->length - 1 : walk->steps - 1, 8);
-    const uint64_t back = walk->length != 0 ? 0 : shoal_min(walk->stack, 8);
-    for (uint64_t i = 0; i < count; i++) {
-        uint64_t slot = slots[i];
-        shoal_rows_prefetch(ring->rows + slot * stride, stride);
-        for (uint64_t k = 0; k < back; k++) {
-            slot = slot >= apart ? slot - apart : slot + capacity - apart;
-            shoal_rows_prefetch(ring->rows + slot * stride, stride);
-        }
-        slot = slots[i];
-        for (uint64_t k = 0; k < ahead; k++) {
-            slot = slot + apart < capacity ? slot + apart : slot + apart - capacity;
-            shoal_rows_prefetch(ring->rows + slot * stride, stride);
-        }
-    }
-}
-
 static void gather_range(const shoal_walk *walk, uint64_t begin, uint64_t end) {
-    const uint64_t block = shoal_rows_block(walk->links->ring);
+    const uint64_t block = shoal_min(shoal_rows_block(walk->links->ring), AHEAD);
+    const reach reach = find_reach(walk);
     guesses guesses = {0, 0, 0};
-    prefetch(walk, walk->slots + begin, shoal_min(block, end - begin));
+    for (uint64_t i = begin; i < end && i < begin + block; i++)
+        prefetch(&reach, walk->slots[i]);
     for (uint64_t at = begin, now; at < end; at += now) {
         row_set rows;
         rows.count = now = shoal_min(block, end - at);
         judge_guesses(&guesses, walk->links);
-        if (end - at > now) /* these arrive while the rows below are copied */
-            prefetch(walk, walk->slots + at + now, shoal_min(block, end - at - now));
+        const uint64_t *coming = walk->slots + at + now; /* they arrive while the rows below are copied */
+        const uint64_t coming_count = shoal_min(block, end - at - now);
         for (uint64_t i = 0; i < now; i++) {
             rows.slot[i] = walk->slots[at + i];
             rows.place[i] = walk->places[at + i];
             rows.origin[i] = at + i;
         }
-        if (walk->length != 0)
+        const int is_plain = walk->length == 0 && walk->stack == 1;
+        for (uint64_t i = 0; !is_plain && i < coming_count; i++)
+            prefetch(&reach, coming[i]);
+        if (is_plain)
+            gather_transitions(walk, &rows, &guesses, coming, coming_count);
+        else if (walk->length != 0)
             gather_sequences(walk, &rows, &guesses);
-        else if (walk->stack == 1)
-            gather_transitions(walk, &rows, &guesses);
         else
             gather_stacks(walk, &rows, &guesses);
     }

@@ -99,6 +99,12 @@ static inline uint32_t shoal_ring_owner(uint64_t word) {
     return (uint32_t)(word >> SHOAL_RING_STATE_BITS & ((1u << SHOAL_RING_OWNER_BITS) - 1));
 }
 
+/* Whether two words have the same lap and state; their owners may differ. */
+static inline int shoal_ring_are_equal(uint64_t a, uint64_t b) {
+    const uint64_t owner = (1u << SHOAL_RING_LAP_SHIFT) - (1u << SHOAL_RING_STATE_BITS);
+    return ((a ^ b) & ~owner) == 0;
+}
+
 /* The word of a slot. It is the first word of the record, so that both cost one cache miss. */
 static inline shoal_word64 *shoal_ring_at(const shoal_ring *ring, uint64_t slot) {
     return (shoal_word64 *)(void *)(ring->rows + slot * ring->stride);
@@ -200,10 +206,13 @@ static inline void shoal_ring_commit(shoal_ring *ring, shoal_turn turn, uint64_t
     }
 }
 
-/* Returns the word of a record or slot if it is FULL, else 0; shoal_ring_is_unchanged needs it later.
- * Partner: shoal_ring_commit. */
+/* Returns the word of a record, in any state. Partner: shoal_ring_commit. */
+static inline uint64_t shoal_ring_load_at(const shoal_word64 *at) {
+    return atomic_load_explicit(at, memory_order_acquire);
+}
+/* Returns the word of a record or slot if it is FULL, else 0; shoal_ring_is_unchanged needs it later. */
 static inline uint64_t shoal_ring_load_full_at(const shoal_word64 *at) {
-    const uint64_t word = atomic_load_explicit(at, memory_order_acquire);
+    const uint64_t word = shoal_ring_load_at(at);
     return shoal_ring_state(word) == SHOAL_RING_FULL ? word : 0;
 }
 static inline uint64_t shoal_ring_load_full(const shoal_ring *ring, uint64_t slot) {

@@ -17,6 +17,12 @@
 /* The source itself, with a hook after the word of a row is loaded and (NULL) after rows are copied. */
 static void (*hook)(const shoal_word64 *loaded);
 static uint64_t load_and_call(const shoal_word64 *at) {
+    const uint64_t word = shoal_ring_load_at(at);
+    if (hook != NULL)
+        hook(at);
+    return word;
+}
+static uint64_t load_full_and_call(const shoal_word64 *at) {
     const uint64_t word = shoal_ring_load_full_at(at);
     if (hook != NULL)
         hook(at);
@@ -32,9 +38,11 @@ static void call_and_fence(void) {
 #define shoal_walk_draw hooked_walk_draw
 #define shoal_walk_gather hooked_walk_gather
 #define shoal_walk_end hooked_walk_end
-#define shoal_ring_load_full_at load_and_call
+#define shoal_ring_load_at load_and_call
+#define shoal_ring_load_full_at load_full_and_call
 #define shoal_ring_fence_copies call_and_fence
 #include "links.c"
+#undef shoal_ring_load_at
 #undef shoal_ring_load_full_at
 #undef shoal_ring_fence_copies
 
@@ -288,6 +296,32 @@ static void test_what_is_drawn_is_what_happened(void) {
     free(b);
 }
 
+static void test_a_row_that_is_being_written_is_in_no_batch(void) {
+    enum { CAPACITY = 300 };
+    batch *b = malloc(sizeof *b);
+    shoal_rng rng;
+    actor one;
+    begin();
+    shoal_rng_seed(&rng, 1);
+    start(&one, CAPACITY, 1);
+    for (int step = 0; step < CAPACITY; step++)
+        add_step(&one);
+    for (uint64_t slot = 5; slot < CAPACITY;
+         slot += 11) { /* its links and its id are right, its rewards not */
+        char *row = shared->rows + slot * STRIDE;
+        uint64_t *word = (uint64_t *)(void *)row;
+        *word = shoal_ring_word(shoal_ring_lap(*word), 1, SHOAL_RING_OPEN);
+        memset(row + REWARD_AT, 0xee, 4);
+    }
+    for (int guess = 1; guess >= 0; guess--) {
+        one.links.apart = guess ? one.links.apart : CAPACITY;
+        for (int i = 0; i < 50; i++)
+            check_every_way(b, &one.links, &rng, (shoal_copy_threads){0});
+    }
+    close(one.ring.lock_fd);
+    free(b);
+}
+
 static uint64_t calls, torn_at, torn_slot;
 static int is_reward_alone;
 
@@ -536,6 +570,7 @@ static void test_rows_that_are_restored_are_drawn_as_before(void) {
 
 int main(void) {
     RUN(test_what_is_drawn_is_what_happened);
+    RUN(test_a_row_that_is_being_written_is_in_no_batch);
     RUN(test_no_transition_has_a_row_that_was_overwritten_during_the_copy);
     RUN(test_every_transition_comes_with_the_same_chance);
     RUN(test_transitions_are_drawn_by_weight);
