@@ -46,7 +46,7 @@ static inline uint64_t shoal_min(uint64_t a, uint64_t b) { return a < b ? a : b;
 enum { SHOAL_ROWS_STREAM_MIN = 4096, SHOAL_ROWS_LARGE_BATCH = 4 << 20 };
 
 #if defined(__SSE2__) && !defined(__SANITIZE_THREAD__)
-enum { STREAM_AHEAD = 1024 }; /* bytes: the hardware's prefetcher stops at the end of a page */
+enum { SHOAL_ROWS_STREAM_AHEAD = 1024 }; /* bytes: the hardware's prefetcher stops at the end of a page */
 
 static inline void shoal_rows_stream(char *to, const char *from, uint64_t bytes) {
     const uint64_t head = -(uintptr_t)to & 15;
@@ -54,7 +54,7 @@ static inline void shoal_rows_stream(char *to, const char *from, uint64_t bytes)
     memcpy(to, from, head);
     to += head, from += head, bytes -= head;
     for (; bytes >= 64; to += 64, from += 64, bytes -= 64) {
-        __builtin_prefetch(from + STREAM_AHEAD, 0, 0); /* past the end it does nothing */
+        __builtin_prefetch(from + SHOAL_ROWS_STREAM_AHEAD, 0, 0); /* past the end it does nothing */
         const __m128i a = _mm_loadu_si128((const __m128i *)from),
                       b = _mm_loadu_si128((const __m128i *)from + 1);
         const __m128i c = _mm_loadu_si128((const __m128i *)from + 2),
