@@ -2,8 +2,9 @@
  *
  *   take: a free slot -> results are written into it -> the user gets its arrays
  *
- * A slot is free when nobody holds its arrays (lease.hpp). A step therefore allocates only the result tuple.
- * Users may change returned arrays, so nothing is read from a slot after its arrays were returned. */
+ * A slot is free when nobody holds its arrays (lease.hpp) or its last result, a tuple of them and of an empty
+ * dict for infos. Both are returned again if nobody holds them, so most steps allocate nothing. Users may
+ * change returned arrays, so nothing is read from a slot after its arrays were returned. */
 // SPDX-License-Identifier: MIT
 #ifndef SHOAL_SLOTS_HPP
 #define SHOAL_SLOTS_HPP
@@ -26,6 +27,8 @@ struct Slot : Lease { /* arrays: observations, rewards, terminated, truncated, f
     std::vector<void *> addresses;
     nb::object rows; /* the Python object over the same memory */
     size_t fields;
+    nb::object result;        /* the tuple that `Slots::result` returned last; invalid: none yet */
+    PyObject *info = nullptr; /* its last item */
 
     Slot(nb::handle list, size_t num_fields) : fields(num_fields) {
         for (nb::handle array : list) {
@@ -40,6 +43,17 @@ struct Slot : Lease { /* arrays: observations, rewards, terminated, truncated, f
         return {addresses.data(), static_cast<double *>(addresses[fields]),
                 static_cast<uint8_t *>(addresses[fields + 1]), static_cast<uint8_t *>(addresses[fields + 2]),
                 addresses.data() + (arrays.size() > fields + 3 ? fields + 3 : 0)};
+    }
+
+    bool is_free() {
+        if (result.is_valid() && Py_REFCNT(result.ptr()) != 1)
+            return false;
+        if (Lease::is_free())
+            return true;
+        if (info == nullptr || Py_REFCNT(info) != 1 || PyDict_Size(info) == 0)
+            return false;
+        PyDict_Clear(info); /* the user put arrays into it, and nobody but this slot holds it now */
+        return Lease::is_free();
     }
 };
 
@@ -83,6 +97,35 @@ class Slots {
                               info);
     }
     nb::tuple results_at(size_t slot, nb::dict info) { return results(at(slot), info); }
+    /* The same with an empty dict: the last such tuple of this slot, if nobody holds it. A slot of a rollout
+     * has no counts, and gets a new tuple. */
+    nb::object result(Slot &slot) const {
+        if (only_ == SIZE_MAX || slot.counts.empty() ||
+            (slot.result.is_valid() && Py_REFCNT(slot.result.ptr()) != 1))
+            return results(slot, nb::dict());
+        if (!slot.result.is_valid()) {
+            nb::dict empty;
+            slot.info = empty.ptr();
+            slot.result = results(slot, empty);
+            for (size_t array : {only_, fields_, fields_ + 1, fields_ + 2})
+                slot.counts[array].second++;
+        } else if (Py_REFCNT(slot.info) != 1 || PyDict_Size(slot.info) != 0) {
+            nb::dict empty; /* the user holds or filled the other one */
+            slot.info = empty.ptr();
+            PyTuple_SetItem(slot.result.ptr(), 4, empty.release().ptr());
+        }
+        return slot.result;
+    }
+    /* Drops the tuples, and with them what users put into their dicts. */
+    void forget_results() {
+        for (const std::unique_ptr<Slot> &slot : slots_) {
+            slot->info = nullptr;
+            nb::object dropped = std::move(slot->result);
+            for (size_t array : {only_, fields_, fields_ + 1, fields_ + 2})
+                if (dropped.is_valid())
+                    slot->counts[array].second--;
+        }
+    }
     nb::list finals(const Slot &slot) const {
         nb::list found;
         for (size_t i = fields_ + 3; i < slot.arrays.size(); i++)

@@ -99,8 +99,8 @@ class Stepper {
     void publish_slot(const Slot &slot, bool acted);
     void mark_ended(const shoal_targets &targets);
     void find_ended() { any_over_ = std::find(over_, over_ + num_envs_, 1) != over_ + num_envs_; }
-    void require_no_nan(const Slot &slot);
-    nb::object result(const Slot &slot, bool copied);
+    void require_no_nan(Slot &slot);
+    nb::object result(Slot &slot, bool copied);
     void take_actions(nb::handle actions, Buffer *views, uint64_t rows);
     bool take_array(uint64_t f, nb::handle given, Buffer &view, uint64_t rows);
     void take_field(uint64_t f, nb::handle given, Buffer &view, uint64_t rows);
@@ -189,6 +189,8 @@ inline Stepper::Stepper(nb::object plugin, nb::list values, uint64_t num_envs, u
 inline void Stepper::close() {
     shoal_engine *engine = engine_;
     engine_ = nullptr; /* first, because other threads may read statistics meanwhile */
+    if (slots_ != nullptr)
+        slots_->forget_results();
     Unlocked unlocked;
     shoal_engine_destroy(engine);
 }
@@ -507,11 +509,11 @@ inline nb::list Stepper::fields(uint64_t env) const {
     return fields_of(env);
 }
 
-inline nb::object Stepper::result(const Slot &slot, bool copied) {
-    nb::object info = nb::dict();
-    if ((flags_ & INFOS) != 0 && finished_ != 0)
-        info = hooks_.attr("build_infos")(slot.arrays[fields_ + 1], slot.arrays[fields_ + 2],
-                                          slots_->finals(slot));
+inline nb::object Stepper::result(Slot &slot, bool copied) {
+    if ((flags_ & INFOS) == 0 || finished_ == 0)
+        return copied ? hooks_.attr("copy_results")(slots_->results(slot, nb::dict())) : slots_->result(slot);
+    nb::object info =
+        hooks_.attr("build_infos")(slot.arrays[fields_ + 1], slot.arrays[fields_ + 2], slots_->finals(slot));
     nb::tuple whole = slots_->results(slot, info);
     return copied ? hooks_.attr("copy_results")(whole) : nb::object(whole);
 }
@@ -528,7 +530,7 @@ inline bool Stepper::has_nan(void *const *observations, const double *rewards, u
 }
 
 /* check="nan": raises an error that names the first row with a NaN. The environments have stepped. */
-inline void Stepper::require_no_nan(const Slot &slot) {
+inline void Stepper::require_no_nan(Slot &slot) {
     if ((flags_ & CHECK_NAN) == 0 || !has_nan(slot.addresses.data(), slot.targets().rewards, rows_))
         return;
     hooks_.attr("raise_nan")(result(slot, false));

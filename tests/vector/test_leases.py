@@ -2,6 +2,7 @@
 
 import gc
 import os
+import weakref
 
 import numpy as np
 import pytest
@@ -78,6 +79,84 @@ def test_results_beyond_max_slots_are_copied_and_counted():
     del kept
     envs.step(ACTIONS)
     assert envs.stats["copies"] == stats["copies"]
+
+
+def test_the_tuple_of_a_result_is_returned_again_only_when_nobody_holds_it():
+    envs = stepped("leased")
+    kept = [envs.step(ACTIONS) for _ in range(6)]
+    copies = [[array.copy() for array in result[:4]] for result in kept]
+    envs.step(ACTIONS)
+    for result, copy in zip(kept, copies, strict=True):
+        assert all(np.array_equal(one, other) for one, other in zip(result[:4], copy, strict=True))
+    assert len({id(result) for result in kept}) == len({id(result[4]) for result in kept}) == 6
+
+
+@pytest.mark.parametrize("buffers", ["leased", "live", "copy"])
+@pytest.mark.parametrize("hold", ["nothing", "infos", "tuple"])
+@pytest.mark.parametrize("fill", [True, False])
+def test_what_a_user_puts_into_infos_is_in_no_other_step(buffers, hold, fill):
+    envs = stepped(buffers)
+    held = []
+    for i in range(12):
+        result = envs.step(ACTIONS)
+        infos = result[4]
+        assert "mine" not in infos
+        if fill:
+            infos["mine"] = i
+        if hold != "nothing":
+            held.append(infos if hold == "infos" else result)
+        del result, infos
+    infos = held if hold == "infos" else [result[4] for result in held]
+    assert len({id(one) for one in infos}) == len(held)
+    assert not fill or [one["mine"] for one in infos] == list(range(len(held)))
+
+
+def test_arrays_in_infos_hold_their_slot_only_while_the_user_holds_the_infos():
+    envs = stepped("leased", max_slots=4)
+    observation, *_, infos = envs.step(ACTIONS)
+    infos["observation"], before = observation, observation.copy()
+    del observation, _
+    for _step in range(10):
+        envs.step(ACTIONS)
+    assert np.array_equal(infos["observation"], before)
+    del infos
+    copies = envs.stats["copies"]
+    for _step in range(50):
+        *arrays, infos = envs.step(ACTIONS)
+        infos["arrays"] = arrays
+        del arrays, infos
+    assert envs.stats["copies"] == copies
+
+
+def test_close_drops_what_a_user_put_into_infos():
+    class Thing:
+        pass
+
+    envs = stepped("leased")
+    thing = Thing()
+    alive = weakref.ref(thing)
+    envs.step(ACTIONS)[4]["thing"] = thing
+    del thing
+    envs.close()
+    assert alive() is None
+
+
+def test_a_destructor_of_something_in_infos_may_not_step():
+    errors = []
+
+    class Steps:
+        def __del__(self):
+            try:
+                envs.step(ACTIONS)
+            except shoal.ShoalError as error:
+                errors.append(error)
+
+    envs = stepped("leased")
+    for _ in range(3):
+        envs.step(ACTIONS)[4]["thing"] = Steps()
+    envs.step(ACTIONS)
+    assert errors and all("step" in str(error) for error in errors)
+    envs.step(ACTIONS)
 
 
 @pytest.mark.parametrize(
