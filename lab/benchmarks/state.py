@@ -3,11 +3,12 @@ every 50 steps; with ten processes that watch and read the history; with a proce
 after the other; and with a viewer, ten pages and fifty malicious clients. The viewer records as well.
 The first ratio of a world is that of a session nobody watches to no session; the others are relative to it.
 
-    python lab/benchmarks/state.py [--seconds S] [--smoke]
+    python lab/benchmarks/state.py [--seconds S] [--pairs P] [--cpu] [--smoke]
 
-The two sides of a pair are stepped in turns, so that other load affects both. Watchers are separate
-processes; on a machine without a spare core they use the run's core, and the result does not show the cost
-for the run.
+The two sides of a pair are stepped in turns of a tenth of a second, so that other load affects both. A ratio
+is that of the whole time of a case, since a recording, which takes some milliseconds, is followed by a pause
+that is 200 times as long. Watchers are separate processes; on a machine without a spare core they use the
+run's core, and the result does not show the cost for the run.
 """
 
 from __future__ import annotations
@@ -22,9 +23,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
-
-import numpy as np
+from typing import Any, TypeAlias
 
 import shoal
 
@@ -103,6 +102,9 @@ time.sleep(1000)
 
 
 CLOCK = time.perf_counter_ns
+TURN_S = 0.1
+
+Turn: TypeAlias = Callable[[], tuple[int, int]]
 
 WORLDS: list[tuple[str, int, dict[str, int]]] = [
     ("CartPole-v1", 8, {}),
@@ -112,8 +114,8 @@ WORLDS: list[tuple[str, int, dict[str, int]]] = [
 ]
 
 
-def slices(envs: shoal.VectorEnv, seconds: float, is_logging: bool = False) -> float:
-    """Returns nanoseconds per step, over one slice of time."""
+def step_for(envs: shoal.VectorEnv, seconds: float, is_logging: bool = False) -> tuple[int, int]:
+    """Steps for a while. Returns the nanoseconds and the number of steps."""
     actions = envs.action_space.sample() * 0
     begin = CLOCK()
     end = begin + int(seconds * 1e9)
@@ -124,15 +126,14 @@ def slices(envs: shoal.VectorEnv, seconds: float, is_logging: bool = False) -> f
         if is_logging:
             envs.log(loss=0.5, entropy=0.25, kl=0.01)
         steps += 50
-    return (CLOCK() - begin) / steps
+    return CLOCK() - begin, steps
 
 
 @dataclass
 class Arguments:
-    """How long to measure, and with how many clients."""
+    """How long to measure each case on each side of a pair, and with how many clients."""
 
     seconds: float
-    rounds: int
     clients: int
     hostile: int
     is_swapped: bool = False
@@ -145,28 +146,32 @@ class Ratios:
         self._ratios: dict[str, list[float]] = {}
         self._base = 1.0
 
-    def compare(self, what: str, one: Callable[[], float], other: Callable[[], float], rounds: int) -> None:
-        """Adds ratios of `other` to `one`, which take turns; those of later cases are divided by the first's.
+    def compare(self, what: str, one: Turn, other: Turn, seconds: float) -> None:
+        """Adds the ratio of `other` to `one`, which take turns. The first ratio divides those of later cases.
 
         Two vector environments that do the same differ by some percent, because their memory is at other
         addresses. So the first case of a pair is its base, and what watchers cost is relative to that.
         """
-        ratios = []
-        for turn in range(rounds):
-            first, second = (one, other) if turn % 2 else (other, one)
-            a, b = first(), second()
-            ratios.append(a / b if first is other else b / a)
-        self._ratios.setdefault(what, []).extend(ratio / self._base for ratio in ratios)
+        spent, steps = {one: 0, other: 0}, {one: 0, other: 0}
+        for number in range(max(1, round(seconds / TURN_S))):
+            for turn in (one, other) if number % 2 else (other, one):
+                took, count = turn()
+                spent[turn] += took
+                steps[turn] += count
+        ratio = spent[other] / steps[other] / (spent[one] / steps[one])
+        self._ratios.setdefault(what, []).append(ratio / self._base)
         if what == next(iter(self._ratios)):
-            self._base = statistics.median(ratios)
+            self._base = ratio
 
     def begin_pair(self) -> None:
         self._base = 1.0
 
     def report(self) -> None:
         for what, ratios in self._ratios.items():
-            low, high = np.percentile(ratios, [25, 75])
-            print(f"{what:58} {statistics.median(ratios):6.3f}  (quartiles {low:.3f} {high:.3f})", flush=True)
+            print(
+                f"{what:58} {statistics.mean(ratios):6.3f}  ({min(ratios):.3f} to {max(ratios):.3f})",
+                flush=True,
+            )
 
 
 def measure_pair(ratios: Ratios, name: str, num_envs: int, options: dict[str, Any], args: Arguments) -> None:
@@ -180,31 +185,30 @@ def measure_pair(ratios: Ratios, name: str, num_envs: int, options: dict[str, An
     }
     for envs in both.values():
         envs.reset(seed=0)
-        slices(envs, 2 * args.seconds)
-    pair = partial(slices, both[None], args.seconds), partial(slices, both["benchmark"], args.seconds)
-    ratios.compare("a session with its history, against none", *pair, args.rounds)
-    logging = pair[0], partial(slices, both["benchmark"], args.seconds, True)
-    ratios.compare("three values logged every 50 steps", *logging, args.rounds)
+        step_for(envs, 2 * TURN_S)
+    pair = partial(step_for, both[None], TURN_S), partial(step_for, both["benchmark"], TURN_S)
+    ratios.compare("a session with its history, against none", *pair, args.seconds)
+    logging = pair[0], partial(step_for, both["benchmark"], TURN_S, True)
+    ratios.compare("three values logged every 50 steps", *logging, args.seconds)
     watcher = [sys.executable, "-c", WATCHER, "benchmark", "0"]
     with start_processes(*[watcher] * args.clients):
-        ratios.compare(f"{args.clients} processes that watch", *pair, args.rounds)
+        ratios.compare(f"{args.clients} processes that watch", *pair, args.seconds)
     with start_processes([sys.executable, "-c", RECORDER, "benchmark"]):
-        ratios.compare("one process that records", *pair, args.rounds)
+        ratios.compare("one process that records", *pair, args.seconds)
     viewer = [sys.executable, "-m", "shoal", "watch", "--no-browser", "benchmark"]
     for hostile in (0, args.hostile):
         with start_processes(viewer) as (serving,):
             pages = [sys.executable, "-c", PAGES, second_line(serving), str(args.clients), str(hostile)]
             with start_processes(pages):
-                ratios.compare(f"viewer, {args.clients} pages, {hostile} hostile", *pair, args.rounds)
+                ratios.compare(f"viewer, {args.clients} pages, {hostile} hostile", *pair, args.seconds)
     for envs in both.values():
         envs.close()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=0.1, help="seconds of one slice")
-    parser.add_argument("--rounds", type=int, default=10, help="for each pair of vector environments")
-    parser.add_argument("--pairs", type=int, default=6)
+    parser.add_argument("--seconds", type=float, default=6, help="of each case, on each side of a pair")
+    parser.add_argument("--pairs", type=int, default=2)
     parser.add_argument("--clients", type=int, default=10)
     parser.add_argument("--hostile", type=int, default=50)
     parser.add_argument(
@@ -220,9 +224,9 @@ def main() -> None:
         global CLOCK
         CLOCK = time.thread_time_ns
     worlds, pairs = WORLDS, given.pairs
-    args = Arguments(given.seconds, given.rounds, given.clients, given.hostile)
+    args = Arguments(given.seconds, given.clients, given.hostile)
     if given.smoke:
-        worlds, pairs, args = [WORLDS[2]], 1, Arguments(0.01, 1, 1, 4)
+        worlds, pairs, args = [WORLDS[2]], 1, Arguments(TURN_S, 1, 4)
     print(f"{os.cpu_count()} cores, {pairs} pairs of vector environments; ratios of the time of a step")
     for name, num_envs, options in worlds:
         print(f"{num_envs} {name} {options.get('height', '')}".strip())
