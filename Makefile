@@ -50,6 +50,8 @@ test-gpu: $(VENV)/.ready
 check: $(VENV)/.ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	@rm -rf build/types && mkdir -p build/types/shoal
+	@ln -s $(CURDIR)/src/shoal/* $(CURDIR)/compat build/types/shoal
 	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run -Werror $(C_FILES)
 

@@ -10,7 +10,7 @@ import pytest
 
 import shoal
 from shoal import _core
-from tests.sources import find_files
+from tests.sources import find_modules
 
 PUBLIC = {
     "shoal": [
@@ -95,8 +95,8 @@ PUBLIC = {
 }
 PACKAGE = Path(shoal.__file__).parent
 MODULES = sorted(
-    ".".join(("shoal", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
-    for path in find_files(PACKAGE, ".py")
+    ".".join(("shoal", *path.with_suffix("").parts)).removesuffix(".__init__")
+    for path in find_modules()
     if path.name != "__main__.py"
 )
 

@@ -6,7 +6,7 @@ import ast
 import re
 from pathlib import Path
 
-from tests.sources import find_files
+from tests.sources import find_sources
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs/security.md").read_text()
@@ -37,7 +37,7 @@ def test_nothing_but_messages_of_our_own_workers_is_unpickled() -> None:
     """Files, sessions and the viewer have formats of their own. Nothing is evaluated but what docs/puffer.md
     says: the Python file beside a C environment that is compiled and loaded anyway.
     """
-    for path in find_files(ROOT / "src/shoal", ".py"):
+    for path in find_sources().values():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, (ast.Import, ast.ImportFrom)):
                 names = [alias.name for alias in node.names] + [getattr(node, "module", None) or ""]

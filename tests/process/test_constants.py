@@ -11,14 +11,14 @@ from shoal import _core
 from shoal.memory.layout import array_fields
 from shoal.state import notes
 from shoal.vector.arguments import AUTORESET_CODES
-from tests.sources import find_files
+from tests.sources import find_sources
 
 ROOT = Path(__file__).parents[2]
 USES = re.compile(r"_core\.(Gates?|start_watch|read_tail|count_tail)\(")
 FILES = [
     path
-    for folder in ("src", "tests", "lab")
-    for path in find_files(ROOT / folder, ".py")
+    for folder in ("compat", "src", "tests", "lab")
+    for path in sorted((ROOT / folder).rglob("*.py"))
     if USES.search(path.read_text())
 ]
 
@@ -50,7 +50,7 @@ RETYPED = {
 def test_python_code_does_not_retype(what):
     found = {
         str(path.relative_to(ROOT)): RETYPED[what].findall(path.read_text())
-        for path in find_files(ROOT / "src" / "shoal", ".py")
+        for path in find_sources().values()
     }
     assert {path: hits for path, hits in found.items() if hits} == {}, "take it from shoal._core"
 
