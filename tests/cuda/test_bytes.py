@@ -7,6 +7,7 @@ import pytest
 from gymnasium.vector import AutoresetMode
 
 import shoal
+from shoal.vector import device_state
 from tests.cuda.device import host, make, put
 from tests.native.conftest import REAL
 from tests.vector.latched import occasional
@@ -75,6 +76,15 @@ def test_plug_ins_give_the_bytes_of_the_cpu_in_every_mode(env, options, mode):
 @pytest.mark.parametrize("env", ["CartPole-v1", "Snake-v0", "Squared-v0"])
 def test_the_other_modes_give_the_bytes_of_the_cpu(env, mode):
     compare(env, 70, 60, mode, max_episode_steps=25)
+
+
+@pytest.mark.parametrize("mode", [mode.name for mode in AutoresetMode])
+@pytest.mark.parametrize("env", ["CartPole-v1", "Squared-v0", LANES], ids=lambda value: str(value)[-8:])
+@pytest.mark.parametrize("most", [0, 1024])
+def test_many_environments_give_the_bytes_of_the_cpu(env, mode, most, monkeypatch):
+    """Several blocks, with spare threads, and without them and backward in every second step."""
+    monkeypatch.setattr(device_state, "_SMALL", most)
+    compare(env, 300, 40, mode, max_episode_steps=13)
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "Snake-v0", "Squared-v0"])

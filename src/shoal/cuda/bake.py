@@ -15,7 +15,7 @@ LAST_ROWS = 4096
 
 _TILE_BYTES = 48 * 1024 - 512
 """The shared memory that every GPU gives a block without being asked, less the kernel's own."""
-_BLOCKS = (64, 32)
+_BLOCKS = (128, 64, 32)
 """Threads of a block, the most first."""
 _CODES = {"i": 0, "u": 1, "f": 2, "b": 6}
 

@@ -34,7 +34,7 @@ class Kernels(Protocol):
     words: int
     """The size of the argument."""
 
-    def launch(self, name: str, blocks: int, address: int, stream: int) -> None:
+    def launch(self, name: str, blocks: int, threads: int, address: int, stream: int) -> None:
         """Enqueues a kernel with the argument at this address, which is copied before it returns."""
 
 
@@ -169,12 +169,10 @@ class _GpuKernels:
         self.words = size // 8
         self._module = module
 
-    def launch(self, name: str, blocks: int, address: int, stream: int) -> None:
+    def launch(self, name: str, blocks: int, threads: int, address: int, stream: int) -> None:
         arguments = (c_void_p * 1)(address)
-        threads = self.block, 1, 1
-        self._driver(
-            "cuLaunchKernel", self._functions[name], blocks, 1, 1, *threads, 0, stream, arguments, None
-        )
+        sizes = blocks, 1, 1, threads, 1, 1
+        self._driver("cuLaunchKernel", self._functions[name], *sizes, 0, stream, arguments, None)
 
 
 class Emulated:
@@ -238,7 +236,7 @@ class _Library:
         self.unit, self.block, size = facts
         self.words = size // 8
 
-    def launch(self, name: str, blocks: int, address: int, stream: int) -> None:
+    def launch(self, name: str, blocks: int, threads: int, address: int, stream: int) -> None:
         self._functions[name](address, blocks)
 
 

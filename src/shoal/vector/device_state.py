@@ -26,13 +26,17 @@ __all__ = ["SUMS_BYTES", "DeviceState", "add_up"]
 
 SUMS_BYTES = 1024 * 32
 """The counters: GRID_STRIPES times grid_sums of kernel/grid.c."""
-_SIZES = ("num_envs", "time_limit", "autoreset", "checks", "spread")
+_SIZES = ("num_envs", "time_limit", "autoreset", "checks", "spread", "threads", "is_backward")
 _STATE = tuple(name for name, *_ in _core.STEPPER_ARRAYS)
 _FAULTS = ("faults", "any_fault", "sums")
 _RESET = ("mask", "seeds", "is_seeded")
 _RESULTS = 6  # rewards, two flags, and three arrays of finished episodes
 _SPREADS = ((8192, 640, 4), (512, 1024, 1))
 """Environments of at least so many bytes: threads for each multiprocessor, and the most spread (measured)."""
+_SMALL = 1024
+"""So many environments for each multiprocessor run at once, and blocks have spare threads (kernel/grid.c).
+With more, spare threads would take the room of others, and every second step runs backward instead."""
+_SPARE = 32  # GRID_SPARE of kernel/grid.c
 
 
 def add_up(data: bytes) -> tuple[int, int, float, int]:
@@ -64,6 +68,7 @@ class DeviceState:
         self._words = np.zeros(kernels.words, np.uint64)
         self._argument = int(self._words.ctypes.data)
         self.spread = self._choose_spread()
+        self._is_small = num_envs <= _SMALL * device.multiprocessors
         self._fill(common, time_limit)
 
     def _measure(self) -> dict[str, int]:
@@ -106,6 +111,8 @@ class DeviceState:
             arguments.AUTORESET_CODES[common.autoreset_mode],
             sum(arguments.CHECK_FLAGS[name] for name in common.checks),
             self.spread,
+            self._kernels.block,
+            0,
         )
         self._words[: len(sizes)] = sizes
 
@@ -126,9 +133,10 @@ class DeviceState:
     def address(self, name: str) -> int:
         return self._arrays.address(self._memory[name])
 
-    def launch(self, kernel: str, stream: int, unit: int = 1, spread: int = 0) -> None:
-        per_block = self._kernels.block * unit >> spread
-        self._kernels.launch(kernel, -(-self._num_envs // per_block), self._argument, stream)
+    def launch(self, kernel: str, stream: int, unit: int = 1, spread: int = 0, spare: int = 0) -> None:
+        per_block, threads = self._kernels.block * unit >> spread, self._kernels.block + spare
+        self._words[self._at["threads"]] = threads
+        self._kernels.launch(kernel, -(-self._num_envs // per_block), threads, self._argument, stream)
 
     def set_saved(self, observations: Sequence[Any]) -> None:
         """Tells the kernels where the last observations are, for plug-ins that cannot write them again."""
@@ -140,7 +148,9 @@ class DeviceState:
     def step(self, actions: Sequence[Any], stream: int) -> None:
         for number, part in enumerate(actions, self._acted):
             self._words[number] = self._arrays.address(part)
-        self.launch("shoal_step", stream, self._kernels.unit, self.spread)
+        has_spare = self._is_small and self._kernels.unit == 1
+        self._words[self._at["is_backward"]] ^= np.uint64(not self._is_small)
+        self.launch("shoal_step", stream, self._kernels.unit, self.spread, _SPARE if has_spare else 0)
 
     def reset(
         self, mask: Any, seeds: NDArray[np.uint64], is_seeded: NDArray[np.uint8] | None, stream: int

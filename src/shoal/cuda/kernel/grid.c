@@ -26,6 +26,7 @@ enum { GRID_NEXT_STEP = 0, GRID_SAME_STEP = 1, GRID_DISABLED = 2 };
 enum { GRID_CHECK_ACTIONS = 4, GRID_CHECK_NAN = 8 }; /* as in core/binding/stepper.hpp */
 enum { GRID_BAD_ACTION = 1, GRID_IS_OVER = 2, GRID_IS_NAN = 3, GRID_INIT_FAILED = 4 }; /* a fault */
 enum { GRID_STRIPES = 1024 };
+enum { GRID_SPARE = 32 }; /* most threads of a block that have no environment */
 
 typedef struct grid_sums {
     uint64_t steps, episodes, length;
@@ -44,6 +45,11 @@ typedef struct shoal_grid {
     uint64_t num_envs, time_limit, autoreset, checks;
     /* One thread in 2 ** spread steps an environment, so that fewer of a warp run different code. */
     uint64_t spread;
+    /* Threads of a block: GRID_BLOCK, or with spare ones, which reset environments while the others step. */
+    uint64_t threads;
+    /* The blocks run from the last to the first. If every second step does so, it begins with the state that
+     * the step before it used last, which the cache still holds. */
+    uint64_t is_backward;
     /* State, as in core/engine.h. */
     void *instances;
     shoal_rng *rng;
@@ -125,9 +131,9 @@ GRID_INLINE void grid_copy_tile(const shoal_grid *a, uint64_t first, uint64_t mo
         unsigned char *to = (unsigned char *)a->observations[f] + first * GRID_AGENTS * GRID_ROW[f];
         const uint32_t bytes = (uint32_t)(envs * GRID_AGENTS * GRID_ROW[f]);
         const uint32_t words = (uintptr_t)to % 16 ? 0 : bytes / 16; /* rows of a rollout begin anywhere */
-        for (uint32_t i = t; i < words; i += GRID_BLOCK)
+        for (uint32_t i = t; i < words; i += (uint32_t)a->threads)
             grid_stream_words((grid_words *)to + i, ((const grid_words *)from)[i]);
-        for (uint32_t i = words * 16 + t; i < bytes; i += GRID_BLOCK)
+        for (uint32_t i = words * 16 + t; i < bytes; i += (uint32_t)a->threads)
             to[i] = from[i];
     }
 }
@@ -252,17 +258,19 @@ GRID_INLINE void grid_observe(const shoal_grid *a, shoal_envs *envs, uint64_t en
     (void)a;
 }
 
-/* The statistics of a block's step. Its threads add to them, and its first thread adds them to the sums. */
+/* The statistics of a block's step. Its threads add to them, and its first thread adds them to the sums.
+ * Returns are added to the sums at once: shared memory has no addition of doubles. */
 GRID_SHARED struct grid_count {
     uint32_t steps, episodes, length;
-    double total;
 } grid_counted;
 
 GRID_INLINE void grid_begin_counts(uint32_t t) {
-    if (t == 0) {
+    if (t == 0)
         grid_counted.steps = grid_counted.episodes = grid_counted.length = 0;
-        grid_counted.total = 0;
-    }
+}
+
+GRID_INLINE grid_sums *grid_find_sums(const shoal_grid *a, uint64_t block) {
+    return &a->sums[block % GRID_STRIPES];
 }
 
 GRID_INLINE void grid_add_counts(grid_sums *sums, uint32_t t) {
@@ -272,7 +280,6 @@ GRID_INLINE void grid_add_counts(grid_sums *sums, uint32_t t) {
     if (grid_counted.episodes != 0) {
         grid_add(&sums->episodes, grid_counted.episodes);
         grid_add(&sums->length, grid_counted.length);
-        grid_add_real(&sums->total, grid_counted.total);
     }
 }
 
@@ -311,7 +318,7 @@ GRID_INLINE int grid_settle(const shoal_grid *a, shoal_envs *envs, uint64_t env,
                 a->last_return[row] = total;
                 a->last_length[row] = length;
             }
-            GRID_COUNT(&grid_counted.total, total);
+            grid_add_real(&grid_find_sums(a, env / GRID_BLOCK)->total, total);
             GRID_COUNT(&grid_counted.length, length);
             for (int f = 0; a->autoreset == GRID_SAME_STEP && f < GRID_OBSERVATIONS; f++)
                 __builtin_memcpy((char *)a->finals[f] + row * GRID_ROW[f],
@@ -378,9 +385,11 @@ GRID_INLINE int grid_settle_checked(const shoal_grid *a, shoal_envs *envs, uint6
 
 #if GRID_UNIT == 1
 /* Few environments are reset in a step, one or two in nearly every warp. So the threads mark them, and the
- * last threads of the block reset them: one warp runs the plug-in's reset instead of all. */
-GRID_SHARED uint32_t grid_marks[GRID_BLOCK / 32]; /* ended in the last step (NEXT_STEP) */
-GRID_SHARED uint32_t grid_ended[GRID_BLOCK / 32]; /* ends in this step (SAME_STEP) */
+ * last threads of the block reset them: one warp runs the plug-in's reset instead of all. If the block has
+ * spare threads, they are the last, and reset what ended in the last step while the others step. */
+enum { GRID_WARPS = (GRID_BLOCK + GRID_SPARE) / 32 };
+GRID_SHARED uint32_t grid_marks[GRID_WARPS]; /* ended in the last step (NEXT_STEP) */
+GRID_SHARED uint32_t grid_ended[GRID_WARPS]; /* ends in this step (SAME_STEP) */
 
 GRID_INLINE uint32_t grid_count_marks(GRID_MARKS marks) {
     uint32_t count = 0;
@@ -450,7 +459,7 @@ GRID_INLINE void grid_reset_one(const shoal_grid *a, shoal_envs *envs, uint64_t 
 
 /* Whether thread t has an environment of the block that begins with environment `first`. */
 GRID_INLINE int grid_has_env(const shoal_grid *a, uint64_t first, uint32_t t) {
-    return first + (t >> a->spread) < a->num_envs && t % (1u << a->spread) == 0;
+    return t < GRID_BLOCK && first + (t >> a->spread) < a->num_envs && t % (1u << a->spread) == 0;
 }
 
 /* Marks the environments that ended in the last step, and asks for what their resets read. */
@@ -487,7 +496,7 @@ GRID_INLINE void grid_step_unmarked(const shoal_grid *a, uint64_t first, uint32_
 /* Resets the marked environment that thread t takes, if it takes one. */
 GRID_INLINE void grid_reset_marked(const shoal_grid *a, uint64_t first, uint32_t t) {
     GRID_MARKS marks = a->autoreset == GRID_SAME_STEP ? grid_ended : grid_marks;
-    const uint32_t number = GRID_BLOCK - 1 - t;
+    const uint32_t number = (uint32_t)a->threads - 1 - t;
     if (number < grid_count_marks(marks)) {
         GRID_ENVS(a);
         grid_use_tile(observations, first);
@@ -511,7 +520,7 @@ GRID_KERNEL(shoal_step) {
     GRID_BARRIER;
     GRID_THREADS(t) {
         grid_copy_tile(a, first, most, t);
-        grid_add_counts(&a->sums[block % GRID_STRIPES], t);
+        grid_add_counts(grid_find_sums(a, block), t);
     }
 }
 
@@ -562,7 +571,7 @@ GRID_KERNEL(shoal_step) {
     }
     GRID_BARRIER;
     GRID_THREADS(t)
-    grid_add_counts(&a->sums[block % GRID_STRIPES], t);
+    grid_add_counts(grid_find_sums(a, block), t);
 }
 #endif
 

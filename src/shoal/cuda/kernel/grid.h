@@ -24,7 +24,8 @@ typedef uint32_t grid_words __attribute__((vector_size(16), may_alias));
 #define GRID_KERNEL(name)                                                                                    \
     GRID_INLINE void name##_block(const shoal_grid *a, uint32_t block);                                      \
     __attribute__((nvptx_kernel)) void name(const shoal_grid grid) {                                         \
-        name##_block(&grid, __nvvm_read_ptx_sreg_ctaid_x());                                                 \
+        const uint32_t number = __nvvm_read_ptx_sreg_ctaid_x();                                              \
+        name##_block(&grid, grid.is_backward ? __nvvm_read_ptx_sreg_nctaid_x() - 1 - number : number);       \
     }                                                                                                        \
     GRID_INLINE void name##_block(const shoal_grid *a, uint32_t block)
 
@@ -75,14 +76,14 @@ GRID_INLINE void grid_add_real(double *sum, double value) {
 #define GRID_MARKS uint32_t *
 #define GRID_COUNT(counter, value) ((void)(*(counter) += (value)))
 #define GRID_HIDE(pointer) ((void)0)
-#define GRID_THREADS(t) for (uint32_t t = 0; t < GRID_BLOCK; t++)
+#define GRID_THREADS(t) for (uint32_t t = 0; t < a->threads; t++)
 #define GRID_BARRIER ((void)0)
 #define GRID_KERNEL(name)                                                                                    \
     GRID_INLINE void name##_block(const shoal_grid *a, uint32_t block);                                      \
     __attribute__((visibility("default"))) void name(const shoal_grid *a, uint32_t blocks);                  \
     void name(const shoal_grid *a, uint32_t blocks) {                                                        \
-        for (uint32_t block = 0; block < blocks; block++)                                                    \
-            name##_block(a, block);                                                                          \
+        for (uint32_t number = 0; number < blocks; number++)                                                 \
+            name##_block(a, a->is_backward ? blocks - 1 - number : number);                                  \
     }                                                                                                        \
     GRID_INLINE void name##_block(const shoal_grid *a, uint32_t block)
 
