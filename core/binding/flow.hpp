@@ -36,6 +36,7 @@ class Flow {
     }
     nb::dict statistics() const;
     nb::tuple look(uint64_t env);
+    nb::tuple glance(uint64_t env);
     nb::list fields(uint64_t env);
     nb::tuple render(uint64_t env, nb::object memory);
     shoal_flow *flow() const { return flow_; }
@@ -44,6 +45,7 @@ class Flow {
   private:
     void require_open() const;
     void wait_for_step(uint64_t env);
+    int64_t find_row(uint64_t env) const;
     uint64_t place_of(uint64_t env) const {
         return env / unit_ * stepper_.description().spec.lanes + env % unit_;
     }
@@ -178,18 +180,31 @@ inline nb::object Flow::recv() {
 }
 
 /* Episode, tick and rows of an environment in the batch that is being published; empty if it is not there. */
-inline nb::tuple Flow::look(uint64_t env) {
-    require_open();
+/* The row of an environment in the last results; -1 if they do not have it. */
+inline int64_t Flow::find_row(uint64_t env) const {
     if (last_ == nullptr)
-        return nb::make_tuple();
+        return -1;
     const int64_t *ids = static_cast<const int64_t *>(last_->addresses[stepper_.num_fields()]);
     const int64_t *found = std::find(ids, ids + batch_, static_cast<int64_t>(env));
-    if (found == ids + batch_)
+    return found == ids + batch_ ? -1 : found - ids;
+}
+
+inline nb::tuple Flow::look(uint64_t env) {
+    require_open();
+    const int64_t row = find_row(env);
+    if (row < 0)
         return nb::make_tuple();
     const uint64_t place = place_of(env);
-    return nb::make_tuple(
-        stepper_.stamps_of(place),
-        stepper_.rows_of(*last_, static_cast<uint64_t>(found - ids), stepper_.own_actions(), place));
+    return nb::make_tuple(stepper_.stamps_of(place), stepper_.rows_of(*last_, static_cast<uint64_t>(row),
+                                                                      stepper_.own_actions(), place));
+}
+
+inline nb::tuple Flow::glance(uint64_t env) {
+    require_open();
+    const int64_t row = find_row(env);
+    if (row < 0)
+        return nb::make_tuple();
+    return stepper_.glance_of(last_, static_cast<uint64_t>(row), true, place_of(env));
 }
 
 /* If an environment is being stepped, waits for the end of the step. No other thread can send it meanwhile,

@@ -58,6 +58,7 @@ class Stepper {
     nb::tuple render(uint64_t env, nb::object memory);
     void set_watch(nb::object due, nb::object sums);
     nb::tuple look(uint64_t env) const;
+    nb::tuple glance(uint64_t env) const;
     nb::list fields(uint64_t env) const;
     void close();
     uint64_t finished() const { return finished_; }
@@ -80,6 +81,7 @@ class Stepper {
     void publish(nb::handle source);
     nb::list fields_of(uint64_t env) const;
     nb::tuple rows_of(const Slot &slot, uint64_t row, const void *const *actions, uint64_t action_row) const;
+    nb::tuple glance_of(const Slot *slot, uint64_t row, bool has_acted, uint64_t env) const;
     nb::tuple stamps_of(uint64_t env) const;
     uint64_t num_envs() const { return num_envs_; }
     uint64_t num_fields() const { return fields_; }
@@ -487,6 +489,30 @@ inline nb::tuple Stepper::rows_of(const Slot &slot, uint64_t row, const void *co
         acted.append(rows(actions[f], action_row, shoal_field_bytes(&description_.d.actions.items[f])));
     return nb::make_tuple(observations, rows(targets.rewards, row, sizeof(double)),
                           rows(targets.terminated, row, 1), rows(targets.truncated, row, 1), acted);
+}
+
+/* Episode, tick, the mean reward of the agents, and whether the step ended the episode. A reset has no
+ * actions, and `slot` is NULL before the first step: then there is no reward, and no end. */
+inline nb::tuple Stepper::glance_of(const Slot *slot, uint64_t row, bool has_acted, uint64_t env) const {
+    const uint64_t agents = description_.d.spec.agents;
+    double reward = 0;
+    bool is_over = slot != nullptr && has_acted;
+    if (is_over) {
+        const shoal_targets targets = slot->targets();
+        for (uint64_t i = row; i < row + agents; i++) {
+            reward += targets.rewards[i];
+            is_over &= (targets.terminated[i] | targets.truncated[i]) != 0;
+        }
+    }
+    const nb::tuple stamps = stamps_of(env);
+    return nb::make_tuple(stamps[0], stamps[1], reward / static_cast<double>(agents), is_over);
+}
+
+inline nb::tuple Stepper::glance(uint64_t env) const {
+    require_open();
+    if (env >= num_envs_)
+        throw nb::index_error("no such environment");
+    return glance_of(published_, env * description_.d.spec.agents, has_actions_, env);
 }
 
 /* The last step of an environment while it is published: episode, tick, and its rows (none before a step). */

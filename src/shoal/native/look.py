@@ -52,17 +52,8 @@ class Looker:
 
     def glance(self, source: Any, env_id: int) -> Glance | None:
         """Returns the last step without the state; None if the environment is being stepped."""
-        seen = source.look(env_id - self._first)
-        if not seen:
-            return None
-        (episode, tick), rows = seen
-        if rows is None:
-            return Glance(episode, tick, 0.0, False)
-        _, rewards, terminated, truncated, actions = rows
-        if not actions:  # a reset
-            return Glance(episode, tick, 0.0, False)
-        is_over = all(one or other for one, other in zip(terminated, truncated, strict=True))
-        return Glance(episode, tick, float(np.frombuffer(rewards).mean()), is_over)
+        seen = source.glance(env_id - self._first)
+        return Glance(*seen) if seen else None
 
     def _frame(self, source: Any, env_id: int) -> dict[str, Field]:
         """Returns the environment's own picture, if it can be drawn."""

@@ -25,7 +25,7 @@ from shoal.errors import UNREADABLE, SessionError
 from shoal.memory import Layout, Segment
 from shoal.state.schema import Schema, describe
 from shoal.state.snapshot import Field, Snapshot
-from shoal.state.windows import decode, fill, serialise
+from shoal.state.windows import count_content, decode, fill, serialise
 
 __all__ = ["Glance", "Recorder", "Recording", "glance_at", "read_recording", "write_recording"]
 
@@ -216,26 +216,37 @@ def write_recording(recording: Recording) -> Segment:
         "snapshots": len(recording.snapshots),
     }
     head = json.dumps(about).encode()
-    parts: list[Any] = [_HEAD.pack(_MAGIC, _FORMAT, len(head)), head]
-    parts.append(bytes(-(_HEAD.size + len(head)) % 8))
-    for stamps, content in _serialise_all(recording.snapshots):
-        parts += [_STAMPS.pack(*stamps, len(content)), content, bytes(-len(content) % 8)]
-    segment = Segment.published(Layout({"recording": (np.uint8, (sum(map(len, parts)),))}))
-    view, at = segment["recording"], 0
-    for part in parts:
-        view[at : at + len(part)] = np.frombuffer(part, np.uint8)
-        at += len(part)
+    parts = list(_describe_all(recording.snapshots))
+    first = _align(_HEAD.size + len(head))
+    size = first + sum(
+        _STAMPS.size + _align(count_content(snapshot, schema)) for snapshot, schema, _ in parts
+    )
+    segment = Segment.published(Layout({"recording": (np.uint8, (size,))}))
+    view = segment["recording"].data  # zeros
+    view[: _HEAD.size + len(head)] = _HEAD.pack(_MAGIC, _FORMAT, len(head)) + head
+    at = first
+    for snapshot, schema, text in parts:
+        length = count_content(snapshot, schema)
+        stamps = snapshot.env_id, snapshot.episode, snapshot.tick, snapshot.time_ns, schema.generation
+        _STAMPS.pack_into(view, at, *stamps, length)
+        at += _STAMPS.size
+        fill(snapshot, schema, text, view[at : at + length])
+        at += _align(length)
     return segment
 
 
-def _serialise_all(snapshots: Iterable[Snapshot]) -> Iterable[tuple[tuple[int, ...], bytearray]]:
+def _align(size: int) -> int:
+    return size + -size % 8
+
+
+def _describe_all(snapshots: Iterable[Snapshot]) -> Iterable[tuple[Snapshot, Schema, bytes]]:
+    """Yields each snapshot with its schema, and the schema's text where it is a new one."""
     schema: Schema | None = None
     for snapshot in snapshots:
         text = b""
         if schema is None or schema.description != describe(snapshot):
             schema, text = serialise(1 if schema is None else schema.generation + 1, describe(snapshot))
-        stamps = snapshot.env_id, snapshot.episode, snapshot.tick, snapshot.time_ns, schema.generation
-        yield stamps, fill(snapshot, schema, text)
+        yield snapshot, schema, text
 
 
 def read_recording(fd: int) -> Recording:

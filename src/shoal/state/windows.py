@@ -18,7 +18,7 @@ from shoal.memory import Layout, Segment
 from shoal.state.schema import Description, Schema, align, describe, to_json
 from shoal.state.snapshot import Snapshot
 
-__all__ = ["ReadWindow", "WriteWindow", "decode", "fill", "serialise"]
+__all__ = ["ReadWindow", "WriteWindow", "count_content", "decode", "fill", "serialise"]
 
 _HEAD_BYTES = 64
 _SMALLEST = 16 << 10
@@ -114,18 +114,21 @@ def serialise(generation: int, description: Description) -> tuple[Schema, bytes]
     return Schema(generation, description, len(text)), len(text).to_bytes(8, "little") + text
 
 
-def fill(snapshot: Snapshot, schema: Schema, text: bytes) -> bytearray:
-    """Returns the content of a window that holds a snapshot, for `decode`. `text` is the schema's, or empty
-    for a reader that has it."""
+def count_content(snapshot: Snapshot, schema: Schema) -> int:
+    """Returns the bytes that `fill` writes."""
+    return schema.end + len(_error(snapshot))
+
+
+def fill(snapshot: Snapshot, schema: Schema, text: bytes, content: memoryview) -> None:
+    """Writes the content of a window that holds a snapshot, for `decode`, into memory of zeros. `text` is the
+    schema's, or empty for a reader that has it."""
     error = _error(snapshot)
-    content = bytearray(schema.end + len(error))
     content[: len(text)] = text
     content[schema.end :] = error
     fields = *snapshot.world.values(), *snapshot.step.values()
     for offset, field in zip(schema.offsets, fields, strict=True):
         data = np.ascontiguousarray(field.data).reshape(-1).view(np.uint8)
         content[offset : offset + data.nbytes] = data.data
-    return content
 
 
 def _error(snapshot: Snapshot) -> bytes:
