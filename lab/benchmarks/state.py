@@ -5,10 +5,10 @@ The first ratio of a world is that of a session nobody watches to no session; th
 
     python lab/benchmarks/state.py [--seconds S] [--pairs P] [--cpu] [--smoke]
 
-The two sides of a pair are stepped in turns of a tenth of a second, so that other load affects both. A ratio
-is that of the whole time of a case, since a recording, which takes some milliseconds, is followed by a pause
-that is 200 times as long. Watchers are separate processes; on a machine without a spare core they use the
-run's core, and the result does not show the cost for the run.
+The two sides of a pair are stepped in turns of a tenth of a second, so that other load affects both. A case
+has two numbers: the median of the turns' ratios, and the share of the run's time that it spent on publishing,
+which also counts what happens in few turns, such as recordings. Watchers are separate processes; on a machine
+without a spare core they use the run's core, and the result does not show the cost for the run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
+import numpy as np
+
 import shoal
+from shoal.state.publish import Publisher
 
 WATCHER = """
 import sys, time, shoal
@@ -106,6 +109,24 @@ TURN_S = 0.1
 
 Turn: TypeAlias = Callable[[], tuple[int, int]]
 
+
+class Publishing:
+    """Adds up the time that this process spends on publishing."""
+
+    def __init__(self) -> None:
+        self.spent_ns = 0
+        publish = Publisher.__call__
+
+        def timed(*arguments: Any) -> None:
+            began = CLOCK()
+            publish(*arguments)
+            self.spent_ns += CLOCK() - began
+
+        Publisher.__call__ = timed  # type: ignore[method-assign]
+
+
+PUBLISHING = Publishing()
+
 WORLDS: list[tuple[str, int, dict[str, int]]] = [
     ("CartPole-v1", 8, {}),
     ("CartPole-v1", 1024, {}),
@@ -140,36 +161,42 @@ class Arguments:
 
 
 class Ratios:
-    """The ratios of each case, over all pairs of vector environments."""
+    """The ratios of each case, over all pairs of vector environments, and the shares of publishing."""
 
     def __init__(self) -> None:
         self._ratios: dict[str, list[float]] = {}
+        self._shares: dict[str, list[float]] = {}
         self._base = 1.0
 
     def compare(self, what: str, one: Turn, other: Turn, seconds: float) -> None:
-        """Adds the ratio of `other` to `one`, which take turns. The first ratio divides those of later cases.
+        """Adds the ratios of `other` to `one`, which take turns. Those of later cases are divided by the first's.
 
         Two vector environments that do the same differ by some percent, because their memory is at other
         addresses. So the first case of a pair is its base, and what watchers cost is relative to that.
         """
-        spent, steps = {one: 0, other: 0}, {one: 0, other: 0}
+        ratios, spent, published = [], 0, PUBLISHING.spent_ns
         for number in range(max(1, round(seconds / TURN_S))):
+            costs = {}
             for turn in (one, other) if number % 2 else (other, one):
-                took, count = turn()
-                spent[turn] += took
-                steps[turn] += count
-        ratio = spent[other] / steps[other] / (spent[one] / steps[one])
-        self._ratios.setdefault(what, []).append(ratio / self._base)
+                took, steps = turn()
+                costs[turn] = took / steps
+                spent += took if turn is other else 0
+            ratios.append(costs[other] / costs[one])
+        self._ratios.setdefault(what, []).extend(ratio / self._base for ratio in ratios)
+        self._shares.setdefault(what, []).append((PUBLISHING.spent_ns - published) / spent)
         if what == next(iter(self._ratios)):
-            self._base = ratio
+            self._base = statistics.median(ratios)
 
     def begin_pair(self) -> None:
         self._base = 1.0
 
     def report(self) -> None:
         for what, ratios in self._ratios.items():
+            low, high = np.percentile(ratios, [25, 75])
+            share = statistics.mean(self._shares[what])
             print(
-                f"{what:58} {statistics.mean(ratios):6.3f}  ({min(ratios):.3f} to {max(ratios):.3f})",
+                f"{what:42} {statistics.median(ratios):6.3f}  (quartiles {low:.3f} {high:.3f})"
+                f"  publishing {share:6.2%}",
                 flush=True,
             )
 
