@@ -105,8 +105,8 @@ class Slots {
             return results(slot, nb::dict());
         if (!slot.result.is_valid()) {
             nb::dict empty;
-            slot.info = empty.ptr();
             slot.result = results(slot, empty);
+            slot.info = empty.ptr();
             for (size_t array : {only_, fields_, fields_ + 1, fields_ + 2})
                 slot.counts[array].second++;
         } else if (Py_REFCNT(slot.info) != 1 || PyDict_Size(slot.info) != 0) {

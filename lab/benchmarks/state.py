@@ -169,7 +169,7 @@ class Ratios:
         self._base = 1.0
 
     def compare(self, what: str, one: Turn, other: Turn, seconds: float) -> None:
-        """Adds the ratios of `other` to `one`, which take turns; those of later cases are relative to the first.
+        """Adds the ratios of `other` to `one`, which take turns; later cases are relative to the first.
 
         Two vector environments that do the same differ by some percent, because their memory is at other
         addresses. So the first case of a pair is its base, and what watchers cost is relative to that.
