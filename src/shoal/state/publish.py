@@ -3,7 +3,7 @@
 Publishing must not disturb the run: an exception is published as the snapshot's error. After a publication
 that took t, the next one begins 150 t later, except the first one for a new watcher. A recording sees every
 step of one episode, so it sets `due` itself until the episode ends; if it took t of the run's time, the next
-one begins 200 t later. So snapshots take at most 0.7 % of the time, and recordings 0.5 % on average over a run.
+one begins 200 t later. So snapshots take at most 0.7 % of the time, and recordings 0.5 % over a whole run.
 """
 
 from __future__ import annotations
