@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-import shoal.compat
-
 import shoal
+import shoal.compat
 
 ROOT = Path(__file__).parents[1]
 
