@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-NATIVE := CMakeLists.txt pyproject.toml $(wildcard core/*.[ch] core/binding/* include/shoal/*.h include/shoal/ext/*.h envs/*.h envs/*/*.[ch])
+NATIVE := CMakeLists.txt pyproject.toml $(shell find compat -type f -not -name '*.pyc') $(wildcard core/*.[ch] core/binding/* include/shoal/*.h include/shoal/ext/*.h envs/*.h envs/*/*.[ch])
 C_FILES := $(wildcard core/*.[ch] core/binding/* include/shoal/*.h include/shoal/ext/*.h compat/puffer/include/puffer/*.[ch] compat/puffer/include/puffer/*/*.h tests/puffer/ocean/*/*.[ch] src/shoal/cuda/kernel/*.[ch] src/shoal/cuda/kernel/include/*.h envs/*.h envs/*/*.[ch] tests/core/*.[ch] tests/core/plugins/*.c tests/abi/*.[ch]* tests/native/plugins/*.c tests/cuda/*.c tests/check/plugins/*.c src/shoal/native/template.c lab/src/shoal_lab/bench/c/*.c examples/*.c tests/faults/*.c tests/fuzz/*.c)
 BUILD_NEEDS := "scikit-build-core>=0.11" "nanobind>=3,<4" "cmake>=3.18" ninja
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
@@ -51,7 +51,7 @@ check: $(VENV)/.ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	@rm -rf build/types && mkdir -p build/types/shoal
-	@ln -s $(CURDIR)/src/shoal/* $(CURDIR)/compat build/types/shoal
+	@ln -s $(filter-out %/compat,$(wildcard $(CURDIR)/src/shoal/*)) $(CURDIR)/compat build/types/shoal
 	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run -Werror $(C_FILES)
 

@@ -179,8 +179,8 @@ inline nb::object Flow::recv() {
     return result;
 }
 
-/* Episode, tick and rows of an environment in the batch that is being published; empty if it is not there. */
-/* The row of an environment in the last results; -1 if they do not have it. */
+/* The row of an environment in the batch that is being published; -1 if it is not there. Environments of a
+ * flow have one agent, so a row is an environment. */
 inline int64_t Flow::find_row(uint64_t env) const {
     if (last_ == nullptr)
         return -1;
@@ -189,6 +189,7 @@ inline int64_t Flow::find_row(uint64_t env) const {
     return found == ids + batch_ ? -1 : found - ids;
 }
 
+/* Episode, tick and rows of an environment in the batch that is being published; empty if it is not there. */
 inline nb::tuple Flow::look(uint64_t env) {
     require_open();
     const int64_t row = find_row(env);

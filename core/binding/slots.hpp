@@ -45,16 +45,7 @@ struct Slot : Lease { /* arrays: observations, rewards, terminated, truncated, f
                 addresses.data() + (arrays.size() > fields + 3 ? fields + 3 : 0)};
     }
 
-    bool is_free() {
-        if (result.is_valid() && Py_REFCNT(result.ptr()) != 1)
-            return false;
-        if (Lease::is_free())
-            return true;
-        if (info == nullptr || Py_REFCNT(info) != 1 || PyDict_Size(info) == 0)
-            return false;
-        PyDict_Clear(info); /* the user put arrays into it, and nobody but this slot holds it now */
-        return Lease::is_free();
-    }
+    bool is_free() const { return Lease::is_free() && (!result.is_valid() || Py_REFCNT(result.ptr()) == 1); }
 };
 
 class Slots {
@@ -74,9 +65,18 @@ class Slots {
     size_t take() {
         if (!is_leased_)
             return 0;
-        for (size_t i = 1; i < slots_.size(); i++)
-            if (slots_[i]->is_free())
+        for (size_t i = 1; i < slots_.size(); i++) {
+            Slot &slot = *slots_[i];
+            if (slot.is_free())
                 return i;
+            /* What the user put into the dict may lead to the slot's arrays, or to the tuple, and nobody else
+             * may hold it. Python's collector can free such a cycle only if the slot is not part of it. */
+            if (slot.info != nullptr && PyDict_Size(slot.info) != 0) {
+                forget_result(slot);
+                if (slot.is_free())
+                    return i;
+            }
+        }
         if (slots_.size() > max_slots_)
             return 0;
         add();
@@ -118,13 +118,8 @@ class Slots {
     }
     /* Drops the tuples, and with them what users put into their dicts. */
     void forget_results() {
-        for (const std::unique_ptr<Slot> &slot : slots_) {
-            slot->info = nullptr;
-            nb::object dropped = std::move(slot->result);
-            for (size_t array : {only_, fields_, fields_ + 1, fields_ + 2})
-                if (dropped.is_valid())
-                    slot->counts[array].second--;
-        }
+        for (const std::unique_ptr<Slot> &slot : slots_)
+            forget_result(*slot);
     }
     nb::list finals(const Slot &slot) const {
         nb::list found;
@@ -142,6 +137,13 @@ class Slots {
     }
 
   private:
+    void forget_result(Slot &slot) const {
+        slot.info = nullptr;
+        nb::object dropped = std::move(slot.result);
+        for (size_t array : {only_, fields_, fields_ + 1, fields_ + 2})
+            if (dropped.is_valid())
+                slot.counts[array].second--;
+    }
     void add() {
         nb::object made = make_();
         auto slot = std::make_unique<Slot>(nb::handle(made[1]), fields_);

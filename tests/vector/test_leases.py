@@ -128,6 +128,18 @@ def test_arrays_in_infos_hold_their_slot_only_while_the_user_holds_the_infos():
     assert envs.stats["copies"] == copies
 
 
+@pytest.mark.parametrize("through", ["dict", "tuple"])
+def test_a_cycle_through_infos_is_collected_and_its_slot_used_again(through):
+    envs = stepped("leased", max_slots=4)
+    for _ in range(20):
+        result = envs.step(ACTIONS)
+        infos = result[4]
+        infos["all"] = result if through == "tuple" else {"observation": result[0], "infos": infos}
+        del result, infos
+        gc.collect()
+    assert envs.stats["copies"] <= 4  # a slot is dropped from its cycle by the next step that looks for one
+
+
 def test_close_drops_what_a_user_put_into_infos():
     class Thing:
         pass
