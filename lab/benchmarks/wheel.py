@@ -221,7 +221,7 @@ def main() -> int:
     )
     ratios = compare_compilers(rounds, args.smoke)
     if ratios is None:
-        print("\nnot compared: compilers; this needs shoal, ziglang (pip install ziglang) and a system compiler")
+        print("\nnot compared: compilers; this needs shoal, ziglang and a compiler of the system")
     else:
         reached &= report("plug-ins: zig / system compiler, steps per second", ratios)
     return 0 if reached or args.smoke else 1
