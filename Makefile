@@ -233,7 +233,7 @@ test-arm64: $(VENV)/.installed
 
 # The source archive, built offline from itself, and the wheels, into dist; nothing is uploaded. docs/release.md
 # has the whole list. make release ARGS=--draft goes on although the checkout is not ready.
-release: $(VENV)/.build-needs
+release: $(VENV)/.installed
 	@$(BIN)/python packaging/release.py $(ARGS)
 
 # The same wheels by cibuildwheel, for every Python that pyproject.toml names; Linux builds them in containers.
