@@ -199,7 +199,7 @@ test-cluster: $(VENV)/.wheel
 	    pytest-timeout pytest-rerunfailures hypothesis
 	@touch $@
 
-$(VENV)/.wheel: $(VENV)/.build-needs $(NATIVE) lab/pyproject.toml $(shell find compat src lab/src -name '*.py')
+$(VENV)/.wheel: $(VENV)/.build-needs $(NATIVE) lab/pyproject.toml $(shell find src lab/src -name '*.py')
 	@rm -rf build/wheel
 	@$(PIP) wheel --no-build-isolation --no-deps --wheel-dir build/wheel . ./lab
 	@touch $@

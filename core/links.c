@@ -217,7 +217,7 @@ static inline step read_next(const shoal_links *links, const shoal_links *shared
         load_step(links, slot, &next);
         next.id = last.id + links->apart;
         shoal_ring_fence_copies();
-        if (shoal_ring_are_equal(next.word, last.word) && next.previous == last.id + 1 &&
+        if (shoal_ring_same_lap_and_state(next.word, last.word) && next.previous == last.id + 1 &&
             shoal_ring_has_word(shoal_ring_at(links->ring, slot), next.word)) {
             guesses->right++;
             return next;

@@ -99,8 +99,8 @@ static inline uint32_t shoal_ring_owner(uint64_t word) {
     return (uint32_t)(word >> SHOAL_RING_STATE_BITS & ((1u << SHOAL_RING_OWNER_BITS) - 1));
 }
 
-/* Whether two words have the same lap and state; their owners may differ. */
-static inline int shoal_ring_are_equal(uint64_t a, uint64_t b) {
+/* Compares two words but for their owners. */
+static inline int shoal_ring_same_lap_and_state(uint64_t a, uint64_t b) {
     const uint64_t owner = (1u << SHOAL_RING_LAP_SHIFT) - (1u << SHOAL_RING_STATE_BITS);
     return ((a ^ b) & ~owner) == 0;
 }

@@ -54,7 +54,7 @@ static inline void shoal_rows_stream(char *to, const char *from, uint64_t bytes)
     memcpy(to, from, head);
     to += head, from += head, bytes -= head;
     for (; bytes >= 64; to += 64, from += 64, bytes -= 64) {
-        __builtin_prefetch(from + SHOAL_ROWS_STREAM_AHEAD, 0, 0); /* past the end it does nothing */
+        __builtin_prefetch(from + SHOAL_ROWS_STREAM_AHEAD, 0, 0); /* past the end it is harmless */
         const __m128i a = _mm_loadu_si128((const __m128i *)from),
                       b = _mm_loadu_si128((const __m128i *)from + 1);
         const __m128i c = _mm_loadu_si128((const __m128i *)from + 2),
