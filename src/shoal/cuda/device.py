@@ -19,9 +19,13 @@ from shoal.cuda.driver import Driver, DriverError, open_driver
 from shoal.errors import ShoalError
 from shoal.native.plugin import PluginInfo
 
-__all__ = ["KERNELS", "Device", "Emulated", "Gpu", "Kernels", "Mirror", "open_device"]
+__all__ = ["KERNELS", "LARGE", "Device", "Emulated", "Gpu", "Kernels", "Mirror", "open_device"]
 
 KERNELS = ("shoal_init", "shoal_reset", "shoal_step")
+LARGE = 8192
+"""From so many bytes on, an environment waits for memory most of the time. Its threads get few registers, so
+that a multiprocessor runs 1,024 of them at once."""
+_REGISTERS, _REGISTERS_OF_LARGE = 255, 64
 
 
 class Kernels(Protocol):
@@ -99,7 +103,8 @@ class Gpu:
 
     def load(self, info: PluginInfo, source: Path) -> Kernels:
         with self.enter():
-            return _GpuKernels(self._driver, self.index, build_ptx(info, source))
+            registers = _REGISTERS_OF_LARGE if info.instance_bytes >= LARGE else _REGISTERS
+            return _GpuKernels(self._driver, self.index, build_ptx(info, source), registers)
 
     def synchronize(self) -> None:
         self._driver("cuCtxSynchronize")
@@ -160,9 +165,9 @@ def _free_mirror(driver: Driver, memory: c_void_p, event: c_void_p) -> None:
 
 
 class _GpuKernels:
-    def __init__(self, driver: Driver, device: int, ptx: str) -> None:
+    def __init__(self, driver: Driver, device: int, ptx: str, registers: int) -> None:
         self._driver = driver
-        module = driver.load(device, ptx)
+        module = driver.load(device, ptx, registers)
         self._functions = {name: driver.function(module, name) for name in KERNELS}
         facts = np.frombuffer(driver.read_global(module, "shoal_facts"), np.uint32)
         self.unit, self.block, size = map(int, facts)

@@ -79,7 +79,7 @@ class Driver:
             call.argtypes, call.restype = types, c_int
             self._calls[name] = call
         self._contexts: dict[int, c_void_p] = {}
-        self._modules: dict[tuple[int, str], c_void_p] = {}
+        self._modules: dict[tuple[int, int, str], c_void_p] = {}
         self._lock = threading.Lock()
         self("cuInit", 0)
 
@@ -162,20 +162,23 @@ class Driver:
         self("cuMemGetInfo_v2", byref(free), byref(total))
         return free.value, total.value
 
-    def load(self, device: int, ptx: str) -> c_void_p:
-        """Compiles PTX for the current device, once in a process; the error has the compiler's messages."""
-        key = device, hashlib.sha256(ptx.encode()).hexdigest()
+    def load(self, device: int, ptx: str, registers: int) -> c_void_p:
+        """Compiles PTX for the current device, once in a process; the error has the compiler's messages.
+
+        A thread uses at most so many registers.
+        """
+        key = device, registers, hashlib.sha256(ptx.encode()).hexdigest()
         with self._lock:
             if key not in self._modules:
-                self._modules[key] = self._compile(ptx)
+                self._modules[key] = self._compile(ptx, registers)
             return self._modules[key]
 
-    def _compile(self, ptx: str) -> c_void_p:
+    def _compile(self, ptx: str, registers: int) -> c_void_p:
         module, log = c_void_p(), ctypes.create_string_buffer(8192)
-        names = (c_int * 2)(5, 6)  # CU_JIT_ERROR_LOG_BUFFER and its size
-        values = (c_void_p * 2)(ctypes.addressof(log), len(log))
+        names = (c_int * 3)(5, 6, 0)  # CU_JIT_ERROR_LOG_BUFFER and its size, CU_JIT_MAX_REGISTERS
+        values = (c_void_p * 3)(ctypes.addressof(log), len(log), registers)
         try:
-            self("cuModuleLoadDataEx", byref(module), ptx.encode(), 2, names, values)
+            self("cuModuleLoadDataEx", byref(module), ptx.encode(), 3, names, values)
         except DriverError as error:
             text = log.value.decode(errors="replace").strip()
             raise DriverError(f"{error}\n{text}" if text else str(error), error.code) from None

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from shoal import _core
 from shoal.cuda.arrays import Arrays
-from shoal.cuda.device import Device, Kernels
+from shoal.cuda.device import LARGE, Device, Kernels
 from shoal.errors import ShoalError
 from shoal.memory.layout import array_fields
 from shoal.native.plugin import PluginInfo
@@ -31,11 +31,12 @@ _STATE = tuple(name for name, *_ in _core.STEPPER_ARRAYS)
 _FAULTS = ("faults", "any_fault", "sums")
 _RESET = ("mask", "seeds", "is_seeded")
 _RESULTS = 6  # rewards, two flags, and three arrays of finished episodes
-_SPREADS = ((8192, 640, 4), (512, 1024, 1))
+_SPREADS = ((LARGE, 1024, 4), (512, 1024, 1))
 """Environments of at least so many bytes: threads for each multiprocessor, and the most spread (measured)."""
 _SMALL = 1024
-"""So many environments for each multiprocessor run at once, and blocks have spare threads (kernel/grid.c).
-With more, spare threads would take the room of others, and every second step runs backward instead."""
+"""So many environments for each multiprocessor run at once, and blocks have spare threads (kernel/grid.c)
+unless environments are large, because these use all the room for threads. With more environments, spare
+threads would take the room of others, and every second step runs backward instead."""
 _SPARE = 32  # GRID_SPARE of kernel/grid.c
 
 
@@ -148,7 +149,7 @@ class DeviceState:
     def step(self, actions: Sequence[Any], stream: int) -> None:
         for number, part in enumerate(actions, self._acted):
             self._words[number] = self._arrays.address(part)
-        has_spare = self._is_small and self._kernels.unit == 1
+        has_spare = self._is_small and self._kernels.unit == 1 and self._info.instance_bytes < LARGE
         self._words[self._at["is_backward"]] ^= np.uint64(not self._is_small)
         self.launch("shoal_step", stream, self._kernels.unit, self.spread, _SPARE if has_spare else 0)
 

@@ -211,14 +211,18 @@ GRID_INLINE int grid_has_nan(const shoal_envs *envs, uint64_t env) {
 
 /* ---- Episodes ---- */
 
-GRID_INLINE void grid_clear_episode(const shoal_grid *a, uint64_t env) {
+GRID_INLINE void grid_clear_progress(const shoal_grid *a, uint64_t env) {
     if (GRID_AGENTS > 1)
         a->elapsed[env] = 0;
-    a->episode[env]++;
     for (uint64_t row = env * GRID_AGENTS; row < (env + 1) * GRID_AGENTS; row++) {
         a->total[row] = 0;
         a->length[row] = 0;
     }
+}
+
+GRID_INLINE void grid_begin_episode(const shoal_grid *a, uint64_t env) {
+    a->episode[env]++;
+    grid_clear_progress(a, env);
 }
 
 GRID_INLINE void grid_write_row(const shoal_grid *a, uint64_t row, double reward, uint8_t terminated,
@@ -283,30 +287,38 @@ GRID_INLINE void grid_add_counts(grid_sums *sums, uint32_t t) {
     }
 }
 
-/* Rewards and flags of one thread's rows, in registers if they are few; so is what is known of the episode
- * of a single row, which is read before the step, so that settling waits for no memory. */
+/* Rewards and flags of one thread's rows, in registers if they are few. */
 enum { GRID_ROWS = GRID_UNIT * GRID_AGENTS, GRID_IS_LOCAL = GRID_ROWS <= 8 };
 typedef struct grid_rows {
     double rewards[GRID_IS_LOCAL ? GRID_ROWS : 1];
     uint8_t terminated[GRID_IS_LOCAL ? GRID_ROWS : 1], truncated[GRID_IS_LOCAL ? GRID_ROWS : 1];
-    double total;
-    uint32_t length;
 } grid_rows;
 
-/* Updates the rows of one environment after a step. Returns whether it must be reset in this step. */
-GRID_INLINE int grid_settle(const shoal_grid *a, shoal_envs *envs, uint64_t env, const grid_rows *rows) {
+/* What is known of the episode of a single row. A thread loads it before it knows whether it will step, so
+ * that settling waits for no memory; a prefetch would be a second request for the same memory. */
+enum { GRID_IS_SINGLE = GRID_ROWS == 1 };
+typedef struct grid_progress {
+    double total;
+    uint32_t length;
+} grid_progress;
+
+/* Updates the rows of one environment after a step. If it is reset instead (`is_reset`), the rows are zeros:
+ * the threads of a warp store them together, and not those of a reset apart. Returns whether it must be reset
+ * in this step. */
+GRID_INLINE int grid_settle(const shoal_grid *a, shoal_envs *envs, uint64_t env,
+                            const grid_progress *progress, int is_reset) {
     const uint64_t first = env * GRID_AGENTS;
     uint32_t over = 0, longest = 0;
     if (GRID_AGENTS > 1)
-        longest = ++a->elapsed[env];
+        a->elapsed[env] = longest = is_reset ? 0 : a->elapsed[env] + 1;
     for (uint64_t row = first; row < first + GRID_AGENTS; row++) {
-        const uint32_t length = (GRID_ROWS == 1 ? rows->length : a->length[row]) + 1;
-        const double reward = envs->rewards[row];
-        const double total = (GRID_ROWS == 1 ? rows->total : a->total[row]) + reward;
+        const double reward = is_reset ? 0 : envs->rewards[row];
+        const uint32_t length = is_reset ? 0 : (GRID_IS_SINGLE ? progress->length : a->length[row]) + 1;
+        const double total = is_reset ? 0 : (GRID_IS_SINGLE ? progress->total : a->total[row]) + reward;
         if (GRID_AGENTS == 1)
             longest = length;
-        const uint8_t terminated = envs->terminated[row];
-        const uint8_t truncated = envs->truncated[row] | (longest >= a->time_limit);
+        const uint8_t terminated = is_reset ? 0 : envs->terminated[row];
+        const uint8_t truncated = is_reset ? 0 : envs->truncated[row] | (longest >= a->time_limit);
         const uint8_t ends = (terminated | truncated) != 0;
         grid_write_row(a, row, reward, terminated, truncated);
         grid_write_episode(a, row, ends, total, length);
@@ -328,21 +340,11 @@ GRID_INLINE int grid_settle(const shoal_grid *a, shoal_envs *envs, uint64_t env,
     }
     if (over != 0)
         GRID_COUNT(&grid_counted.episodes, over);
-    if (over < GRID_AGENTS)
-        return 0;
-    uint8_t *reset = a->reset;
-    GRID_HIDE(reset); /* else the compiler selects between two addresses in the argument, and copies it */
     if (a->autoreset == GRID_NEXT_STEP)
-        reset[env] = 1;
-    else if (a->autoreset == GRID_DISABLED)
+        a->reset[env] = over == GRID_AGENTS; /* in every step: one store of a warp, not one for each end */
+    if (a->autoreset == GRID_DISABLED && over == GRID_AGENTS)
         a->over[env] = 1;
-    return a->autoreset == GRID_SAME_STEP;
-}
-
-/* Starts a new episode; the rows of results have been written. */
-GRID_INLINE void grid_restart(const shoal_grid *a, shoal_envs *envs, uint64_t env) {
-    shoal_entry.reset(envs, env, env + 1);
-    grid_clear_episode(a, env);
+    return a->autoreset == GRID_SAME_STEP && over == GRID_AGENTS;
 }
 
 /* ---- Kernels ---- */
@@ -377,10 +379,10 @@ GRID_INLINE uint8_t grid_find_fault(const shoal_grid *a, uint64_t env) {
 }
 
 GRID_INLINE int grid_settle_checked(const shoal_grid *a, shoal_envs *envs, uint64_t env,
-                                    const grid_rows *rows) {
-    if ((a->checks & GRID_CHECK_NAN) && grid_has_nan(envs, env))
+                                    const grid_progress *progress, int is_reset) {
+    if (!is_reset && (a->checks & GRID_CHECK_NAN) && grid_has_nan(envs, env))
         grid_fault(a, env, GRID_IS_NAN);
-    return grid_settle(a, envs, env, rows);
+    return grid_settle(a, envs, env, progress, is_reset);
 }
 
 #if GRID_UNIT == 1
@@ -409,50 +411,59 @@ GRID_INLINE uint32_t grid_find_mark(GRID_MARKS marks, uint32_t n) {
 }
 
 /* A step waits for memory several times: for the reset flag, the actions, the instance, the episode. So the
- * threads first ask for all of them. The memory of neighbouring environments is contiguous, so most threads
- * of a warp ask for the same lines. Not for large instances: a step may read a small part of one. */
+ * threads first load or prefetch all of them. The memory of neighbouring environments is contiguous, so most
+ * threads of a warp ask for the same lines. Not for large instances: a step may read a small part of one. */
 enum { GRID_LINE = 128, GRID_MOST_LINES = 2 };
 GRID_INLINE void grid_prefetch_entry(const void *array, uint64_t bytes, uint64_t env) {
     for (uint64_t at = 0; bytes <= GRID_LINE * GRID_MOST_LINES && at < bytes; at += GRID_LINE)
         grid_prefetch((const char *)array + env * bytes + at);
 }
 
-GRID_INLINE void grid_prefetch_env(const shoal_grid *a, uint64_t env) {
+GRID_INLINE void grid_load_env(const shoal_grid *a, uint64_t env, grid_progress *progress) {
     for (int f = 0; f < GRID_ACTIONS; f++)
         grid_prefetch_entry(a->actions[f], GRID_AGENTS * GRID_ACTION[f], env);
     grid_prefetch_entry(a->instances, GRID_INSTANCE_BYTES, env);
-    grid_prefetch_entry(a->total, GRID_AGENTS * sizeof *a->total, env);
-    grid_prefetch_entry(a->length, GRID_AGENTS * sizeof *a->length, env);
+    if (GRID_IS_SINGLE) {
+        progress->total = a->total[env];
+        progress->length = a->length[env];
+    } else {
+        grid_prefetch_entry(a->total, GRID_AGENTS * sizeof *a->total, env);
+        grid_prefetch_entry(a->length, GRID_AGENTS * sizeof *a->length, env);
+    }
 }
 
-/* Steps one environment. Returns whether it must be reset in this step. */
-GRID_INLINE int grid_step_one(const shoal_grid *a, shoal_envs *envs, uint64_t env, int *is_stepped) {
+/* Steps one environment, or writes the rows of one that is reset. Returns whether it must be reset in this
+ * step. */
+GRID_INLINE int grid_step_one(const shoal_grid *a, shoal_envs *envs, uint64_t env,
+                              const grid_progress *progress, int is_reset, int *is_stepped) {
     grid_rows rows;
     const uint8_t no_reset[1] = {0};
     grid_use_rows(envs, &rows, env);
     envs->reset = no_reset - env;
-    if (GRID_ROWS == 1) {
-        rows.total = a->total[env];
-        rows.length = a->length[env];
+    if (!is_reset) {
+        if (grid_find_fault(a, env)) {
+            grid_clear_rows(a, env);
+            grid_observe(a, envs, env);
+            return 0;
+        }
+        for (uint64_t row = env * GRID_AGENTS; row < (env + 1) * GRID_AGENTS; row++)
+            envs->truncated[row] = 0;
+        shoal_entry.step(envs, env, env + 1);
+        *is_stepped = 1;
     }
-    if (grid_find_fault(a, env)) {
-        grid_clear_rows(a, env);
-        grid_observe(a, envs, env);
-        return 0;
-    }
-    for (uint64_t row = env * GRID_AGENTS; row < (env + 1) * GRID_AGENTS; row++)
-        envs->truncated[row] = 0;
-    shoal_entry.step(envs, env, env + 1);
-    *is_stepped = 1;
-    return grid_settle_checked(a, envs, env, &rows);
+    return grid_settle_checked(a, envs, env, progress, is_reset);
 }
 
+/* Starts a new episode. The rows of results are written by the thread that has the environment. */
 GRID_INLINE void grid_reset_one(const shoal_grid *a, shoal_envs *envs, uint64_t env) {
-    grid_restart(a, envs, env);
-    if (a->autoreset == GRID_NEXT_STEP) {
-        grid_clear_rows(a, env); /* whatever the plug-in wrote */
-        a->reset[env] = 0;
-    }
+    grid_rows rows = {0};
+    grid_use_rows(envs, &rows, env); /* a reset has no results, whatever the plug-in writes */
+    shoal_entry.reset(envs, env, env + 1);
+    grid_count_up(&a->episode[env]);
+    if (a->autoreset != GRID_NEXT_STEP)
+        grid_clear_progress(a, env);
+    else if (!GRID_IS_LOCAL)
+        grid_clear_rows(a, env);
     if ((a->checks & GRID_CHECK_NAN) && grid_has_nan(envs, env))
         grid_fault(a, env, GRID_IS_NAN);
 }
@@ -462,29 +473,27 @@ GRID_INLINE int grid_has_env(const shoal_grid *a, uint64_t first, uint32_t t) {
     return t < GRID_BLOCK && first + (t >> a->spread) < a->num_envs && t % (1u << a->spread) == 0;
 }
 
-/* Marks the environments that ended in the last step, and asks for what their resets read. */
-GRID_INLINE void grid_mark_ended(const shoal_grid *a, uint64_t first, uint32_t t) {
+/* Loads what a step reads, and marks the environments that ended in the last step. Nothing is prefetched for
+ * their resets: it would cost more than their warp waits. */
+GRID_INLINE void grid_mark_ended(const shoal_grid *a, uint64_t first, uint32_t t, grid_progress *progress) {
     const uint64_t env = first + (t >> a->spread);
     int must_reset = 0;
     if (grid_has_env(a, first, t)) {
-        grid_prefetch_env(a, env);
         must_reset = a->reset[env];
-        if (must_reset) {
-            grid_prefetch(&a->rng[env]);
-            grid_prefetch((const char *)&a->rng[env + 1] - 1);
-            grid_prefetch(&a->episode[env]);
-        }
+        grid_load_env(a, env, progress);
     }
     grid_mark(grid_marks, t, must_reset);
 }
 
 /* Steps the environment of thread t, unless it is marked. */
-GRID_INLINE void grid_step_unmarked(const shoal_grid *a, uint64_t first, uint32_t t) {
+GRID_INLINE void grid_step_unmarked(const shoal_grid *a, uint64_t first, uint32_t t,
+                                    const grid_progress *progress) {
     int must_reset = 0, is_stepped = 0;
-    if (grid_has_env(a, first, t) && !(grid_marks[t / 32] >> t % 32 & 1)) {
+    if (grid_has_env(a, first, t)) {
+        const uint64_t env = first + (t >> a->spread);
         GRID_ENVS(a);
         grid_use_tile(observations, first);
-        must_reset = grid_step_one(a, &envs, first + (t >> a->spread), &is_stepped);
+        must_reset = grid_step_one(a, &envs, env, progress, grid_marks[t / 32] >> t % 32 & 1, &is_stepped);
     }
     if (a->autoreset == GRID_SAME_STEP)
         grid_mark(grid_ended, t, must_reset);
@@ -506,13 +515,14 @@ GRID_INLINE void grid_reset_marked(const shoal_grid *a, uint64_t first, uint32_t
 
 GRID_KERNEL(shoal_step) {
     const uint64_t most = GRID_BLOCK >> a->spread, first = block * most;
+    GRID_OWN(grid_progress, progress);
     GRID_THREADS(t) {
         grid_begin_counts(t);
-        grid_mark_ended(a, first, t);
+        grid_mark_ended(a, first, t, GRID_OWN_OF(progress, t));
     }
     GRID_BARRIER;
     GRID_THREADS(t)
-    grid_step_unmarked(a, first, t);
+    grid_step_unmarked(a, first, t, GRID_OWN_OF(progress, t));
     if (a->autoreset == GRID_SAME_STEP)
         GRID_BARRIER;
     GRID_THREADS(t)
@@ -543,8 +553,10 @@ GRID_INLINE void grid_step_block(const shoal_grid *a, shoal_envs *envs, uint64_t
     for (uint64_t env = begin; env < end; env++) {
         if (faults == 0 && !flags[env - begin]) {
             GRID_COUNT(&grid_counted.steps, GRID_AGENTS);
-            if (grid_settle_checked(a, envs, env, &rows))
-                grid_restart(a, envs, env);
+            if (grid_settle_checked(a, envs, env, 0, 0)) {
+                shoal_entry.reset(envs, env, env + 1);
+                grid_begin_episode(a, env);
+            }
             continue;
         }
         grid_clear_rows(a, env);
@@ -552,7 +564,7 @@ GRID_INLINE void grid_step_block(const shoal_grid *a, shoal_envs *envs, uint64_t
             grid_observe(a, envs, env);
         } else {
             a->reset[env] = 0;
-            grid_clear_episode(a, env);
+            grid_begin_episode(a, env);
         }
     }
 }
@@ -591,7 +603,7 @@ GRID_KERNEL(shoal_reset) {
                 shoal_entry.reset(&envs, env, env + 1);
                 a->reset[env] = 0;
                 a->over[env] = 0;
-                grid_clear_episode(a, env);
+                grid_begin_episode(a, env);
             } else {
                 grid_observe(a, &envs, env);
             }

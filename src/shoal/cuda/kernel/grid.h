@@ -3,7 +3,9 @@
  *
  *   GRID_KERNEL(name)        defines a kernel; its body runs once per block, with `block` and `a`
  *   GRID_THREADS(t) { ... }  runs the braces for each thread of the block
- *   GRID_BARRIER             all threads of the block have reached it before one goes on */
+ *   GRID_BARRIER             all threads of the block have reached it before one goes on
+ *   GRID_OWN(type, name)     declares a variable of each thread that outlives a barrier; GRID_OWN_OF(name, t)
+ *                            is its address */
 // SPDX-License-Identifier: MIT
 #ifndef SHOAL_GRID_H
 #define SHOAL_GRID_H
@@ -17,10 +19,10 @@ typedef uint32_t grid_words __attribute__((vector_size(16), may_alias));
 #define GRID_MARKS __attribute__((address_space(3))) uint32_t *
 /* Adds to a counter in shared memory. */
 #define GRID_COUNT(counter, value) ((void)__atomic_fetch_add(counter, value, __ATOMIC_RELAXED))
-/* The compiler knows nothing of the value of this pointer. */
-#define GRID_HIDE(pointer) __asm__("" : "+l"(pointer))
 #define GRID_THREADS(t) for (uint32_t t = __nvvm_read_ptx_sreg_tid_x(), once = 1; once; once = 0)
 #define GRID_BARRIER __asm__ volatile("bar.sync 0;" ::: "memory")
+#define GRID_OWN(type, name) type name
+#define GRID_OWN_OF(name, t) (&name)
 #define GRID_KERNEL(name)                                                                                    \
     GRID_INLINE void name##_block(const shoal_grid *a, uint32_t block);                                      \
     __attribute__((nvptx_kernel)) void name(const shoal_grid grid) {                                         \
@@ -66,6 +68,9 @@ GRID_INLINE int grid_is_warp_first(uint32_t t) { return t % 32 == 0; }
 GRID_INLINE void grid_add(uint64_t *sum, uint64_t value) {
     __asm__ volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(sum), "l"(value) : "memory");
 }
+GRID_INLINE void grid_count_up(uint32_t *count) {
+    __asm__ volatile("red.relaxed.gpu.global.add.u32 [%0], 1;" ::"l"(count) : "memory");
+}
 GRID_INLINE void grid_add_real(double *sum, double value) {
     __asm__ volatile("red.relaxed.gpu.global.add.f64 [%0], %1;" ::"l"(sum), "d"(value) : "memory");
 }
@@ -75,9 +80,10 @@ GRID_INLINE void grid_add_real(double *sum, double value) {
 #define GRID_SHARED static _Thread_local __attribute__((aligned(16)))
 #define GRID_MARKS uint32_t *
 #define GRID_COUNT(counter, value) ((void)(*(counter) += (value)))
-#define GRID_HIDE(pointer) ((void)0)
 #define GRID_THREADS(t) for (uint32_t t = 0; t < a->threads; t++)
 #define GRID_BARRIER ((void)0)
+#define GRID_OWN(type, name) type name[GRID_BLOCK + GRID_SPARE]
+#define GRID_OWN_OF(name, t) (&name[t])
 #define GRID_KERNEL(name)                                                                                    \
     GRID_INLINE void name##_block(const shoal_grid *a, uint32_t block);                                      \
     __attribute__((visibility("default"))) void name(const shoal_grid *a, uint32_t blocks);                  \
@@ -98,6 +104,7 @@ GRID_INLINE void grid_stream_words(grid_words *to, grid_words value) { *to = val
 GRID_INLINE uint32_t grid_warp_count(int is_yes) { return is_yes != 0; } /* a warp of one thread */
 GRID_INLINE int grid_is_warp_first(uint32_t t) { return t == t; }
 GRID_INLINE void grid_add(uint64_t *sum, uint64_t value) { *sum += value; }
+GRID_INLINE void grid_count_up(uint32_t *count) { ++*count; }
 GRID_INLINE void grid_add_real(double *sum, double value) { *sum += value; }
 
 #endif
