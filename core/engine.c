@@ -19,9 +19,10 @@
  * chunks balance environments of uneven cost; each costs some tens of nanoseconds. */
 enum {
     CHUNKS_PER_THREAD = 32,
-    VECTOR_CHUNK = 128,   /* least environments of a chunk if the plug-in steps several at once */
-    SCALAR_CHUNK = 4,     /* and if it steps one at a time; 1 with several agents */
-    CHECK_BYTES = 1 << 17 /* actions are checked by all threads from this size on */
+    VECTOR_CHUNK = 128,    /* least environments of a chunk if the plug-in steps several at once */
+    SCALAR_CHUNK = 4,      /* and if it steps one at a time; 1 with several agents */
+    CHECK_BYTES = 1 << 17, /* actions are checked by all threads from this size on */
+    CHECKS_PER_THREAD = 4  /* chunks of a check */
 };
 
 /* What one thread writes while it steps a chunk; nobody else touches these lines. */
@@ -356,11 +357,11 @@ uint64_t shoal_engine_step(shoal_engine *engine, const void *const *actions, con
     engine->envs.actions = actions;
     if (engine->num_threads == 1)
         return step_some(engine, &engine->envs, 0, engine->envs.num_envs, engine->due, &engine->statistics);
-    const shoal_pool_job job = {step_chunk, step_all, find_view(engine, actions), engine->num_chunks};
+    const shoal_pool_job job = {step_chunk, step_all, find_view(engine, actions), engine->num_chunks, 0};
     return shoal_choice_run(&engine->choice, engine->pool, &job, 1);
 }
 
-/* A field of actions that all threads check together; each checks the rows that it will step. */
+/* A field of actions that all threads check together; each begins with the rows that it will step. */
 typedef struct check {
     const shoal_engine *engine;
     const shoal_field *field;
@@ -368,14 +369,16 @@ typedef struct check {
     _Atomic(uint64_t) first_bad;
 } check;
 
-/* Checks the rows of one thread's part; the pool divides the chunks of a step in the same way. */
-static uint64_t check_part(void *context, uint32_t index) {
+/* Checks the rows of some chunks of a step. A thread's part of the checks has the rows of its part of the
+ * step, because the pool divides both in the same way. */
+static uint64_t check_some(void *context, uint32_t index) {
     check *job = context;
     const shoal_engine *engine = job->engine;
     const uint64_t per_chunk = engine->chunk_envs * engine->agents,
-                   rows = engine->envs.num_envs * engine->agents;
-    const uint64_t begin = (uint64_t)engine->num_chunks * index / engine->num_threads * per_chunk;
-    const uint64_t chunks_end = (uint64_t)engine->num_chunks * (index + 1) / engine->num_threads;
+                   rows = engine->envs.num_envs * engine->agents,
+                   checks = (uint64_t)engine->num_threads * CHECKS_PER_THREAD;
+    const uint64_t begin = (uint64_t)engine->num_chunks * index / checks * per_chunk;
+    const uint64_t chunks_end = (uint64_t)engine->num_chunks * (index + 1) / checks;
     const uint64_t end = chunks_end * per_chunk < rows ? chunks_end * per_chunk : rows;
     const int64_t bad = shoal_engine_bad_action(job->field, job->rows + begin * shoal_field_bytes(job->field),
                                                 end - begin, 1);
@@ -393,7 +396,10 @@ int64_t shoal_engine_check_actions(shoal_engine *engine, const shoal_field *fiel
     if (!shoal_choice_prefers_pool(&engine->choice) || count * shoal_field_bytes(field) < CHECK_BYTES)
         return shoal_engine_bad_action(field, rows, count, 1);
     check job = {engine, field, rows, UINT64_MAX};
-    const shoal_pool_job parts = {check_part, NULL, &job, engine->num_threads};
+    const shoal_pool_job parts = {.run_chunk = check_some,
+                                  .context = &job,
+                                  .chunks = engine->num_threads * CHECKS_PER_THREAD,
+                                  .is_only_reading = 1};
     return shoal_pool_run(engine->pool, &parts) == 0 ? -1 : (int64_t)atomic_load(&job.first_bad);
 }
 

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "pool.h"
 
+#include "balance.h"
 #include "rest.h"
 
 #include <errno.h>
@@ -23,6 +24,8 @@ enum {
     LINES = 128,             /* two cache lines: some processors fetch them in pairs */
     COUNT_BITS = 24
 };
+#define ONLY_READING (UINT32_C(1) << 31)  /* beside the number of chunks */
+#define SECOND_BOUNDS (UINT32_C(1) << 30) /* likewise: the run uses bounds[1] */
 #define COUNT_MASK ((UINT64_C(1) << COUNT_BITS) - 1)
 #define RUN_MASK (UINT64_MAX >> COUNT_BITS)
 #define AWAIT_NS UINT64_C(50000000) /* the caller looks again after this time */
@@ -45,6 +48,7 @@ typedef struct member {
     _Alignas(LINES) pthread_t thread;
     shoal_pool *pool;
     uint64_t move_ns; /* mean time to move the rows of a chunk of another thread here */
+    shoal_pace pace;  /* see balance.h. Writer: the thread */
     uint32_t index;
     shoal_rester rest;
 } member;
@@ -54,24 +58,31 @@ struct shoal_pool {
      * the same line, so a thread that waits gets both with one transfer between caches. */
     _Alignas(LINES) word64 posted;
     _Atomic(uintptr_t) run_chunk, context; /* run_chunk 0: the threads end */
-    _Atomic(uint32_t) chunks;
+    _Atomic(uint32_t) chunks;              /* and the two flags */
     shoal_rest rest;
     _Alignas(LINES) shoal_word awaited; /* the caller sleeps or is about to, on the next word */
     shoal_word completed;               /* writers: threads, while awaited */
-    _Alignas(LINES) member *members;    /* member 0 is the caller. Read-only, like the next */
+    _Alignas(LINES) member *members;    /* member 0 is the caller. Read-only, like the next two */
     uint32_t count;
+    /* Two tables in turns: the caller rewrites one only after SHOAL_BALANCE_RUNS runs with the other one, in
+     * which every part was taken. So a thread that comes late to a run, and reads a changed table, finds the
+     * number of a later run in the word of every part. */
+    shoal_bound *bounds[2];
     _Alignas(LINES) uint64_t run; /* the last one, from 1. This and the rest belong to the caller */
     uint64_t ended_ns, forks;
+    uint32_t table, balanced; /* the table that is used, and runs with it */
+    uint32_t *paces;
 };
 
 /* A copy of the job that belongs to one run. */
 typedef struct task {
     shoal_pool_job job;
     uint64_t run;
+    uint32_t table;
 } task;
 
 static uint32_t part_begin(const shoal_pool *pool, const task *task, uint32_t part) {
-    return (uint32_t)((uint64_t)task->job.chunks * part / pool->count);
+    return shoal_balance_begin(pool->bounds[task->table], pool->count, task->job.chunks, part);
 }
 
 /* Chunks of a part that nobody has taken in this run; 0 also if this run is over. `seen` is the part's word.
@@ -164,12 +175,14 @@ typedef struct lateness {
     uint32_t least;
 } lateness;
 
-static lateness begin_help(const shoal_pool *pool, const member *self, uint64_t begin, uint32_t chunks) {
+static lateness begin_help(const shoal_pool *pool, const task *task, member *self, uint64_t begin,
+                           uint32_t chunks) {
     lateness late = {.finished_ns = shoal_now_ns(), .least = 1};
     late.looked_ns = late.finished_ns;
-    if (!pool->rest.may_spin)
+    if (!pool->rest.may_spin || task->job.is_only_reading)
         return late;
     late.chunk_ns = chunks == 0 ? 0 : (late.finished_ns - begin) / chunks;
+    shoal_balance_learn(&self->pace, late.finished_ns - begin, chunks);
     late.least = 2 + (uint32_t)(3 * self->move_ns / (2 * late.chunk_ns + 1));
     late.patience_ns = late.least * late.chunk_ns;
     if (late.patience_ns < LEAST_PATIENCE_NS)
@@ -212,7 +225,7 @@ static share run_own_part(shoal_pool *pool, const task *task, member *self) {
 static void work(shoal_pool *pool, const task *task, member *self) {
     const uint64_t begin = shoal_now_ns();
     share share = run_own_part(pool, task, self);
-    lateness late = begin_help(pool, self, begin, share.count);
+    lateness late = begin_help(pool, task, self, begin, share.count);
     while (!help_late(pool, task, self, &late, &share))
         for (int i = 0; i < POLLS_PER_LOOK; i++)
             shoal_relax();
@@ -242,7 +255,10 @@ static void wait_for_task(shoal_pool *pool, member *self, uint64_t seen, task *t
             continue;
         }
         TRACE(self->index, TRACE_READ);
-        task->job.chunks = atomic_load_explicit(&pool->chunks, memory_order_acquire);
+        const uint32_t chunks = atomic_load_explicit(&pool->chunks, memory_order_acquire);
+        task->job.chunks = chunks & ~(ONLY_READING | SECOND_BOUNDS);
+        task->job.is_only_reading = (chunks & ONLY_READING) != 0;
+        task->table = (chunks & SECOND_BOUNDS) != 0;
         task->job.context = (void *)atomic_load_explicit(&pool->context, memory_order_acquire);
         const uintptr_t run_chunk = atomic_load_explicit(&pool->run_chunk, memory_order_acquire);
         task->job.run_chunk = (uint64_t (*)(void *, uint32_t))run_chunk;
@@ -268,16 +284,18 @@ static void *run_thread(void *argument) {
 
 /* Posts the next run. */
 static task post(shoal_pool *pool, const shoal_pool_job *job) {
-    const task task = {*job, ++pool->run};
+    const task task = {*job, ++pool->run, pool->table};
     const uintptr_t run_chunk = (uintptr_t)job->run_chunk, context = (uintptr_t)job->context;
+    const uint32_t chunks =
+        job->chunks | (job->is_only_reading ? ONLY_READING : 0) | (pool->table ? SECOND_BOUNDS : 0);
     if (atomic_load_explicit(&pool->run_chunk, memory_order_relaxed) != run_chunk ||
         atomic_load_explicit(&pool->context, memory_order_relaxed) != context ||
-        atomic_load_explicit(&pool->chunks, memory_order_relaxed) != job->chunks) {
+        atomic_load_explicit(&pool->chunks, memory_order_relaxed) != chunks) {
         atomic_store_explicit(&pool->posted, 2 * task.run - 1, memory_order_relaxed);
         /* Release: a thread that reads one of these and then `posted` again sees at least the odd number. */
         atomic_store_explicit(&pool->run_chunk, run_chunk, memory_order_release);
         atomic_store_explicit(&pool->context, context, memory_order_release);
-        atomic_store_explicit(&pool->chunks, job->chunks, memory_order_release);
+        atomic_store_explicit(&pool->chunks, chunks, memory_order_release);
     }
     /* Releases what the caller wrote before. */
     atomic_store_explicit(&pool->posted, 2 * task.run, memory_order_release);
@@ -311,7 +329,7 @@ static uint64_t work_and_wait(shoal_pool *pool, const task *task) {
     member *self = &pool->members[0];
     uint64_t begin = shoal_now_ns();
     share own = run_own_part(pool, task, self);
-    lateness late = begin_help(pool, self, begin, own.count);
+    lateness late = begin_help(pool, task, self, begin, own.count);
     for (int all_taken = 0;;) {
         for (int i = 0; i < POLLS_PER_LOOK; i++) {
             const share all = add_shares(pool, task, own);
@@ -328,6 +346,19 @@ static uint64_t work_and_wait(shoal_pool *pool, const task *task) {
     }
 }
 
+/* Divides the next runs better, from time to time. */
+static void balance(shoal_pool *pool, const shoal_pool_job *job) {
+    if (job->is_only_reading || job->chunks < (uint64_t)SHOAL_BALANCE_CHUNKS * pool->count ||
+        !pool->rest.may_spin || ++pool->balanced < SHOAL_BALANCE_RUNS)
+        return;
+    pool->balanced = 0;
+    for (uint32_t i = 0; i < pool->count; i++)
+        pool->paces[i] = atomic_load_explicit(&pool->members[i].pace, memory_order_relaxed);
+    shoal_bound *const *bounds = pool->bounds;
+    if (shoal_balance_improve(bounds[pool->table], pool->paces, pool->count, bounds[!pool->table]))
+        pool->table = !pool->table;
+}
+
 uint64_t shoal_pool_run(shoal_pool *pool, const shoal_pool_job *job) {
     if (pool->count == 1)
         return job->run_all(job->context);
@@ -335,17 +366,20 @@ uint64_t shoal_pool_run(shoal_pool *pool, const shoal_pool_job *job) {
     const task task = post(pool, job);
     const uint64_t sum = work_and_wait(pool, &task);
     TRACE(0, TRACE_ALL_DONE);
+    balance(pool, job);
     pool->ended_ns = shoal_now_ns();
     return sum;
 }
 
 static void end_threads(shoal_pool *pool, uint32_t started) {
-    (void)post(pool, &(shoal_pool_job){NULL, NULL, NULL, 0});
+    (void)post(pool, &(shoal_pool_job){0});
     for (uint32_t i = 1; i < started; i++)
         pthread_join(pool->members[i].thread, NULL);
 }
 
 static void free_pool(shoal_pool *pool) {
+    free(pool->bounds[0]);
+    free(pool->paces);
     free(pool->members);
     free(pool);
 }
@@ -358,10 +392,15 @@ int shoal_pool_create(uint32_t count, shoal_pool **out) {
     if (posix_memalign(&memory, LINES, sizeof(shoal_pool)) != 0)
         return -ENOMEM;
     shoal_pool *pool = memset(memory, 0, sizeof *pool);
-    if (posix_memalign(&members, LINES, count * sizeof *pool->members) != 0) {
-        free(pool);
+    pool->bounds[0] = calloc(2 * (count + 1), sizeof *pool->bounds[0]);
+    pool->paces = calloc(count, sizeof *pool->paces);
+    if (pool->bounds[0] == NULL || pool->paces == NULL ||
+        posix_memalign(&members, LINES, count * sizeof *pool->members) != 0) {
+        free_pool(pool);
         return -ENOMEM;
     }
+    pool->bounds[1] = pool->bounds[0] + count + 1;
+    shoal_balance_evenly(pool->bounds[0], count);
     pool->members = memset(members, 0, count * sizeof *pool->members);
     shoal_rest_begin(&pool->rest, count <= shoal_cpu_count());
     pool->forks = shoal_fork_count();

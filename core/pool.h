@@ -10,8 +10,9 @@
  *    a thread that wakes up after the end of a run finds nothing to take.
  * 2. A thread that has finished its part takes chunks only from late threads. A thread is late if the rest of
  *    its part takes longer than help costs: the time of one chunk, and of moving its rows to another core and
- *    back (measured). It is also late if it makes no progress. The caller waits for chunks, not for threads:
- *    a thread that gets no core delays at most the chunks that it has taken.
+ *    back (measured). It is also late if it makes no progress. If chunks only read, nothing moves, and every
+ *    thread with chunks left is late. The caller waits for chunks, not for threads: a thread that gets no
+ *    core delays at most the chunks that it has taken.
  * 3. A thread waits for the next run by spinning while runs follow each other closely, else it sleeps; a run
  *    wakes the sleepers in a tree (rest.h). */
 // SPDX-License-Identifier: MIT
@@ -34,7 +35,8 @@ typedef struct shoal_pool_job {
     uint64_t (*run_chunk)(void *context, uint32_t chunk);
     uint64_t (*run_all)(void *context);
     void *context;
-    uint32_t chunks; /* at most SHOAL_POOL_MOST_CHUNKS */
+    uint32_t chunks;     /* at most SHOAL_POOL_MOST_CHUNKS */
+    int is_only_reading; /* the chunks write no rows */
 } shoal_pool_job;
 
 /* `threads` counts the caller; 1 starts none. 0 or -errno. */

@@ -37,6 +37,7 @@ typedef struct job {
         pthread_t thread;
     } all[MOST * CHUNKS_PER_THREAD];
     _Atomic uint32_t begun, ended;
+    int may_move;             /* every second run only reads: any thread runs any chunk */
     _Atomic uint64_t blocked; /* the only thread that waits in a chunk */
 } job;
 
@@ -79,7 +80,7 @@ static void run_with(shoal_pool *pool, job *job, uint64_t (*run_chunk)(void *, u
     job->round++;
     atomic_store(&job->begun, 0);
     atomic_store(&job->ended, 0);
-    const shoal_pool_job given = {run_chunk, run_all, job, job->chunks};
+    const shoal_pool_job given = {run_chunk, run_all, job, job->chunks, job->may_move && job->round % 2};
     CHECK_EQUAL(shoal_pool_run(pool, &given), (uint64_t)job->chunks * (job->chunks + 1) / 2);
     for (uint32_t i = 0; i < job->chunks; i++)
         if (job->all[i].runs != job->round || job->all[i].round != job->round) {
@@ -142,6 +143,8 @@ static void every_chunk_runs_exactly_once_per_run_100000_times(void) {
     for (uint32_t threads = 1; threads <= 8; threads++) {
         job job;
         shoal_pool *pool = new_pool(&job, threads);
+        job.may_move = 1;
+        job.chunks = threads * 4 * CHUNKS_PER_THREAD - threads / 2; /* enough to balance */
         for (uint64_t i = 0, runs = threads <= 2 ? 20000 : 10000; i < runs; i++)
             run_once(pool, &job);
         shoal_pool_destroy(pool);
@@ -180,6 +183,28 @@ static void a_part_belongs_to_one_thread_and_the_first_to_the_caller(void) {
     shoal_pool_destroy(pool);
 }
 
+/* The caller takes twice as long for a chunk. */
+static uint64_t be_slow_if_main(void *context, uint32_t chunk) {
+    const uint64_t end = shoal_now_ns() + (pthread_equal(pthread_self(), main_thread) ? 4000 : 2000);
+    while (shoal_now_ns() < end)
+        continue;
+    return count_chunk(context, chunk);
+}
+
+static void a_slow_thread_gets_a_smaller_part(void) {
+    if (shoal_cpu_count() < 2)
+        return; /* the threads of a pool with more threads than cores are not compared */
+    main_thread = pthread_self();
+    job job;
+    shoal_pool *pool = new_pool(&job, 2);
+    job.chunks = 2 * 4 * CHUNKS_PER_THREAD;
+    do /* until the alarm */
+        run_with(pool, &job, be_slow_if_main);
+    while (atomic_load(&pool->bounds[pool->table][1]) > 0.42 * SHOAL_BALANCE_WHOLE);
+    CHECK(job.round >= SHOAL_BALANCE_RUNS);
+    shoal_pool_destroy(pool);
+}
+
 /* The first thread that is not the caller waits in its first chunk until all others are done. */
 static uint64_t wait_for_the_rest(void *context, uint32_t chunk) {
     job *job = context;
@@ -213,14 +238,14 @@ static void a_thread_that_comes_after_the_end_of_a_run_takes_nothing(void) {
     job job;
     shoal_pool *pool = new_pool(&job, 3);
     run_once(pool, &job);
-    const task late = {{count_chunk, run_all, &job, job.chunks}, pool->run};
+    const task late = {{count_chunk, run_all, &job, job.chunks, 0}, pool->run, 0};
     for (int i = 0; i < 3; i++) {
         CHECK_EQUAL(run_own_part(pool, &late, &pool->members[0]).count, 0); /* would run chunks again */
         work(pool, &late, &pool->members[0]);
         run_once(pool, &job);
     }
     /* Also if its run had more chunks than the next one, so that the next one's parts look unfinished. */
-    const task larger = {{count_chunk, run_all, &job, MOST * CHUNKS_PER_THREAD}, pool->run};
+    const task larger = {{count_chunk, run_all, &job, MOST * CHUNKS_PER_THREAD, 0}, pool->run, 0};
     run_once(pool, &job);
     CHECK_EQUAL(run_own_part(pool, &larger, &pool->members[0]).count, 0);
     work(pool, &larger, &pool->members[0]);
@@ -487,6 +512,7 @@ int main(void) {
     RUN(any_number_of_chunks_is_run);
     RUN(a_part_belongs_to_one_thread_and_the_first_to_the_caller);
     RUN(chunks_of_a_late_thread_are_run_by_others);
+    RUN(a_slow_thread_gets_a_smaller_part);
     RUN(a_thread_that_comes_after_the_end_of_a_run_takes_nothing);
     RUN(threads_that_fell_asleep_run_again);
     RUN(all_sleepers_are_woken);

@@ -35,8 +35,8 @@ static uint64_t run_second(void *context, uint32_t chunk) {
     return 1;
 }
 
-static const shoal_pool_job FIRST = {run_first, NULL, (void *)1, 3},
-                            SECOND = {run_second, NULL, (void *)2, 7};
+static const shoal_pool_job FIRST = {run_first, NULL, (void *)1, 3, 0},
+                            SECOND = {run_second, NULL, (void *)2, 7, 1};
 
 /* The thread has read the number of the first run when the caller posts the second one. */
 static void post_the_second(int event) {
@@ -55,6 +55,7 @@ static void a_thread_never_runs_the_job_of_one_run_under_the_number_of_another(v
     CHECK_EQUAL(task.run, 2);
     CHECK(task.job.run_chunk == run_second && task.job.context == (void *)2);
     CHECK_EQUAL(task.job.chunks, 7);
+    CHECK_EQUAL(task.job.is_only_reading, 1);
     tested_pool_destroy(tested);
 }
 
@@ -101,10 +102,24 @@ static void a_thread_that_was_stopped_before_its_first_chunk_takes_nothing(void)
     tested_pool_destroy(tested);
 }
 
+static void chunks_that_only_read_are_taken_from_every_thread_at_once(void) {
+    const task reading = {.job = {.is_only_reading = 1}}, writing = {.job = {.is_only_reading = 0}};
+    CHECK_EQUAL(tested_pool_create(1, &tested), 0);
+    const uint64_t begin = shoal_now_ns() - 1000;
+    const lateness of_reading = begin_help(tested, &reading, &tested->members[0], begin, 1);
+    CHECK_EQUAL(of_reading.least, 1);
+    CHECK_EQUAL(of_reading.patience_ns, 0);
+    const lateness of_writing = begin_help(tested, &writing, &tested->members[0], begin, 1);
+    CHECK(of_writing.least > 1);
+    CHECK(of_writing.patience_ns >= LEAST_PATIENCE_NS);
+    tested_pool_destroy(tested);
+}
+
 int main(void) {
     alarm(60);
     RUN(a_thread_never_runs_the_job_of_one_run_under_the_number_of_another);
     RUN(a_thread_waits_while_the_job_is_being_written);
     RUN(a_thread_that_was_stopped_before_its_first_chunk_takes_nothing);
+    RUN(chunks_that_only_read_are_taken_from_every_thread_at_once);
     return 0;
 }
