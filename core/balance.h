@@ -38,6 +38,11 @@ static inline uint32_t shoal_balance_begin(const shoal_bound *bounds, uint32_t c
     return (uint32_t)(chunks * bound / SHOAL_BALANCE_WHOLE);
 }
 
+/* The chunks of the largest part, or more. */
+static inline uint32_t shoal_balance_most(uint32_t count, uint32_t chunks) {
+    return chunks < (uint64_t)SHOAL_BALANCE_CHUNKS * count ? chunks / count + 1 : chunks;
+}
+
 /* Adds what a thread measured in a run: `ns` for `chunks` of its own part. */
 static inline void shoal_balance_learn(shoal_pace *pace, uint64_t ns, uint32_t chunks) {
     if (chunks == 0)

@@ -172,12 +172,13 @@ static int help(shoal_pool *pool, const task *task, member *self, uint32_t least
  * that still has chunks after `patience_ns` makes no progress: then any of its chunks is taken. */
 typedef struct lateness {
     uint64_t finished_ns, looked_ns, chunk_ns, patience_ns;
-    uint32_t least;
+    uint32_t least, most; /* chunks left for which help pays; chunks of the largest part */
 } lateness;
 
 static lateness begin_help(const shoal_pool *pool, const task *task, member *self, uint64_t begin,
                            uint32_t chunks) {
     lateness late = {.finished_ns = shoal_now_ns(), .least = 1};
+    late.most = shoal_balance_most(pool->count, task->job.chunks);
     late.looked_ns = late.finished_ns;
     if (!pool->rest.may_spin || task->job.is_only_reading)
         return late;
@@ -193,10 +194,10 @@ static lateness begin_help(const shoal_pool *pool, const task *task, member *sel
 /* Helps late threads, if it is time to look for them. Returns 1 if all chunks are taken. */
 static int help_late(shoal_pool *pool, const task *task, member *self, lateness *late, share *share) {
     uint64_t now = shoal_now_ns();
-    if (now - late->looked_ns < LOOK_NS && late->patience_ns != 0)
+    int is_long = now - late->finished_ns >= late->patience_ns;
+    if (late->patience_ns != 0 && (now - late->looked_ns < LOOK_NS || (late->least > late->most && !is_long)))
         return 0; /* looking disturbs the owners of the parts */
-    for (;;) {
-        const int is_long = now - late->finished_ns >= late->patience_ns;
+    for (;; is_long = now - late->finished_ns >= late->patience_ns) {
         const int outcome = help(pool, task, self, is_long ? 1 : late->least, share);
         const uint64_t end = shoal_now_ns();
         late->looked_ns = end;
@@ -221,18 +222,18 @@ static share run_own_part(shoal_pool *pool, const task *task, member *self) {
     return share;
 }
 
-/* A thread's run: its own part, then help until all chunks are taken. */
+static uint64_t load_posted(const shoal_pool *pool) {
+    return atomic_load_explicit(&pool->posted, memory_order_acquire);
+}
+
+/* A thread's run: its own part, then help until all chunks are taken, or the next run is posted. */
 static void work(shoal_pool *pool, const task *task, member *self) {
     const uint64_t begin = shoal_now_ns();
     share share = run_own_part(pool, task, self);
     lateness late = begin_help(pool, task, self, begin, share.count);
-    while (!help_late(pool, task, self, &late, &share))
+    while (!help_late(pool, task, self, &late, &share) && load_posted(pool) == 2 * task->run)
         for (int i = 0; i < POLLS_PER_LOOK; i++)
             shoal_relax();
-}
-
-static uint64_t load_posted(const shoal_pool *pool) {
-    return atomic_load_explicit(&pool->posted, memory_order_acquire);
 }
 
 typedef struct awaited {

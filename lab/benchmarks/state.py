@@ -5,7 +5,9 @@ The first ratio of a world is that of a session nobody watches to no session; th
 
     python lab/benchmarks/state.py [--seconds S] [--pairs P] [--cpu] [--smoke]
 
-The two sides of a pair are stepped in turns of a tenth of a second, so that other load affects both. A case
+The two sides of a pair are stepped in turns of a tenth of a second, so that other load affects both. A run
+that is watched limits the share of its time that it spends on publishing; the turns of the other side are not
+its time, so the limit does not count them (a run outside of this benchmark has no such pauses). A case
 has two numbers: the median of the turns' ratios, and the share of the run's time that it spent on publishing,
 which also counts what happens in few turns, such as recordings. Watchers are separate processes; on a machine
 without a spare core they use the run's core, and the result does not show the cost for the run.
@@ -111,18 +113,35 @@ Turn: TypeAlias = Callable[[], tuple[int, int]]
 
 
 class Publishing:
-    """Adds up the time that this process spends on publishing."""
+    """Adds up the time that this process spends on publishing, and stops its clock between turns."""
 
     def __init__(self) -> None:
         self.spent_ns = 0
+        self._publishers: dict[Publisher, int] = {}
+        """Those that were called, with the time at which their last turn ended."""
         publish = Publisher.__call__
 
-        def timed(*arguments: Any) -> None:
+        def timed(publisher: Publisher, *arguments: Any) -> None:
             began = CLOCK()
-            publish(*arguments)
+            self._publishers.setdefault(publisher, 0)
+            publish(publisher, *arguments)
             self.spent_ns += CLOCK() - began
 
-        Publisher.__call__ = timed  # type: ignore[method-assign]
+        Publisher.__call__ = timed  # type: ignore[assignment, method-assign]
+
+    def run(self, turn: Turn) -> tuple[int, int]:
+        """Runs a turn of the watched side, as if it followed directly on the last one."""
+        for publisher, ended in self._publishers.items():
+            paused = time.monotonic_ns() - ended if ended else 0
+            publisher._pause_until_ns += paused
+            publisher._paid_at_ns += paused
+            publisher._live_at_ns += paused
+        result = turn()
+        self._publishers = dict.fromkeys(self._publishers, time.monotonic_ns())
+        return result
+
+    def forget(self) -> None:
+        self._publishers.clear()
 
 
 PUBLISHING = Publishing()
@@ -178,7 +197,7 @@ class Ratios:
         for number in range(max(1, round(seconds / TURN_S))):
             costs = {}
             for turn in (one, other) if number % 2 else (other, one):
-                took, steps = turn()
+                took, steps = PUBLISHING.run(turn) if turn is other else turn()
                 costs[turn] = took / steps
                 spent += took if turn is other else 0
             ratios.append(costs[other] / costs[one])
@@ -189,6 +208,7 @@ class Ratios:
 
     def begin_pair(self) -> None:
         self._base = 1.0
+        PUBLISHING.forget()
 
     def report(self) -> None:
         for what, ratios in self._ratios.items():

@@ -327,6 +327,8 @@ int main(int argc, char **argv) {
         fail("1 to 256 threads");
     if (strcmp(argv[1], "hand-off") == 0)
         return measure_hand_off(threads);
+    if (argv[1][0] != '/' || access(argv[1], R_OK) != 0)
+        fail("PLUGIN must be the absolute path of a plug-in"); /* the processes could not say so */
     board *board = mmap(NULL, sizeof *board, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     for (uint32_t i = 0; i < threads; i++)
         if (fork() == 0)

@@ -27,6 +27,7 @@ static void check_that_parts_cover_all_chunks(const shoal_bound *bounds, uint32_
             const uint32_t begin = shoal_balance_begin(bounds, count, chunks, k),
                            end = shoal_balance_begin(bounds, count, chunks, k + 1);
             CHECK(begin <= end);
+            CHECK(end - begin <= shoal_balance_most(count, chunks));
             CHECK(end > begin || chunks < SHOAL_BALANCE_CHUNKS * count); /* see `bounds` in pool.c */
         }
     }
