@@ -369,8 +369,8 @@ typedef struct check {
     _Atomic(uint64_t) first_bad;
 } check;
 
-/* Checks the rows of some chunks of a step. A thread's part of the checks has the rows of its part of the
- * step, because the pool divides both in the same way. */
+/* Checks the rows of some chunks of a step. A thread's part of the checks has about the rows of its part of
+ * the step, which it then finds in its cache. */
 static uint64_t check_some(void *context, uint32_t index) {
     check *job = context;
     const shoal_engine *engine = job->engine;

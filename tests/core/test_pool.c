@@ -250,6 +250,19 @@ static void a_thread_that_comes_after_the_end_of_a_run_takes_nothing(void) {
     CHECK_EQUAL(run_own_part(pool, &larger, &pool->members[0]).count, 0);
     work(pool, &larger, &pool->members[0]);
     CHECK_EQUAL(job.all[0].runs, job.round);
+    /* Also if the table of its run has been rewritten since, so that a later run has parts of other sizes. */
+    memset(&job, 0, sizeof job);
+    job.chunks = 3 * 4 * CHUNKS_PER_THREAD;
+    run_once(pool, &job);
+    const task old = {{count_chunk, run_all, &job, job.chunks, 0}, pool->run, 1};
+    for (uint32_t k = 0; k <= 3; k++)
+        atomic_store(&pool->bounds[1][k], k * (SHOAL_BALANCE_WHOLE / 3));
+    run_once(pool, &job);
+    atomic_store(&pool->bounds[1][1], SHOAL_BALANCE_WHOLE / 2);
+    CHECK(part_begin(pool, &old, 1) > job.chunks / 3);
+    CHECK_EQUAL(run_own_part(pool, &old, &pool->members[0]).count, 0);
+    work(pool, &old, &pool->members[0]);
+    CHECK_EQUAL(job.all[0].runs, job.round);
     shoal_pool_destroy(pool);
 }
 
