@@ -5,7 +5,7 @@
  *
  * Threads of one pool differ by ten percent for seconds, because of what else runs on their cores, and of the
  * pages that their rows have. Without this, all would wait for the slowest one, or take its chunks, which
- * moves their rows between caches in every run. */
+ * moves their rows between caches in every run. Only jobs that are the same in every run are divided so. */
 // SPDX-License-Identifier: MIT
 #ifndef SHOAL_BALANCE_H
 #define SHOAL_BALANCE_H
@@ -25,17 +25,18 @@ typedef _Atomic(uint32_t) shoal_pace;
 
 static inline void shoal_balance_evenly(shoal_bound *bounds, uint32_t count) {
     for (uint32_t k = 0; k <= count; k++)
-        atomic_store_explicit(&bounds[k], (uint32_t)(((uint64_t)SHOAL_BALANCE_WHOLE * k + count - 1) / count),
-                              memory_order_relaxed); /* rounded up: shoal_balance_begin rounds down */
+        atomic_store_explicit(&bounds[k], (uint32_t)((uint64_t)SHOAL_BALANCE_WHOLE * k / count),
+                              memory_order_relaxed);
 }
 
-/* The first chunk of a part. */
+/* The first chunk of a part. It is rounded to the nearest one, so that bounds that are nearly even make even
+ * parts. */
 static inline uint32_t shoal_balance_begin(const shoal_bound *bounds, uint32_t count, uint32_t chunks,
                                            uint32_t part) {
     if (chunks < (uint64_t)SHOAL_BALANCE_CHUNKS * count)
         return (uint32_t)((uint64_t)chunks * part / count);
     const uint64_t bound = atomic_load_explicit(&bounds[part], memory_order_relaxed);
-    return (uint32_t)(chunks * bound / SHOAL_BALANCE_WHOLE);
+    return (uint32_t)((chunks * bound + SHOAL_BALANCE_WHOLE / 2) / SHOAL_BALANCE_WHOLE);
 }
 
 /* The chunks of the largest part, or more. */
@@ -47,13 +48,18 @@ static inline uint32_t shoal_balance_most(uint32_t count, uint32_t chunks) {
 static inline void shoal_balance_learn(shoal_pace *pace, uint64_t ns, uint32_t chunks) {
     if (chunks == 0)
         return;
-    const uint64_t before = atomic_load_explicit(pace, memory_order_relaxed), most = UINT32_MAX / 2;
+    uint64_t before = atomic_load_explicit(pace, memory_order_relaxed);
+    const uint64_t most = UINT32_MAX / 2;
     uint64_t now = ns * 16 / chunks; /* in sixteenths, for chunks of some nanoseconds */
     now = now < 1 ? 1 : now > most ? most : now;
     if (before != 0 && now > 2 * before)
         now = 2 * before; /* it lost its core for a moment */
-    const uint64_t mean = before == 0 ? now : (15 * before + now) / 16;
-    atomic_store_explicit(pace, (uint32_t)mean, memory_order_relaxed);
+    if (before == 0)
+        before = now;
+    else if (before > 4 * now)
+        before = 4 * now; /* it lost its core in its first run */
+    const uint64_t up = now > before ? 15 : 0;
+    atomic_store_explicit(pace, (uint32_t)((15 * before + now + up) / 16), memory_order_relaxed);
 }
 
 /* Writes better bounds to `next`. Returns 0 if `bounds` are good enough, or if a pace is not known. A part

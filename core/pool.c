@@ -24,8 +24,10 @@ enum {
     LINES = 128,             /* two cache lines: some processors fetch them in pairs */
     COUNT_BITS = 24
 };
-#define ONLY_READING (UINT32_C(1) << 31)  /* beside the number of chunks */
-#define SECOND_BOUNDS (UINT32_C(1) << 30) /* likewise: the run uses bounds[1] */
+#define ONLY_READING (UINT32_C(1) << 31) /* beside the number of chunks */
+#define STEADY (UINT32_C(1) << 30)
+#define SECOND_BOUNDS (UINT32_C(1) << 29) /* the run uses bounds[1] */
+#define FLAGS (ONLY_READING | STEADY | SECOND_BOUNDS)
 #define COUNT_MASK ((UINT64_C(1) << COUNT_BITS) - 1)
 #define RUN_MASK (UINT64_MAX >> COUNT_BITS)
 #define AWAIT_NS UINT64_C(50000000) /* the caller looks again after this time */
@@ -48,7 +50,8 @@ typedef struct member {
     _Alignas(LINES) pthread_t thread;
     shoal_pool *pool;
     uint64_t move_ns; /* mean time to move the rows of a chunk of another thread here */
-    shoal_pace pace;  /* see balance.h. Writer: the thread */
+    shoal_pace pace;  /* see balance.h. Writer of this and the next: the thread */
+    word64 paced;     /* the last run in which it was measured */
     uint32_t index;
     shoal_rester rest;
 } member;
@@ -58,7 +61,7 @@ struct shoal_pool {
      * the same line, so a thread that waits gets both with one transfer between caches. */
     _Alignas(LINES) word64 posted;
     _Atomic(uintptr_t) run_chunk, context; /* run_chunk 0: the threads end */
-    _Atomic(uint32_t) chunks;              /* and the two flags */
+    _Atomic(uint32_t) chunks;              /* and FLAGS */
     shoal_rest rest;
     _Alignas(LINES) shoal_word awaited; /* the caller sleeps or is about to, on the next word */
     shoal_word completed;               /* writers: threads, while awaited */
@@ -82,6 +85,8 @@ typedef struct task {
 } task;
 
 static uint32_t part_begin(const shoal_pool *pool, const task *task, uint32_t part) {
+    if (!task->job.is_steady)
+        return (uint32_t)((uint64_t)task->job.chunks * part / pool->count);
     return shoal_balance_begin(pool->bounds[task->table], pool->count, task->job.chunks, part);
 }
 
@@ -180,10 +185,17 @@ static lateness begin_help(const shoal_pool *pool, const task *task, member *sel
     lateness late = {.finished_ns = shoal_now_ns(), .least = 1};
     late.most = shoal_balance_most(pool->count, task->job.chunks);
     late.looked_ns = late.finished_ns;
-    if (!pool->rest.may_spin || task->job.is_only_reading)
+    if (!pool->rest.may_spin)
         return late;
+    if (task->job.is_only_reading) {
+        late.patience_ns = 1; /* but not more often than every LOOK_NS */
+        return late;
+    }
     late.chunk_ns = chunks == 0 ? 0 : (late.finished_ns - begin) / chunks;
-    shoal_balance_learn(&self->pace, late.finished_ns - begin, chunks);
+    if (task->job.is_steady && chunks != 0) {
+        shoal_balance_learn(&self->pace, late.finished_ns - begin, chunks);
+        atomic_store_explicit(&self->paced, task->run, memory_order_relaxed);
+    }
     late.least = 2 + (uint32_t)(3 * self->move_ns / (2 * late.chunk_ns + 1));
     late.patience_ns = late.least * late.chunk_ns;
     if (late.patience_ns < LEAST_PATIENCE_NS)
@@ -232,7 +244,7 @@ static void work(shoal_pool *pool, const task *task, member *self) {
     share share = run_own_part(pool, task, self);
     lateness late = begin_help(pool, task, self, begin, share.count);
     while (!help_late(pool, task, self, &late, &share) && load_posted(pool) == 2 * task->run)
-        for (int i = 0; i < POLLS_PER_LOOK; i++)
+        for (int i = 0; i < POLLS_PER_LOOK && load_posted(pool) == 2 * task->run; i++)
             shoal_relax();
 }
 
@@ -257,8 +269,9 @@ static void wait_for_task(shoal_pool *pool, member *self, uint64_t seen, task *t
         }
         TRACE(self->index, TRACE_READ);
         const uint32_t chunks = atomic_load_explicit(&pool->chunks, memory_order_acquire);
-        task->job.chunks = chunks & ~(ONLY_READING | SECOND_BOUNDS);
+        task->job.chunks = chunks & ~FLAGS;
         task->job.is_only_reading = (chunks & ONLY_READING) != 0;
+        task->job.is_steady = (chunks & STEADY) != 0;
         task->table = (chunks & SECOND_BOUNDS) != 0;
         task->job.context = (void *)atomic_load_explicit(&pool->context, memory_order_acquire);
         const uintptr_t run_chunk = atomic_load_explicit(&pool->run_chunk, memory_order_acquire);
@@ -287,8 +300,8 @@ static void *run_thread(void *argument) {
 static task post(shoal_pool *pool, const shoal_pool_job *job) {
     const task task = {*job, ++pool->run, pool->table};
     const uintptr_t run_chunk = (uintptr_t)job->run_chunk, context = (uintptr_t)job->context;
-    const uint32_t chunks =
-        job->chunks | (job->is_only_reading ? ONLY_READING : 0) | (pool->table ? SECOND_BOUNDS : 0);
+    const uint32_t chunks = job->chunks | (job->is_only_reading ? ONLY_READING : 0) |
+                            (job->is_steady ? STEADY : 0) | (pool->table ? SECOND_BOUNDS : 0);
     if (atomic_load_explicit(&pool->run_chunk, memory_order_relaxed) != run_chunk ||
         atomic_load_explicit(&pool->context, memory_order_relaxed) != context ||
         atomic_load_explicit(&pool->chunks, memory_order_relaxed) != chunks) {
@@ -347,14 +360,18 @@ static uint64_t work_and_wait(shoal_pool *pool, const task *task) {
     }
 }
 
-/* Divides the next runs better, from time to time. */
+/* Divides the next runs better, from time to time; not while a thread gets no core for its own part. */
 static void balance(shoal_pool *pool, const shoal_pool_job *job) {
-    if (job->is_only_reading || job->chunks < (uint64_t)SHOAL_BALANCE_CHUNKS * pool->count ||
+    if (!job->is_steady || job->chunks < (uint64_t)SHOAL_BALANCE_CHUNKS * pool->count ||
         !pool->rest.may_spin || ++pool->balanced < SHOAL_BALANCE_RUNS)
         return;
     pool->balanced = 0;
-    for (uint32_t i = 0; i < pool->count; i++)
-        pool->paces[i] = atomic_load_explicit(&pool->members[i].pace, memory_order_relaxed);
+    for (uint32_t i = 0; i < pool->count; i++) {
+        const member *one = &pool->members[i];
+        const uint64_t paced = atomic_load_explicit(&one->paced, memory_order_relaxed);
+        const int is_known = pool->run - paced < SHOAL_BALANCE_RUNS;
+        pool->paces[i] = is_known ? atomic_load_explicit(&one->pace, memory_order_relaxed) : 0;
+    }
     shoal_bound *const *bounds = pool->bounds;
     if (shoal_balance_improve(bounds[pool->table], pool->paces, pool->count, bounds[!pool->table]))
         pool->table = !pool->table;
@@ -389,18 +406,22 @@ int shoal_pool_create(uint32_t count, shoal_pool **out) {
     *out = NULL;
     if (count == 0 || count > 4096)
         return -EINVAL;
-    void *memory = NULL, *members = NULL;
+    void *memory = NULL, *members = NULL, *bounds = NULL;
     if (posix_memalign(&memory, LINES, sizeof(shoal_pool)) != 0)
         return -ENOMEM;
     shoal_pool *pool = memset(memory, 0, sizeof *pool);
-    pool->bounds[0] = calloc(2 * (count + 1), sizeof *pool->bounds[0]);
+    const size_t table = ((count + 1) * sizeof *pool->bounds[0] + LINES - 1) / LINES * LINES;
     pool->paces = calloc(count, sizeof *pool->paces);
-    if (pool->bounds[0] == NULL || pool->paces == NULL ||
-        posix_memalign(&members, LINES, count * sizeof *pool->members) != 0) {
+    if (pool->paces == NULL || posix_memalign(&bounds, LINES, 2 * table) != 0) {
         free_pool(pool);
         return -ENOMEM;
     }
-    pool->bounds[1] = pool->bounds[0] + count + 1;
+    pool->bounds[0] = memset(bounds, 0, 2 * table);
+    pool->bounds[1] = pool->bounds[0] + table / sizeof *pool->bounds[0];
+    if (posix_memalign(&members, LINES, count * sizeof *pool->members) != 0) {
+        free_pool(pool);
+        return -ENOMEM;
+    }
     shoal_balance_evenly(pool->bounds[0], count);
     pool->members = memset(members, 0, count * sizeof *pool->members);
     shoal_rest_begin(&pool->rest, count <= shoal_cpu_count());

@@ -136,6 +136,8 @@ class Publishing:
             publisher._pause_until_ns += paused
             publisher._paid_at_ns += paused
             publisher._live_at_ns += paused
+            if publisher._recorder is not None:
+                publisher._recorder.began_ns += paused
         result = turn()
         self._publishers = dict.fromkeys(self._publishers, time.monotonic_ns())
         return result

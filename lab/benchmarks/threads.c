@@ -288,7 +288,7 @@ static int measure_hand_off(uint32_t threads) {
 #ifdef OLD_CORE
             shoal_pool_run(pool, run_nothing, NULL);
 #else
-            (void)shoal_pool_run(pool, &(shoal_pool_job){run_nothing, NULL, NULL, threads, 0});
+            (void)shoal_pool_run(pool, &(shoal_pool_job){run_nothing, NULL, NULL, threads, 0, 0});
 #endif
             const uint64_t end = shoal_now_ns();
             if (i >= 1000)

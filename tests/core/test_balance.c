@@ -49,6 +49,18 @@ static void few_chunks_are_divided_evenly_whatever_the_bounds_are(void) {
     CHECK_EQUAL(shoal_balance_begin(bounds, 2, 2 * SHOAL_BALANCE_CHUNKS, 1), 0);
 }
 
+static void bounds_that_are_nearly_even_make_even_parts(void) {
+    shoal_bound bounds[THREADS + 1];
+    for (int percent = -1; percent <= 1; percent++) {
+        shoal_balance_evenly(bounds, THREADS);
+        for (uint32_t k = 1; k < THREADS; k++)
+            bounds[k] += (uint32_t)(percent * (SHOAL_BALANCE_WHOLE / THREADS / 100));
+        for (uint32_t k = 0; k < THREADS; k++)
+            CHECK_EQUAL(shoal_balance_begin(bounds, THREADS, THREADS * SHOAL_BALANCE_CHUNKS, k),
+                        k * SHOAL_BALANCE_CHUNKS);
+    }
+}
+
 static void parts_become_as_large_as_their_threads_are_fast_and_then_stay(void) {
     shoal_bound tables[2][THREADS + 1];
     uint32_t paces[THREADS];
@@ -110,6 +122,14 @@ static void a_pace_is_a_mean_in_which_a_lost_core_counts_little(void) {
     for (int i = 0; i < 400; i++)
         shoal_balance_learn(&pace, 0, 10);
     CHECK(pace >= 1 && pace < 32);
+    for (int i = 0; i < 400; i++)
+        shoal_balance_learn(&pace, 1000, 10);
+    CHECK(pace > 1500 && pace <= 1600);
+    pace = 0;
+    shoal_balance_learn(&pace, UINT64_C(10000000), 10); /* without a core in its first run */
+    for (int i = 0; i < 60; i++)
+        shoal_balance_learn(&pace, 1000, 10);
+    CHECK(pace < 1800);
     pace = 0;
     shoal_balance_learn(&pace, UINT64_C(1) << 50, 1);
     shoal_balance_learn(&pace, UINT64_C(1) << 50, 1);
@@ -119,6 +139,7 @@ static void a_pace_is_a_mean_in_which_a_lost_core_counts_little(void) {
 int main(void) {
     RUN(parts_are_even_at_first);
     RUN(few_chunks_are_divided_evenly_whatever_the_bounds_are);
+    RUN(bounds_that_are_nearly_even_make_even_parts);
     RUN(parts_become_as_large_as_their_threads_are_fast_and_then_stay);
     RUN(threads_of_the_same_speed_keep_even_parts);
     RUN(no_part_has_less_than_a_quarter_of_an_even_share_or_four_times_as_much);

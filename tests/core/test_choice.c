@@ -55,7 +55,7 @@ static void begin(double (*one)(void), double (*many)(void)) {
 /* Runs jobs for some seconds; returns how many. */
 static uint64_t run_for(double seconds) {
     const uint64_t end = now_ns + (uint64_t)(seconds * 1e9);
-    const shoal_pool_job job = {NULL, run_all, NULL, 4, 0};
+    const shoal_pool_job job = {NULL, run_all, NULL, 4, 0, 0};
     uint64_t jobs = 0;
     for (; now_ns < end; jobs++)
         CHECK_EQUAL(shoal_choice_run(&choice, NULL, &job, 1), 4);
@@ -158,7 +158,7 @@ static void the_choice_follows_when_the_cores_become_busy_and_free_again(void) {
 
 static void the_next_job_runs_where_the_choice_says(void) {
     begin(cost_50us, cost_10us);
-    const shoal_pool_job job = {NULL, run_all, NULL, 4, 0};
+    const shoal_pool_job job = {NULL, run_all, NULL, 4, 0, 0};
     for (int i = 0; i < 5000; i++) {
         const uint64_t before = on_pool;
         const int prefers = shoal_choice_prefers_pool(&choice);

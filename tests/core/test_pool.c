@@ -80,7 +80,7 @@ static void run_with(shoal_pool *pool, job *job, uint64_t (*run_chunk)(void *, u
     job->round++;
     atomic_store(&job->begun, 0);
     atomic_store(&job->ended, 0);
-    const shoal_pool_job given = {run_chunk, run_all, job, job->chunks, job->may_move && job->round % 2};
+    const shoal_pool_job given = {run_chunk, run_all, job, job->chunks, job->may_move && job->round % 2, 1};
     CHECK_EQUAL(shoal_pool_run(pool, &given), (uint64_t)job->chunks * (job->chunks + 1) / 2);
     for (uint32_t i = 0; i < job->chunks; i++)
         if (job->all[i].runs != job->round || job->all[i].round != job->round) {
@@ -238,14 +238,14 @@ static void a_thread_that_comes_after_the_end_of_a_run_takes_nothing(void) {
     job job;
     shoal_pool *pool = new_pool(&job, 3);
     run_once(pool, &job);
-    const task late = {{count_chunk, run_all, &job, job.chunks, 0}, pool->run, 0};
+    const task late = {{count_chunk, run_all, &job, job.chunks, 0, 1}, pool->run, 0};
     for (int i = 0; i < 3; i++) {
         CHECK_EQUAL(run_own_part(pool, &late, &pool->members[0]).count, 0); /* would run chunks again */
         work(pool, &late, &pool->members[0]);
         run_once(pool, &job);
     }
     /* Also if its run had more chunks than the next one, so that the next one's parts look unfinished. */
-    const task larger = {{count_chunk, run_all, &job, MOST * CHUNKS_PER_THREAD, 0}, pool->run, 0};
+    const task larger = {{count_chunk, run_all, &job, MOST * CHUNKS_PER_THREAD, 0, 1}, pool->run, 0};
     run_once(pool, &job);
     CHECK_EQUAL(run_own_part(pool, &larger, &pool->members[0]).count, 0);
     work(pool, &larger, &pool->members[0]);
@@ -254,7 +254,7 @@ static void a_thread_that_comes_after_the_end_of_a_run_takes_nothing(void) {
     memset(&job, 0, sizeof job);
     job.chunks = 3 * 4 * CHUNKS_PER_THREAD;
     run_once(pool, &job);
-    const task old = {{count_chunk, run_all, &job, job.chunks, 0}, pool->run, 1};
+    const task old = {{count_chunk, run_all, &job, job.chunks, 0, 1}, pool->run, 1};
     for (uint32_t k = 0; k <= 3; k++)
         atomic_store(&pool->bounds[1][k], k * (SHOAL_BALANCE_WHOLE / 3));
     run_once(pool, &job);

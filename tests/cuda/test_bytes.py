@@ -107,6 +107,31 @@ def test_checkpoints_pictures_and_state_are_those_of_the_cpu(env):
     cpu.close()
 
 
+@pytest.mark.parametrize("mode", [mode.name for mode in AutoresetMode])
+@pytest.mark.parametrize("env", ["CartPole-v1", "Squared-v0", "Snake-v0"])
+def test_an_ended_episode_that_another_mode_saved_goes_on_as_on_the_cpu(env, mode):
+    with shoal.make_vec(env, 2, session=None, max_episode_steps=3) as other:  # NEXT_STEP
+        other.reset(seed=7)
+        for _ in range(3):
+            other.step(other.action_space.sample() * 0)
+        ended = other.save_env(0)
+    cpu, device = pair(env, 4, autoreset_mode=mode)
+    cpu.reset(seed=1)
+    device.reset(seed=1)
+    cpu.restore_env(2, ended)
+    device.restore_env(2, ended)
+    if mode == "DISABLED":
+        mask = np.arange(cpu.num_envs) // (cpu.num_envs // 4) == 2
+        cpu.reset(options={"reset_mask": mask})
+        device.reset(options={"reset_mask": put(mask)})
+    for _ in range(4):
+        actions = cpu.action_space.sample() * 0
+        assert_same(host(tuple(device.step(put(actions))[:4])), tuple(cpu.step(actions)[:4]))
+    assert device.save_env(2) == cpu.save_env(2)
+    device.close()
+    cpu.close()
+
+
 @pytest.mark.parametrize("env", ["CartPole-v1", "Squared-v0", "Snake-v0"])
 def test_a_rollout_holds_the_rows_of_the_cpu(env):
     cpu, device = pair(env, 5, max_episode_steps=6)

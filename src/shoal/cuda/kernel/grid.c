@@ -340,11 +340,12 @@ GRID_INLINE int grid_settle(const shoal_grid *a, shoal_envs *envs, uint64_t env,
     }
     if (over != 0)
         GRID_COUNT(&grid_counted.episodes, over);
-    if (a->autoreset == GRID_NEXT_STEP)
+    if (a->autoreset == GRID_NEXT_STEP || is_reset)
         a->reset[env] = over == GRID_AGENTS; /* in every step: one store of a warp, not one for each end */
     if (a->autoreset == GRID_DISABLED && over == GRID_AGENTS)
         a->over[env] = 1;
-    return a->autoreset == GRID_SAME_STEP && over == GRID_AGENTS;
+    /* `is_reset`: the flag comes from a checkpoint that another mode saved. */
+    return a->autoreset == GRID_SAME_STEP && (is_reset || over == GRID_AGENTS);
 }
 
 /* ---- Kernels ---- */
@@ -456,9 +457,10 @@ GRID_INLINE int grid_step_one(const shoal_grid *a, shoal_envs *envs, uint64_t en
 
 /* Starts a new episode. The rows of results are written by the thread that has the environment. */
 GRID_INLINE void grid_reset_one(const shoal_grid *a, shoal_envs *envs, uint64_t env) {
-    grid_rows rows = {0};
-    grid_use_rows(envs, &rows, env); /* a reset has no results, whatever the plug-in writes */
+    grid_rows rows;
+    grid_use_rows(envs, &rows, env); /* a reset has no results: they are lost, if rows are few */
     shoal_entry.reset(envs, env, env + 1);
+    rows = (grid_rows){0};
     grid_count_up(&a->episode[env]);
     if (a->autoreset != GRID_NEXT_STEP)
         grid_clear_progress(a, env);
