@@ -166,7 +166,8 @@ def make_vec(
         **(vector_kwargs or {}),
     }
     if device != "cpu":
-        _reject_if(num_threads is not None, 'num_threads is for the CPU; leave it out with device="cuda"')
+        why = f"num_threads is for the CPU; leave it out with device={device!r}"
+        _reject_if(num_threads is not None, why)
     given_env, given_options = env, options
     if isinstance(env, str) and env.startswith("puffer:"):
         env, options, num_threads = _prepare_puffer(env, options, episode_stats, num_threads, backend)
