@@ -1,27 +1,34 @@
 /* How a pool divides the chunks of a job: a thread that takes longer for a chunk gets fewer of them.
  *
- *   pace[k]     mean time of a chunk on thread k, without those moments in which it lost its core
- *   bounds[k]   where part k begins, of SHOAL_BALANCE_WHOLE; part k ends at bounds[k + 1]
+ *   pace[k]     mean time of a chunk on thread k; moments in which the thread lost its core count little
+ *   bounds[k]   where part k begins, in units of 1 / SHOAL_BALANCE_WHOLE; part k ends at bounds[k + 1]
  *
- * Threads of one pool differ by ten percent for seconds, because of what else runs on their cores, and of the
- * pages that their rows have. Without this, all would wait for the slowest one, or take its chunks, which
- * moves their rows between caches in every run. Only jobs that are the same in every run are divided so. */
+ * The mean times of threads of one pool differed by ten percent for seconds. If parts were even, all threads
+ * would wait for the slowest one, or take its chunks, which moves rows between caches in every run. Only jobs
+ * that do the same work in every run are divided so, because paces of different jobs cannot be compared. */
 // SPDX-License-Identifier: MIT
 #ifndef SHOAL_BALANCE_H
 #define SHOAL_BALANCE_H
 
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdint.h>
 
 enum {
     SHOAL_BALANCE_WHOLE = 1 << 30,
-    SHOAL_BALANCE_CHUNKS = 8,     /* a job with fewer chunks for each thread is divided evenly */
-    SHOAL_BALANCE_RUNS = 32,      /* between two changes */
-    SHOAL_BALANCE_LEAST_GAIN = 64 /* smaller changes than one part in 64 are not worth moving rows */
+    SHOAL_BALANCE_CHUNKS = 8, /* a job with fewer chunks for each thread is divided evenly */
+    SHOAL_BALANCE_RUNS = 32   /* between two changes */
 };
+
+#define SHOAL_BALANCE_LEAST_CHANGE (1.0 / 64) /* a smaller change of a part is not worth moving rows */
 
 typedef _Atomic(uint32_t) shoal_bound;
 typedef _Atomic(uint32_t) shoal_pace;
+
+/* Whether a job has enough chunks to be divided unevenly. */
+static inline int shoal_balance_applies(uint32_t count, uint32_t chunks) {
+    return chunks >= (uint64_t)SHOAL_BALANCE_CHUNKS * count;
+}
 
 static inline void shoal_balance_evenly(shoal_bound *bounds, uint32_t count) {
     for (uint32_t k = 0; k <= count; k++)
@@ -29,19 +36,14 @@ static inline void shoal_balance_evenly(shoal_bound *bounds, uint32_t count) {
                               memory_order_relaxed);
 }
 
-/* The first chunk of a part. It is rounded to the nearest one, so that bounds that are nearly even make even
- * parts. */
+/* The first chunk of a part. bounds NULL: the parts are even. Else it is rounded to the nearest one, so that
+ * bounds that are nearly even make even parts. */
 static inline uint32_t shoal_balance_begin(const shoal_bound *bounds, uint32_t count, uint32_t chunks,
                                            uint32_t part) {
-    if (chunks < (uint64_t)SHOAL_BALANCE_CHUNKS * count)
+    if (bounds == NULL || !shoal_balance_applies(count, chunks))
         return (uint32_t)((uint64_t)chunks * part / count);
     const uint64_t bound = atomic_load_explicit(&bounds[part], memory_order_relaxed);
     return (uint32_t)((chunks * bound + SHOAL_BALANCE_WHOLE / 2) / SHOAL_BALANCE_WHOLE);
-}
-
-/* The chunks of the largest part, or more. */
-static inline uint32_t shoal_balance_most(uint32_t count, uint32_t chunks) {
-    return chunks < (uint64_t)SHOAL_BALANCE_CHUNKS * count ? chunks / count + 1 : chunks;
 }
 
 /* Adds what a thread measured in a run: `ns` for `chunks` of its own part. */
@@ -62,34 +64,39 @@ static inline void shoal_balance_learn(shoal_pace *pace, uint64_t ns, uint32_t c
     atomic_store_explicit(pace, (uint32_t)((15 * before + now + up) / 16), memory_order_relaxed);
 }
 
+static inline double shoal_balance_size(const shoal_bound *bounds, uint32_t part) {
+    const double end = atomic_load_explicit(&bounds[part + 1], memory_order_relaxed);
+    return (end - atomic_load_explicit(&bounds[part], memory_order_relaxed)) / SHOAL_BALANCE_WHOLE;
+}
+
+/* Half of the way from the size of a part to `wanted`, because paces are noisy; and between half of an even
+ * share and two of them. */
+static inline double shoal_balance_approach(double size, double wanted, uint32_t count) {
+    const double better = (size + wanted) / 2, least = 0.5 / count, most = 2.0 / count;
+    return better < least ? least : better > most ? most : better;
+}
+
 /* Writes better bounds to `next`. Returns 0 if `bounds` are good enough, or if a pace is not known. A part
- * always has between a quarter of an even share and four times as much. */
+ * always has between a quarter of an even share and four times as much: the sizes are scaled to fit. */
 static inline int shoal_balance_improve(const shoal_bound *bounds, const uint32_t *paces, uint32_t count,
                                         shoal_bound *next) {
-    const double even = 1.0 / count;
-    double speeds = 0, sum = 0, at = 0, gain = 0;
+    double speeds = 0, sum = 0, at = 0, largest = 0;
     for (uint32_t k = 0; k < count; k++) {
         if (paces[k] == 0)
             return 0;
         speeds += 1.0 / paces[k];
     }
-    for (int is_second = 0; is_second < 2; is_second++) /* first the sum of the sizes, then the bounds */
-        for (uint32_t k = 0; k < count; k++) {
-            const double size = ((double)atomic_load_explicit(&bounds[k + 1], memory_order_relaxed) -
-                                 (double)atomic_load_explicit(&bounds[k], memory_order_relaxed)) /
-                                SHOAL_BALANCE_WHOLE;
-            double better = (size + 1.0 / paces[k] / speeds) / 2; /* half of the way: paces are noisy */
-            better = better < even / 2 ? even / 2 : better > even * 2 ? even * 2 : better;
-            if (!is_second) {
-                sum += better;
-                continue;
-            }
-            const double change = better / sum / size;
-            gain = change - 1 > gain ? change - 1 : 1 - change > gain ? 1 - change : gain;
-            atomic_store_explicit(&next[k], (uint32_t)(at * SHOAL_BALANCE_WHOLE), memory_order_relaxed);
-            at += better / sum;
-        }
+    for (uint32_t k = 0; k < count; k++)
+        sum += shoal_balance_approach(shoal_balance_size(bounds, k), 1.0 / paces[k] / speeds, count);
+    for (uint32_t k = 0; k < count; k++) {
+        const double size = shoal_balance_size(bounds, k);
+        const double better = shoal_balance_approach(size, 1.0 / paces[k] / speeds, count) / sum;
+        const double change = better > size ? better / size - 1 : 1 - better / size;
+        largest = change > largest ? change : largest;
+        atomic_store_explicit(&next[k], (uint32_t)(at * SHOAL_BALANCE_WHOLE), memory_order_relaxed);
+        at += better;
+    }
     atomic_store_explicit(&next[count], SHOAL_BALANCE_WHOLE, memory_order_relaxed);
-    return gain * SHOAL_BALANCE_LEAST_GAIN >= 1;
+    return largest >= SHOAL_BALANCE_LEAST_CHANGE;
 }
 #endif

@@ -357,7 +357,11 @@ uint64_t shoal_engine_step(shoal_engine *engine, const void *const *actions, con
     engine->envs.actions = actions;
     if (engine->num_threads == 1)
         return step_some(engine, &engine->envs, 0, engine->envs.num_envs, engine->due, &engine->statistics);
-    const shoal_pool_job job = {step_chunk, step_all, find_view(engine, actions), engine->num_chunks, 0, 1};
+    const shoal_pool_job job = {.run_chunk = step_chunk,
+                                .run_all = step_all,
+                                .context = find_view(engine, actions),
+                                .chunks = engine->num_chunks,
+                                .is_steady = 1};
     return shoal_choice_run(&engine->choice, engine->pool, &job, 1);
 }
 

@@ -231,7 +231,8 @@ uint64_t shoal_ring_gather(const shoal_ring *ring, shoal_columns columns, uint64
              bytes >= SHOAL_ROWS_LARGE_BATCH};
     if (threads.pool == NULL)
         return gather_all(&j);
-    const shoal_pool_job all = {gather_chunk, gather_all, &j, j.chunks, 0, 0};
+    const shoal_pool_job all = {
+        .run_chunk = gather_chunk, .run_all = gather_all, .context = &j, .chunks = j.chunks};
     return shoal_choice_run(threads.choice, threads.pool, &all, 1e6 / (double)(bytes + 1));
 }
 

@@ -494,7 +494,8 @@ uint64_t shoal_walk_gather(shoal_walk *walk, shoal_copy_threads threads) {
     job j = {walk, shoal_copy_chunks(threads, count)};
     if (threads.pool != NULL && count >= 2 * (uint64_t)threads.count) {
         const uint64_t bytes = 1 + count * count_entry_bytes(walk);
-        const shoal_pool_job all = {gather_chunk, gather_all, &j, j.chunks, 0, 0};
+        const shoal_pool_job all = {
+            .run_chunk = gather_chunk, .run_all = gather_all, .context = &j, .chunks = j.chunks};
         (void)shoal_choice_run(threads.choice, threads.pool, &all, 1e6 / (double)bytes);
     } else {
         gather_all(&j);

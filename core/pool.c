@@ -51,7 +51,7 @@ typedef struct member {
     shoal_pool *pool;
     uint64_t move_ns; /* mean time to move the rows of a chunk of another thread here */
     shoal_pace pace;  /* see balance.h. Writer of this and the next: the thread */
-    word64 paced;     /* the last run in which it was measured */
+    word64 pace_run;  /* the last run in which it was measured */
     uint32_t index;
     shoal_rester rest;
 } member;
@@ -73,8 +73,8 @@ struct shoal_pool {
     shoal_bound *bounds[2];
     _Alignas(LINES) uint64_t run; /* the last one, from 1. This and the rest belong to the caller */
     uint64_t ended_ns, forks;
-    uint32_t table, balanced; /* the table that is used, and runs with it */
-    uint32_t *paces;
+    uint32_t table, table_runs; /* the table that is used, and runs since it was compared with the paces */
+    uint32_t *paces;            /* a copy, for the comparison */
 };
 
 /* A copy of the job that belongs to one run. */
@@ -85,9 +85,8 @@ typedef struct task {
 } task;
 
 static uint32_t part_begin(const shoal_pool *pool, const task *task, uint32_t part) {
-    if (!task->job.is_steady)
-        return (uint32_t)((uint64_t)task->job.chunks * part / pool->count);
-    return shoal_balance_begin(pool->bounds[task->table], pool->count, task->job.chunks, part);
+    const shoal_bound *bounds = task->job.is_steady ? pool->bounds[task->table] : NULL;
+    return shoal_balance_begin(bounds, pool->count, task->job.chunks, part);
 }
 
 /* Chunks of a part that nobody has taken in this run; 0 also if this run is over. `seen` is the part's word.
@@ -177,24 +176,23 @@ static int help(shoal_pool *pool, const task *task, member *self, uint32_t least
  * that still has chunks after `patience_ns` makes no progress: then any of its chunks is taken. */
 typedef struct lateness {
     uint64_t finished_ns, looked_ns, chunk_ns, patience_ns;
-    uint32_t least, most; /* chunks left for which help pays; chunks of the largest part */
+    uint32_t least;
 } lateness;
 
 static lateness begin_help(const shoal_pool *pool, const task *task, member *self, uint64_t begin,
                            uint32_t chunks) {
     lateness late = {.finished_ns = shoal_now_ns(), .least = 1};
-    late.most = shoal_balance_most(pool->count, task->job.chunks);
     late.looked_ns = late.finished_ns;
     if (!pool->rest.may_spin)
         return late;
     if (task->job.is_only_reading) {
-        late.patience_ns = 1; /* but not more often than every LOOK_NS */
+        late.patience_ns = 1; /* 0 would let it look without pauses of LOOK_NS */
         return late;
     }
     late.chunk_ns = chunks == 0 ? 0 : (late.finished_ns - begin) / chunks;
     if (task->job.is_steady && chunks != 0) {
         shoal_balance_learn(&self->pace, late.finished_ns - begin, chunks);
-        atomic_store_explicit(&self->paced, task->run, memory_order_relaxed);
+        atomic_store_explicit(&self->pace_run, task->run, memory_order_relaxed);
     }
     late.least = 2 + (uint32_t)(3 * self->move_ns / (2 * late.chunk_ns + 1));
     late.patience_ns = late.least * late.chunk_ns;
@@ -206,10 +204,10 @@ static lateness begin_help(const shoal_pool *pool, const task *task, member *sel
 /* Helps late threads, if it is time to look for them. Returns 1 if all chunks are taken. */
 static int help_late(shoal_pool *pool, const task *task, member *self, lateness *late, share *share) {
     uint64_t now = shoal_now_ns();
-    int is_long = now - late->finished_ns >= late->patience_ns;
-    if (late->patience_ns != 0 && (now - late->looked_ns < LOOK_NS || (late->least > late->most && !is_long)))
+    if (now - late->looked_ns < LOOK_NS && late->patience_ns != 0)
         return 0; /* looking disturbs the owners of the parts */
-    for (;; is_long = now - late->finished_ns >= late->patience_ns) {
+    for (;;) {
+        const int is_long = now - late->finished_ns >= late->patience_ns;
         const int outcome = help(pool, task, self, is_long ? 1 : late->least, share);
         const uint64_t end = shoal_now_ns();
         late->looked_ns = end;
@@ -362,14 +360,14 @@ static uint64_t work_and_wait(shoal_pool *pool, const task *task) {
 
 /* Divides the next runs better, from time to time; not while a thread gets no core for its own part. */
 static void balance(shoal_pool *pool, const shoal_pool_job *job) {
-    if (!job->is_steady || job->chunks < (uint64_t)SHOAL_BALANCE_CHUNKS * pool->count ||
-        !pool->rest.may_spin || ++pool->balanced < SHOAL_BALANCE_RUNS)
+    if (!job->is_steady || !shoal_balance_applies(pool->count, job->chunks) || !pool->rest.may_spin ||
+        ++pool->table_runs < SHOAL_BALANCE_RUNS)
         return;
-    pool->balanced = 0;
+    pool->table_runs = 0;
     for (uint32_t i = 0; i < pool->count; i++) {
         const member *one = &pool->members[i];
-        const uint64_t paced = atomic_load_explicit(&one->paced, memory_order_relaxed);
-        const int is_known = pool->run - paced < SHOAL_BALANCE_RUNS;
+        const uint64_t run = atomic_load_explicit(&one->pace_run, memory_order_relaxed);
+        const int is_known = pool->run - run < SHOAL_BALANCE_RUNS;
         pool->paces[i] = is_known ? atomic_load_explicit(&one->pace, memory_order_relaxed) : 0;
     }
     shoal_bound *const *bounds = pool->bounds;

@@ -116,26 +116,11 @@ static void chunks_that_only_read_are_taken_from_every_thread_at_once(void) {
     tested_pool_destroy(tested);
 }
 
-static void nobody_looks_for_late_threads_if_no_part_has_enough_chunks(void) {
-    task task = {.job = {.chunks = 5}};
-    share share = {0, 0};
-    CHECK_EQUAL(tested_pool_create(1, &tested), 0);
-    const uint64_t now = shoal_now_ns();
-    lateness late = {now, now - 1000000, 1000, UINT64_C(3600000000000), 10, 5};
-    CHECK_EQUAL(help_late(tested, &task, &tested->members[0], &late, &share), 0); /* it did not look */
-    late.most = 10;
-    CHECK_EQUAL(help_late(tested, &task, &tested->members[0], &late, &share), 1); /* all chunks are taken */
-    late = (lateness){now - 10000, now - 1000000, 1000, 5000, 10, 5};
-    CHECK_EQUAL(help_late(tested, &task, &tested->members[0], &late, &share), 1); /* a thread has no core */
-    tested_pool_destroy(tested);
-}
-
 int main(void) {
     alarm(60);
     RUN(a_thread_never_runs_the_job_of_one_run_under_the_number_of_another);
     RUN(a_thread_waits_while_the_job_is_being_written);
     RUN(a_thread_that_was_stopped_before_its_first_chunk_takes_nothing);
     RUN(chunks_that_only_read_are_taken_from_every_thread_at_once);
-    RUN(nobody_looks_for_late_threads_if_no_part_has_enough_chunks);
     return 0;
 }

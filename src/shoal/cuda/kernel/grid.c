@@ -302,9 +302,9 @@ typedef struct grid_progress {
     uint32_t length;
 } grid_progress;
 
-/* Updates the rows of one environment after a step. If it is reset instead (`is_reset`), the rows are zeros:
- * the threads of a warp store them together, and not those of a reset apart. Returns whether it must be reset
- * in this step. */
+/* Updates the rows of one environment after a step. If it is reset instead (`is_reset`), it writes zeros, so
+ * that the threads of a warp store all their rows together. Returns whether the environment must be reset in
+ * this step. */
 GRID_INLINE int grid_settle(const shoal_grid *a, shoal_envs *envs, uint64_t env,
                             const grid_progress *progress, int is_reset) {
     const uint64_t first = env * GRID_AGENTS;
@@ -341,7 +341,7 @@ GRID_INLINE int grid_settle(const shoal_grid *a, shoal_envs *envs, uint64_t env,
     if (over != 0)
         GRID_COUNT(&grid_counted.episodes, over);
     if (a->autoreset == GRID_NEXT_STEP || is_reset)
-        a->reset[env] = over == GRID_AGENTS; /* in every step: one store of a warp, not one for each end */
+        a->reset[env] = over == GRID_AGENTS; /* always, so that a warp stores its flags together */
     if (a->autoreset == GRID_DISABLED && over == GRID_AGENTS)
         a->over[env] = 1;
     /* `is_reset`: the flag comes from a checkpoint that another mode saved. */
@@ -458,7 +458,7 @@ GRID_INLINE int grid_step_one(const shoal_grid *a, shoal_envs *envs, uint64_t en
 /* Starts a new episode. The rows of results are written by the thread that has the environment. */
 GRID_INLINE void grid_reset_one(const shoal_grid *a, shoal_envs *envs, uint64_t env) {
     grid_rows rows;
-    grid_use_rows(envs, &rows, env); /* a reset has no results: they are lost, if rows are few */
+    grid_use_rows(envs, &rows, env); /* drops what the plug-in writes as results, if rows are few */
     shoal_entry.reset(envs, env, env + 1);
     rows = (grid_rows){0};
     grid_count_up(&a->episode[env]);
@@ -475,8 +475,8 @@ GRID_INLINE int grid_has_env(const shoal_grid *a, uint64_t first, uint32_t t) {
     return t < GRID_BLOCK && first + (t >> a->spread) < a->num_envs && t % (1u << a->spread) == 0;
 }
 
-/* Loads what a step reads, and marks the environments that ended in the last step. Nothing is prefetched for
- * their resets: it would cost more than their warp waits. */
+/* Loads what a step reads, and marks the environments that ended in the last step. It prefetches nothing for
+ * their resets, because that was slower. */
 GRID_INLINE void grid_mark_ended(const shoal_grid *a, uint64_t first, uint32_t t, grid_progress *progress) {
     const uint64_t env = first + (t >> a->spread);
     int must_reset = 0;
