@@ -361,7 +361,10 @@ void shoal_futex_wait(const shoal_word *word, uint32_t expected, uint64_t timeou
 
 void shoal_futex_wake_some(const shoal_word *word, uint32_t count) {
 #ifdef __linux__
-    (void)syscall(SYS_futex, word, FUTEX_WAKE, count, NULL, NULL, 0);
+    /* Linux does not interrupt this call, but a layer between may (a tracer, an emulated kernel), and threads
+     * that wait for work sleep without a limit. */
+    while (syscall(SYS_futex, word, FUTEX_WAKE, count, NULL, NULL, 0) < 0 && errno == EINTR)
+        ;
 #else
     (void)word, (void)count;
 #endif
