@@ -71,7 +71,9 @@ struct shoal_pool {
      * which every part was taken. So a thread that comes late to a run, and reads a changed table, finds the
      * number of a later run in the word of every part. */
     shoal_bound *bounds[2];
-    _Alignas(LINES) uint64_t run; /* the last one, from 1. This and the rest belong to the caller */
+    _Alignas(LINES) uint64_t run; /* the number of the last one. This and the rest belong to the caller */
+    uint64_t steady_run;          /* the last one of a steady job */
+    uint64_t compared_run;        /* the last one when paces were compared */
     uint64_t ended_ns, forks;
     uint32_t table, table_runs; /* the table that is used, and runs since it was compared with the paces */
     uint32_t *paces;            /* a copy, for the comparison */
@@ -89,6 +91,13 @@ static uint32_t part_begin(const shoal_pool *pool, const task *task, uint32_t pa
     return shoal_balance_begin(bounds, pool->count, task->job.chunks, part);
 }
 
+/* Runs with even numbers take the chunks of a part from the last to the first; the numbers of steady jobs are
+ * odd and even in turns (next_run). At the end of a part, the processor fetches the first rows of the next
+ * part ahead, which belong to another thread. If that thread began every run with these rows, it would have
+ * to fetch them back in every run. Now it uses them last in one run and first in the next one, and fetches
+ * them back once in two runs. */
+static int is_backward(const task *task) { return task->run % 2 == 0; }
+
 /* Chunks of a part that nobody has taken in this run; 0 also if this run is over. `seen` is the part's word.
  */
 static uint32_t chunks_left(uint64_t seen, const task *task, uint32_t size) {
@@ -99,7 +108,7 @@ static uint32_t chunks_left(uint64_t seen, const task *task, uint32_t size) {
     return size - (uint32_t)taken;
 }
 
-/* Takes some of at least `least` chunks of a part that are left: the first is *chunk. Returns how many. */
+/* Takes some of at least `least` chunks of a part that are left: the lowest is *chunk. Returns how many. */
 static uint32_t take(shoal_pool *pool, const task *task, uint32_t part, uint32_t least, uint32_t divisor,
                      uint32_t *chunk) {
     word64 *taken = &pool->members[part].taken;
@@ -114,7 +123,7 @@ static uint32_t take(shoal_pool *pool, const task *task, uint32_t part, uint32_t
         /* Relaxed: `posted` and `done` order the memory of chunks between runs. */
         if (atomic_compare_exchange_weak_explicit(taken, &seen, wanted, memory_order_relaxed,
                                                   memory_order_relaxed)) {
-            *chunk = begin + size - left;
+            *chunk = is_backward(task) ? begin + left - some : begin + size - left;
             return some;
         }
     }
@@ -128,7 +137,8 @@ typedef struct share {
 
 static void run_chunks(const task *task, uint32_t chunk, uint32_t count, share *share) {
     for (uint32_t i = 0; i < count; i++)
-        share->sum += task->job.run_chunk(task->job.context, chunk + i);
+        share->sum +=
+            task->job.run_chunk(task->job.context, is_backward(task) ? chunk + count - 1 - i : chunk + i);
     share->count += count;
 }
 
@@ -145,27 +155,28 @@ static void publish(shoal_pool *pool, const task *task, member *self, const shar
     }
 }
 
-/* Runs a chunk of a part that has at least `least` left, if there is one. Returns 1 if it did, 0 if some
- * parts have fewer chunks left, -1 if all chunks are taken. */
+/* Runs a chunk of the part with the most chunks left, if it has at least `least`. Returns 1 if it ran one, 0
+ * if no part has enough or other threads were faster, -1 if all chunks are taken. */
 static int help(shoal_pool *pool, const task *task, member *self, uint32_t least, share *share) {
-    int outcome = -1;
+    uint32_t most = 0, latest = 0, chunk;
     for (uint32_t i = 1; i < pool->count; i++) {
         const uint32_t part = self->index + i < pool->count ? self->index + i : self->index + i - pool->count;
         const uint32_t size = part_begin(pool, task, part + 1) - part_begin(pool, task, part);
         const uint64_t seen = atomic_load_explicit(&pool->members[part].taken, memory_order_relaxed);
         const uint32_t left = chunks_left(seen, task, size);
-        uint32_t chunk;
-        if (left == 0)
-            continue;
-        outcome = 0;
-        if (left >= least && take(pool, task, part, least, COUNT_MASK, &chunk) != 0) {
-            run_chunks(task, chunk, 1, share);
-            publish(pool, task, self, share);
-            TRACE(self->index, TRACE_STOLE);
-            return 1;
+        if (left > most) {
+            most = left;
+            latest = part;
         }
     }
-    return outcome;
+    if (most == 0)
+        return -1;
+    if (most < least || take(pool, task, latest, least, COUNT_MASK, &chunk) == 0)
+        return 0;
+    run_chunks(task, chunk, 1, share);
+    publish(pool, task, self, share);
+    TRACE(self->index, TRACE_STOLE);
+    return 1;
 }
 
 /* When a thread that has finished its part helps others.
@@ -294,9 +305,20 @@ static void *run_thread(void *argument) {
     }
 }
 
+/* The number of the next run. Numbers of steady jobs are odd and even in turns (see is_backward), so a number
+ * may be skipped. */
+static uint64_t next_run(shoal_pool *pool, const shoal_pool_job *job) {
+    pool->run++;
+    if (job->is_steady) {
+        pool->run += pool->run % 2 == pool->steady_run % 2;
+        pool->steady_run = pool->run;
+    }
+    return pool->run;
+}
+
 /* Posts the next run. */
 static task post(shoal_pool *pool, const shoal_pool_job *job) {
-    const task task = {*job, ++pool->run, pool->table};
+    const task task = {*job, next_run(pool, job), pool->table};
     const uintptr_t run_chunk = (uintptr_t)job->run_chunk, context = (uintptr_t)job->context;
     const uint32_t chunks = job->chunks | (job->is_only_reading ? ONLY_READING : 0) |
                             (job->is_steady ? STEADY : 0) | (pool->table ? SECOND_BOUNDS : 0);
@@ -367,9 +389,10 @@ static void balance(shoal_pool *pool, const shoal_pool_job *job) {
     for (uint32_t i = 0; i < pool->count; i++) {
         const member *one = &pool->members[i];
         const uint64_t run = atomic_load_explicit(&one->pace_run, memory_order_relaxed);
-        const int is_known = pool->run - run < SHOAL_BALANCE_RUNS;
+        const int is_known = run > pool->compared_run;
         pool->paces[i] = is_known ? atomic_load_explicit(&one->pace, memory_order_relaxed) : 0;
     }
+    pool->compared_run = pool->run;
     shoal_bound *const *bounds = pool->bounds;
     if (shoal_balance_improve(bounds[pool->table], pool->paces, pool->count, bounds[!pool->table]))
         pool->table = !pool->table;

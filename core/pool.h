@@ -37,7 +37,8 @@ typedef struct shoal_pool_job {
     void *context;
     uint32_t chunks;     /* at most SHOAL_POOL_MOST_CHUNKS */
     int is_only_reading; /* the chunks write no rows */
-    int is_steady;       /* it does the same work in every run: slow threads get fewer chunks (balance.h) */
+    int is_steady; /* it does the same work in every run. Then slow threads get fewer chunks (balance.h),
+                    * and runs go through the chunks forward and backward in turns */
 } shoal_pool_job;
 
 /* `threads` counts the caller; 1 starts none. 0 or -errno. */

@@ -80,7 +80,8 @@ static void run_with(shoal_pool *pool, job *job, uint64_t (*run_chunk)(void *, u
     job->round++;
     atomic_store(&job->begun, 0);
     atomic_store(&job->ended, 0);
-    const shoal_pool_job given = {run_chunk, run_all, job, job->chunks, job->may_move && job->round % 2, 1};
+    const int only_reads = job->may_move && job->round % 2, is_steady = job->round % 3 != 0;
+    const shoal_pool_job given = {run_chunk, run_all, job, job->chunks, only_reads, is_steady};
     CHECK_EQUAL(shoal_pool_run(pool, &given), (uint64_t)job->chunks * (job->chunks + 1) / 2);
     for (uint32_t i = 0; i < job->chunks; i++)
         if (job->all[i].runs != job->round || job->all[i].round != job->round) {
@@ -384,7 +385,7 @@ static void the_number_of_a_run_wraps_around(void) {
         atomic_store(&pool->members[i].taken, pool->run << COUNT_BITS);
     for (int i = 0; i < 8; i++)
         run_once(pool, &job);
-    CHECK_EQUAL(pool->run, RUN_MASK + 6);
+    CHECK(pool->run >= RUN_MASK + 6 && pool->run < 2 * RUN_MASK); /* some numbers are skipped */
     shoal_pool_destroy(pool);
 }
 
