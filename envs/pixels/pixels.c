@@ -80,9 +80,8 @@ static void paint(uint8_t *restrict out, uint64_t bytes, const uint8_t *restrict
     uint8_t level = 0;
     uint64_t done = 0;
     for (; done + run_bytes <= bytes; done += run_bytes, level = (uint8_t)(level + lift))
-        for (uint64_t i = 0; i < run_bytes; i += RUN)
-            for (uint64_t j = i; j < i + RUN; j++)
-                out[done + j] = (uint8_t)(run[j] + level);
+        for (uint64_t i = 0; i < run_bytes; i++)
+            out[done + i] = (uint8_t)(run[i] + level);
     for (uint64_t i = 0; done + i < bytes; i++)
         out[done + i] = (uint8_t)(run[i] + level);
 }

@@ -143,6 +143,42 @@ static void scatter_food(Snake *self, shoal_rng *rng) {
     }
 }
 
+/* How a snake with the body `own` sees a cell. */
+static uint8_t see(uint8_t cell, uint8_t own) {
+    return cell < WALL ? cell : cell == WALL ? SEE_WALL : cell == own ? SEE_OWN : SEE_OTHER;
+}
+
+#ifndef SHOAL_GRID
+/* A loop of constant length, which compilers turn into few instructions. */
+static void see_16(uint8_t *restrict seen, const uint8_t *restrict line, uint8_t own) {
+    for (int i = 0; i < 16; i++)
+        seen[i] = see(line[i], own);
+}
+#endif
+
+/* Writes one line of a window. On a CPU, 16 cells are computed at a time. A line of 9 to 15 cells is copied
+ * as two halves that overlap; in a longer line, the last 16 cells may overlap those before them. Up to 7
+ * bytes after a short line are read and not used; after the last line, these are bytes of the course. */
+static void observe_line(uint8_t *window, const uint8_t *line, int32_t edge, uint8_t own) {
+#ifndef SHOAL_GRID
+    uint8_t seen[16];
+    if (edge >= 8 && edge < 16) {
+        see_16(seen, line, own);
+        memcpy(window, seen, 8);
+        memcpy(window + edge - 8, seen + edge - 8, 8);
+        return;
+    }
+    if (edge >= 16) {
+        for (int32_t at = 0; at + 16 < edge; at += 16)
+            see_16(window + at, line + at, own);
+        see_16(window + edge - 16, line + edge - 16, own);
+        return;
+    }
+#endif
+    for (int32_t i = 0; i < edge; i++)
+        window[i] = see(line[i], own);
+}
+
 static void observe(const Snake *self, shoal_envs *envs, uint64_t env) {
     int32_t edge = 2 * self->vision + 1;
     for (int32_t agent = 0; agent < self->agents; agent++) {
@@ -150,11 +186,7 @@ static void observe(const Snake *self, shoal_envs *envs, uint64_t env) {
         const uint8_t *line =
             board_of(self) + bodies_of(self)[agent].head - self->vision * (self->stride + 1);
         for (int32_t i = 0; i < edge; i++, line += self->stride, window += edge)
-            for (int32_t j = 0; j < edge; j++)
-                window[j] = line[j] < WALL            ? line[j]
-                            : line[j] == WALL         ? SEE_WALL
-                            : line[j] == BODY + agent ? SEE_OWN
-                                                      : SEE_OTHER;
+            observe_line(window, line, edge, (uint8_t)(BODY + agent));
     }
 }
 

@@ -170,6 +170,8 @@ OPTIONS = [
     {"width": 2, "height": 2, "agents": 4, "food": 4, "vision": 2},
     {"width": 3, "height": 2, "agents": 2, "food": 6, "vision": 1},
     {"width": 40, "height": 3, "agents": 20, "food": 30, "vision": 7},
+    # Lines of a window of 9, 17, 31, 33 and 129 cells: 16 of them are computed at a time.
+    *({"width": 6, "height": 5, "agents": 3, "food": 4, "vision": vision} for vision in (4, 8, 15, 16, 64)),
 ]
 
 
