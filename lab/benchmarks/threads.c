@@ -55,6 +55,7 @@ static int compare(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 static double worst[MOST_RUNS];
+static double seen_of[MOST_RUNS], own_of[MOST_RUNS]; /* of one thread per run, in turns */
 
 /* After a run on the pool: adds its times. */
 static void add_run(uint32_t threads) {
@@ -69,6 +70,10 @@ static void add_run(uint32_t threads) {
             return; /* a thread that did not take part, or is only now about to */
         see += seen;
         own += done - seen;
+        if (i == 1 + runs % (threads - 1)) {
+            seen_of[runs % MOST_RUNS] = seen;
+            own_of[runs % MOST_RUNS] = done - seen;
+        }
         last_see = seen > last_see ? seen : last_see;
         last = done > last ? done : last;
     }
@@ -90,6 +95,12 @@ static void clear_timeline(void) {
     memset(lines, 0, sizeof lines);
 }
 
+static void print_percentiles(const char *what, double *all, size_t count) {
+    qsort(all, count, sizeof *all, compare);
+    printf("    %s, us: p10 %.2f, median %.2f, p90 %.2f, p99 %.2f\n", what, all[count / 10] / 1e3,
+           all[count / 2] / 1e3, all[count * 9 / 10] / 1e3, all[count * 99 / 100] / 1e3);
+}
+
 static void print_timeline(uint32_t threads) {
     uint64_t stolen = 0;
     for (uint32_t i = 0; i < threads; i++) {
@@ -108,6 +119,8 @@ static void print_timeline(uint32_t threads) {
            starts / n, late_starts / n, spans / n, latest / n, worst[kept / 2] / 1e3,
            worst[kept * 99 / 100] / 1e3, returns / n, (double)stolen / (double)runs,
            (unsigned long long)runs);
+    print_percentiles("time until a thread saw the step", seen_of, kept);
+    print_percentiles("time of its own part", own_of, kept);
     printf("    own part us, mean by thread (cpu now, moves):");
     for (uint32_t i = 0; i < threads; i++)
         printf(" %.1f (%d, %llu)", lines[i].own / n, lines[i].cpu, (unsigned long long)lines[i].moves);
@@ -210,11 +223,7 @@ static world *open_world(const char *path, uint64_t num_envs, uint32_t threads) 
 static void step(world *w) {
     const void *const *actions = w->actions[w->turn % ACTION_SETS];
     for (uint64_t f = 0; f < w->description.actions.count; f++)
-#ifdef OLD_CORE
-        if (shoal_engine_bad_action(&w->description.actions.items[f], actions[f], w->rows, 1) >= 0)
-#else
         if (shoal_engine_check_actions(w->engine, &w->description.actions.items[f], actions[f]) >= 0)
-#endif
             fail("a bad action");
     shoal_engine_step(w->engine, actions, &w->targets[w->turn % SLOTS]);
     w->turn++;
@@ -265,14 +274,10 @@ static void serve(board *board, int index, const char *path, uint64_t num_envs, 
 
 /* ---- The pool alone */
 
-#ifdef OLD_CORE
-static void run_nothing(void *context, uint32_t part) { (void)context, (void)part; }
-#else
 static uint64_t run_nothing(void *context, uint32_t chunk) {
     (void)context, (void)chunk;
     return 0;
 }
-#endif
 
 /* Runs of empty chunks with short gaps, then the CPU time of an idle second. */
 static int measure_hand_off(uint32_t threads) {
@@ -285,11 +290,7 @@ static int measure_hand_off(uint32_t threads) {
             const uint64_t begin = shoal_now_ns();
             if (begin - created < warm)
                 i = 0;
-#ifdef OLD_CORE
-            shoal_pool_run(pool, run_nothing, NULL);
-#else
             (void)shoal_pool_run(pool, &(shoal_pool_job){run_nothing, NULL, NULL, threads, 0, 0});
-#endif
             const uint64_t end = shoal_now_ns();
             if (i >= 1000)
                 worst[i - 1000] = (double)(end - begin) / 1e3;

@@ -1,8 +1,11 @@
 """The limit of `shoal bench sweep --only threads`: processes that start together."""
 
+from contextlib import ExitStack
+
 import pytest
 
 from shoal.errors import ShoalError
+from shoal.vector import make_vec
 from shoal_lab.bench import scaling
 from shoal_lab.bench.measure import SMOKE, Bench
 
@@ -29,6 +32,24 @@ def test_a_case_compares_threads_with_the_processes(crew):
     case = scaling.measure(Bench({}, smoke=True), crew, "CartPole-v1", 64, 2, SMOKE)
     assert [row.name for row in case.rows] == ["Shoal, 2 threads", "Shoal, 1 thread", "2 processes"]
     assert case.limit is case.rows[2] and case.of_limit(case.rows[0]) > 0
+
+
+def test_send_and_recv_take_turns_with_the_others(crew):
+    case = scaling.measure(Bench({}, smoke=True), crew, "CartPole-v1", 64, 2, SMOKE, receives=True)
+    names = ["Shoal, 2 threads", "Shoal, 1 thread", "Shoal, send and recv", "2 processes"]
+    assert [row.name for row in case.rows] == names
+    assert case.limit is case.rows[3] and case.of_limit(case.rows[2]) > 0
+
+
+def test_a_burst_of_send_and_recv_is_a_number_of_whole_steps(monkeypatch):
+    made = []
+    monkeypatch.setattr(
+        scaling, "make_vec", lambda *given, **named: made.append(make_vec(*given, **named)) or made[0]
+    )
+    with ExitStack() as stack:
+        burst = scaling._open_parts(stack, "CartPole-v1", 64, 2)
+        assert burst(5) > 0 and burst(1) > 0
+        assert made[0].stats["steps"] == 6 * 64  # no episode is so short
 
 
 def test_a_crew_ends_with_its_pipes():

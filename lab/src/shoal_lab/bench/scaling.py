@@ -26,6 +26,7 @@ from shoal_lab.bench.results import Case
 __all__ = ["Crew", "idle_cpu_us", "measure", "open_crew"]
 
 _TURNS = 4  # action arrays, used in turn
+_PARTS = 4  # calls of recv per step of all environments
 _HEAD_START_S = 0.005  # until all processes have read the command
 _TIMEOUT_S = 120.0
 
@@ -46,6 +47,30 @@ def _open(stack: ExitStack, env: str, num_envs: int, num_threads: int) -> tuple[
         return time.perf_counter() - start
 
     return envs, burst
+
+
+def _open_parts(stack: ExitStack, env: str, num_envs: int, num_threads: int) -> Burst:
+    """Makes a vector environment for send and recv of a quarter each; returns a burst of whole steps."""
+    size = num_envs // _PARTS
+    envs: Any = stack.enter_context(
+        make_vec(env, num_envs, num_threads=num_threads, batch_size=size, session=None)
+    )
+    envs.async_reset(seed=0)
+    choices = int(envs.single_action_space.n)
+    actions = np.random.default_rng(0).integers(0, choices, size)
+    received = [envs.recv()[4]["env_id"] for _ in range(_PARTS)]
+
+    def burst(calls: int) -> float:
+        start = time.perf_counter()
+        for ids in received:
+            envs.send(actions, ids)
+        for _ in range(_PARTS * (calls - 1)):
+            observations, rewards, terminated, truncated, info = envs.recv()
+            envs.send(actions, info["env_id"])
+        received[:] = [envs.recv()[4]["env_id"] for _ in range(_PARTS)]  # no thread works between bursts
+        return time.perf_counter() - start
+
+    return burst
 
 
 def _serve(pipe: Connection) -> None:
@@ -129,14 +154,22 @@ def open_crew(size: int) -> Iterator[Crew]:
         crew.close()
 
 
-def measure(bench: Bench, crew: Crew, env: str, num_envs: int, threads: int, pace: Pace) -> Case:
-    """Measures one thread, some threads and as many processes, in turns."""
+def measure(
+    bench: Bench, crew: Crew, env: str, num_envs: int, threads: int, pace: Pace, *, receives: bool = False
+) -> Case:
+    """Measures one thread, some threads and as many processes, in turns.
+
+    With `receives` also send and recv on the threads.
+    """
     with ExitStack() as stack:
         rivals = []
         for count in sorted({1, threads}, reverse=True):  # the first row of Shoal is compared with the limit
             envs, burst = _open(stack, env, num_envs, count)
             name = f"Shoal, {count} threads" if count > 1 else "Shoal, 1 thread"
             rivals.append(Rival(name, "shoal", num_envs, burst))
+        if receives:
+            parts = _open_parts(stack, env, num_envs, threads)
+            rivals.append(Rival("Shoal, send and recv", "shoal", num_envs, parts))
         name = f"{threads} processes" if threads > 1 else "1 process"
         rivals.append(Rival(name, "limit", num_envs, crew.burst(threads, env, num_envs)))
         title = f"{envs.spec.id if envs.spec else env}, {num_envs:,}"

@@ -184,7 +184,7 @@ _ROW_BYTES = {"CartPole-v1": 400, "Squared-v0": 1_200, "Snake-v0": 6_000, "Reef-
 
 def threads(bench: Bench, limit_s: float) -> list[Sweep]:
     """Sweeps threads and environments against independent processes, which are the limit."""
-    pace = bench.pace(Pace(5, 0.1), Pace(9, 0.3))
+    pace = bench.pace(Pace(9, 0.1), Pace(15, 0.3))
     most = len(cores())
     uneven = str(build(SOURCES / "uneven.c"))
     sizes: dict[str, list[int]] = {name: [count, 4 * count] for name, count in _FIRST.items()}
@@ -203,10 +203,11 @@ def threads(bench: Bench, limit_s: float) -> list[Sweep]:
         def add(title: str, x_label: str, env: str, cases: dict[int, tuple[int, int]]) -> None:
             nonlocal done
             words: list[str] = []
+            is_uneven = env == "Uneven-v0"
             points = grow(
                 list(cases),
                 lambda x: scaling.measure(
-                    bench, crew, uneven if env == "Uneven-v0" else env, *cases[int(x)], pace
+                    bench, crew, uneven if is_uneven else env, *cases[int(x)], pace, receives=is_uneven
                 ),
                 lambda x: 4 * cases[int(x)][0] * _ROW_BYTES[env],
                 limit_s,
@@ -239,7 +240,14 @@ def _describe_scaling(case: Case) -> str:
     words = (
         "no limit measured" if share is None or case.limit is None else f"{share:.2f} of {case.limit.name}"
     )
-    return words if len(ours) == 1 else f"{words}, {case.ratio(ours[0], ours[1]):.1f} x 1 thread"
+    single = [row for row in ours[1:] if row.name == "Shoal, 1 thread"]
+    if single:
+        words += f", {case.ratio(ours[0], single[0]):.1f} x 1 thread"
+    for row in ours[1:]:
+        part = case.of_limit(row)
+        if row not in single and part is not None:
+            words += f"; {row.name.removeprefix('Shoal, ')}: {part:.2f}"
+    return words
 
 
 def workers(bench: Bench, limit_s: float) -> Sweep:
