@@ -11,7 +11,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SPIN_NS = 20000, SLEEP_NS = 50000000, MOST_TAKEN = 8 }; /* the first two are recv's */
+enum {
+    SPIN_NS = 20000, /* of recv, */
+    SLEEP_NS = 50000000,
+    TAKE_NS = 10000,   /* a thread takes units for about this time, */
+    MOST_TAKEN = 1024, /* at most so many, */
+    SCRATCH_BYTES =
+        1 << 18,          /* and at most what has so many bytes of results, which stay in its core's cache */
+    LITTLE_NS = 100000,   /* work below this is left to fewer threads than there are cores, */
+    PATIENCE_NS = 200000, /* unless recv has waited so long for it */
+    MEAN_UNITS = 1 << 16,
+    MOST_GRAINS = 16
+};
 
 typedef struct batch {
     _Alignas(64) shoal_word count; /* writers: threads, one per unit placed. Reader: recv */
@@ -21,13 +32,17 @@ typedef struct batch {
 } batch;
 
 typedef struct worker {
-    _Alignas(64) shoal_statistics statistics; /* writer: the thread */
+    _Alignas(64) shoal_statistics statistics; /* writer: the thread, like all below */
     pthread_t thread;
     shoal_flow *flow;
     shoal_rester rest;
+    uint64_t unit_ns; /* mean time of a unit, 0 if it is not known, and the sums that it is made from */
+    uint64_t sum_ns, sum_units;
+    uint64_t *units; /* taken from the queue */
+    int is_alone;    /* no other thread was spinning when it last waited */
     shoal_envs envs; /* the engine's, with the arrays below */
     void **observations;
-    char **scratch; /* one unit's rows of each observation field */
+    char **scratch; /* the rows of each observation field, of `most` units */
     double *rewards;
     uint8_t *flags;
 } worker;
@@ -36,17 +51,23 @@ struct shoal_flow {
     shoal_engine *engine;
     const shoal_description *description;
     uint64_t lanes, unit, agents, num_units, units_per_batch, num_batches;
+    uint64_t most, rows; /* units that a thread takes at once; rows of results that it has room for */
+    uint32_t grains[MOST_GRAINS]; /* see count_to_take */
+    uint32_t num_grains;
     _Atomic(uint64_t) *queue; /* a ring of units; the unit of ticket t is in cell t % num_cells */
     uint64_t num_cells;
     shoal_word *done; /* per unit: it was stepped. Writers: send clears it, the thread that stepped sets it */
     batch *batches;   /* a ring */
     uint64_t sent, added, received, ended_ns, forks;
-    uint32_t num_workers, num_places, spin_ns; /* workers that run; workers that there is memory for */
+    uint32_t num_workers, num_places; /* workers that run; workers that there is memory for */
+    uint32_t num_cpus, most_spinners;
+    _Atomic(uint64_t) unit_ns; /* about the mean time of a unit; 0: not known. Writers: threads */
     worker *workers;
     shoal_rest rest;
     _Alignas(64) _Atomic(uint64_t) tail;   /* tickets sent. Writer: send, after filling cells */
     _Alignas(64) _Atomic(uint64_t) head;   /* tickets taken. Writers: threads, compare-and-swap */
     _Alignas(64) _Atomic(uint64_t) places; /* writers: threads, fetch_add */
+    _Alignas(64) shoal_word spinners;      /* writers: threads that wait */
     _Alignas(64) shoal_word completed;     /* writers: threads; recv sleeps on it */
     shoal_word awaited;                    /* writer: recv */
     _Alignas(64) shoal_word stop;          /* writer: destroy */
@@ -59,103 +80,236 @@ static int has_work(const void *context) {
            atomic_load_explicit(&flow->stop, memory_order_relaxed);
 }
 
-/* Waits for units and takes some: one, or several if many wait, because all threads change the same word.
- * Returns how many; 0: the flow ends. */
-static uint32_t take_units(shoal_flow *flow, shoal_rester *rest, uint64_t units[MOST_TAKEN]) {
+static uint32_t count_awake(const shoal_flow *flow) {
+    return flow->num_workers - atomic_load_explicit(&flow->rest.sleepers, memory_order_relaxed);
+}
+
+/* Waits until there are units. Some threads spin; one core stays free for the caller. */
+static void wait_for_units(shoal_flow *flow, worker *self) {
+    self->is_alone = 0;
+    if (atomic_fetch_add(&flow->spinners, 1) < flow->most_spinners)
+        (void)shoal_rest_spin(&flow->rest, &self->rest, has_work, flow);
+    self->is_alone = atomic_fetch_sub(&flow->spinners, 1) == 1;
+    while (!has_work(flow))
+        (void)shoal_rest_sleep(&flow->rest, &self->rest, has_work, flow);
+}
+
+/* Whether `waiting` units are so little work that threads which share the caller's core are not worth it. */
+static int is_little(const shoal_flow *flow, uint64_t waiting) {
+    const uint64_t unit_ns = atomic_load_explicit(&flow->unit_ns, memory_order_relaxed);
+    return unit_ns != 0 && unit_ns < TAKE_NS && waiting * unit_ns < LITTLE_NS;
+}
+
+/* Wakes threads for `waiting` units, which this thread has made visible, or has left in the queue.
+ *
+ * If a thread spins, it sees the units. Both it and this function change one word by read-modify-write
+ * operations, so a thread that counts as spinning here looks for units once more before it sleeps, and calls
+ * this function if it leaves some in the queue. For little work, the last core is left to the caller; if one
+ * of the units then takes long after all, recv wakes the others. */
+static void wake_others(shoal_flow *flow, uint64_t waiting) {
+    if (atomic_fetch_add(&flow->spinners, 0) != 0)
+        return;
+    const uint32_t awake = count_awake(flow);
+    const int is_cheap = is_little(flow, waiting);
+    if (!is_cheap || awake == 0 || awake + 1 < flow->num_cpus)
+        shoal_rest_wake(&flow->rest, is_cheap ? 1 : SHOAL_REST_FAN_OUT);
+}
+
+/* Numbers of units to take at once: each divides the next one, and all divide the units of a batch. */
+static void choose_grains(shoal_flow *flow) {
+    uint64_t grain = 1, rest = flow->units_per_batch;
+    flow->grains[flow->num_grains++] = 1;
+    for (uint64_t factor = 2; factor <= rest && grain * factor <= flow->most;)
+        if (rest % factor != 0) {
+            factor++;
+        } else if (flow->num_grains < MOST_GRAINS) {
+            rest /= factor;
+            grain *= factor;
+            flow->grains[flow->num_grains++] = (uint32_t)grain;
+        } else {
+            break;
+        }
+}
+
+/* How many units to take, if `waiting` are in the queue from ticket `first` on: about TAKE_NS of work, but
+ * not more than a fair share. The number ends at a multiple of a grain, so that units which are adjacent in
+ * the queue stay together when they are delivered and sent again, and can be stepped by one call. */
+static uint32_t count_to_take(const shoal_flow *flow, const worker *self, uint64_t first, uint64_t waiting) {
+    uint64_t most = waiting / (4 * (uint64_t)flow->num_places);
+    if (self->is_alone && waiting <= flow->most && self->unit_ns != 0 && waiting * self->unit_ns < TAKE_NS)
+        return (uint32_t)waiting; /* waking another thread would take longer */
+    if (self->unit_ns * most > TAKE_NS)
+        most = TAKE_NS / self->unit_ns;
+    if (self->unit_ns == 0 || most == 0)
+        return 1;
+    if (most > flow->most)
+        most = flow->most;
+    uint32_t at = flow->num_grains - 1;
+    while (flow->grains[at] > most)
+        at--;
+    if (flow->grains[at] * 4 < most && at + 1 == flow->num_grains)
+        return (uint32_t)most; /* no larger grain divides a batch */
+    return flow->grains[at] - (uint32_t)(first % flow->grains[at]);
+}
+
+/* Waits for units and takes some. Returns how many; 0: the flow ends. */
+static uint32_t take_units(shoal_flow *flow, worker *self) {
     uint64_t first = atomic_load_explicit(&flow->head, memory_order_relaxed);
-    for (;;) {
+    for (int has_waited = 0;;) {
         if (atomic_load_explicit(&flow->stop, memory_order_relaxed))
             return 0;
         /* Acquire: partner is send, which filled the cells. A thread may load `first` before the others took
          * later tickets, and `tail` after: then the compare-and-swap fails. */
         const uint64_t waiting = atomic_load_explicit(&flow->tail, memory_order_acquire) - first;
         if (waiting == 0 || waiting > flow->num_cells) {
-            shoal_rest_wait(&flow->rest, rest, has_work, flow);
+            wait_for_units(flow, self);
+            has_waited = 1;
             first = atomic_load_explicit(&flow->head, memory_order_relaxed);
             continue;
         }
-        const uint64_t fair = waiting / (4 * (uint64_t)flow->num_places);
-        const uint32_t count = fair < 1 ? 1 : fair < MOST_TAKEN ? (uint32_t)fair : MOST_TAKEN;
-        for (uint32_t i = 0; i < count; i++)
-            units[i] =
-                atomic_load_explicit(&flow->queue[(first + i) % flow->num_cells], memory_order_relaxed);
+        const uint32_t count = count_to_take(flow, self, first, waiting);
+        for (uint64_t i = 0, cell = first % flow->num_cells; i < count; i++) {
+            self->units[i] = atomic_load_explicit(&flow->queue[cell], memory_order_relaxed);
+            cell = cell + 1 == flow->num_cells ? 0 : cell + 1;
+        }
         /* Release: send overwrites these cells only after it has seen this. If it had done so before, then
          * another thread had taken these tickets, and this fails. */
         if (atomic_compare_exchange_weak_explicit(&flow->head, &first, first + count, memory_order_acq_rel,
-                                                  memory_order_relaxed))
+                                                  memory_order_relaxed)) {
+            if (has_waited && waiting > count)
+                wake_others(flow, waiting - count);
             return count;
+        }
     }
 }
 
-/* Sets the worker's array pointers so that environment `first` is at the start of its own memory. */
-static void point_at(worker *self, uint64_t first) {
+/* Sets the worker's array pointers so that the results of environment `first` are written at row `at` of its
+ * own memory. */
+static void point_at(worker *self, uint64_t first, uint64_t at) {
     const shoal_flow *flow = self->flow;
-    uint64_t row = first * flow->agents;
+    const uint64_t row = first * flow->agents - at;
     for (uint64_t f = 0; f < flow->description->observations.count; f++)
         self->observations[f] = (void *)((uintptr_t)self->scratch[f] - row * self->envs.observation_bytes[f]);
     self->envs.rewards = (double *)((uintptr_t)self->rewards - row * sizeof(double));
     self->envs.terminated = (uint8_t *)((uintptr_t)self->flags - row);
-    self->envs.truncated = (uint8_t *)((uintptr_t)self->flags + flow->lanes * flow->agents - row);
+    self->envs.truncated = (uint8_t *)((uintptr_t)self->flags + flow->rows - row);
 }
 
-static void deliver(worker *self, uint64_t unit) {
+/* Steps the units that the worker has taken: adjacent ones by one call, if their blocks have no unused lanes.
+ */
+static void step_units(worker *self, uint32_t count) {
+    const shoal_flow *flow = self->flow;
+    for (uint32_t i = 0, end; i < count; i = end) {
+        for (end = i + 1; end < count && self->units[end] == self->units[end - 1] + 1; end++)
+            if (flow->unit != flow->lanes)
+                break;
+        const uint64_t first = self->units[i] * flow->lanes;
+        point_at(self, first, i * flow->unit * flow->agents);
+        shoal_engine_step_range(flow->engine, &self->envs, first, first + (end - i) * flow->unit,
+                                &self->statistics);
+        /* Before the units are delivered: then they can be sent again, and send clears these words. Release;
+         * partner: is_done. */
+        for (uint32_t k = i; k < end; k++)
+            atomic_store_explicit(&flow->done[self->units[k]], 1, memory_order_release);
+    }
+}
+
+/* Copies the results of units `begin` .. `end` of the worker to consecutive places of one batch. */
+static void copy_results(const worker *self, batch *into, uint64_t place, uint32_t begin, uint32_t end) {
+    const shoal_flow *flow = self->flow;
+    const uint64_t per_unit = flow->unit * flow->agents;
+    const uint64_t from = begin * per_unit, to = place * per_unit, rows = (end - begin) * per_unit;
+    for (uint64_t f = 0; f < flow->description->observations.count; f++) {
+        const uint64_t bytes = self->envs.observation_bytes[f];
+        memcpy((char *)into->observations[f] + to * bytes, self->scratch[f] + from * bytes, rows * bytes);
+    }
+    memcpy(into->targets.rewards + to, self->rewards + from, rows * sizeof(double));
+    memcpy(into->targets.terminated + to, self->flags + from, rows);
+    memcpy(into->targets.truncated + to, self->flags + flow->rows + from, rows);
+    int64_t *ids = into->env_ids + place * flow->unit;
+    for (uint32_t i = begin; i < end; i++)
+        for (uint64_t k = 0; k < flow->unit; k++)
+            *ids++ = (int64_t)(self->units[i] * flow->unit + k);
+}
+
+static void deliver(worker *self, uint32_t count) {
     shoal_flow *flow = self->flow;
     /* Acquire and release; partner: the other threads here. A batch is added before the send that needs it,
-     * and among the units that took a place up to this one, at least one was sent after that, so its thread
+     * and among the units that took a place up to these, at least one was sent after that, so its thread
      * has seen the batch. The chain of these operations makes it visible to this thread, too, even if its own
-     * unit was sent earlier. */
-    uint64_t place = atomic_fetch_add_explicit(&flow->places, 1, memory_order_acq_rel);
-    batch *into = &flow->batches[place / flow->units_per_batch % flow->num_batches];
-    uint64_t env = place % flow->units_per_batch * flow->unit;
-    uint64_t row = env * flow->agents, rows = flow->unit * flow->agents;
-    for (uint64_t f = 0; f < flow->description->observations.count; f++) {
-        uint64_t bytes = self->envs.observation_bytes[f];
-        memcpy((char *)into->observations[f] + row * bytes, self->scratch[f], rows * bytes);
+     * units were sent earlier. */
+    uint64_t place = atomic_fetch_add_explicit(&flow->places, count, memory_order_acq_rel);
+    for (uint32_t i = 0, end; i < count; i = end) {
+        const uint64_t in_batch = place % flow->units_per_batch, room = flow->units_per_batch - in_batch;
+        batch *into = &flow->batches[place / flow->units_per_batch % flow->num_batches];
+        end = count - i < room ? count : i + (uint32_t)room;
+        copy_results(self, into, in_batch, i, end);
+        place += end - i;
+        const uint32_t added = end - i;
+        const uint32_t full = atomic_fetch_add_explicit(&into->count, added, memory_order_acq_rel) + added;
+        if (full == flow->units_per_batch) {
+            atomic_fetch_add(&flow->completed, 1);
+            if (atomic_load(&flow->awaited))
+                shoal_futex_wake(&flow->completed);
+        }
     }
-    memcpy(into->targets.rewards + row, self->rewards, rows * sizeof(double));
-    memcpy(into->targets.terminated + row, self->flags, rows);
-    memcpy(into->targets.truncated + row, self->flags + flow->lanes * flow->agents, rows);
-    for (uint64_t i = 0; i < flow->unit; i++)
-        into->env_ids[env + i] = (int64_t)(unit * flow->unit + i);
-    uint32_t count = atomic_fetch_add_explicit(&into->count, 1, memory_order_acq_rel) + 1;
-    if (count == flow->units_per_batch) {
-        atomic_fetch_add(&flow->completed, 1);
-        if (atomic_load(&flow->awaited))
-            shoal_futex_wake(&flow->completed);
+}
+
+/* A mean over many units: rare steps that take long count, so that their environments are not taken together
+ * with others if they make up much of the time. */
+static void learn_unit_ns(worker *self, uint64_t took_ns, uint32_t count) {
+    self->sum_ns += took_ns;
+    self->sum_units += count;
+    if (self->sum_units > MEAN_UNITS) {
+        self->sum_ns /= 2;
+        self->sum_units /= 2;
     }
+    self->unit_ns = self->sum_ns / self->sum_units + 1;
+    /* The shared number changes rarely, so that its line stays in every cache. */
+    const uint64_t shared = atomic_load_explicit(&self->flow->unit_ns, memory_order_relaxed);
+    if (self->unit_ns > shared + shared / 2 || self->unit_ns < shared / 2)
+        atomic_store_explicit(&self->flow->unit_ns, self->unit_ns, memory_order_relaxed);
 }
 
 static void *run_worker(void *argument) {
     worker *self = argument;
-    shoal_flow *flow = self->flow;
-    uint64_t units[MOST_TAKEN];
-    for (uint32_t count; (count = take_units(flow, &self->rest, units)) != 0;)
-        for (uint32_t i = 0; i < count; i++) {
-            const uint64_t unit = units[i], first = unit * flow->lanes;
-            point_at(self, first);
-            shoal_engine_step_range(flow->engine, &self->envs, first, first + flow->unit, &self->statistics);
-            deliver(self, unit);
-            atomic_store_explicit(&flow->done[unit], 1, memory_order_release); /* partner: is_done */
-        }
+    for (uint32_t count; (count = take_units(self->flow, self)) != 0;) {
+        const uint64_t begin = shoal_now_ns();
+        step_units(self, count);
+        deliver(self, count);
+        learn_unit_ns(self, shoal_now_ns() - begin, count);
+    }
     return NULL;
 }
 
 static int prepare(shoal_flow *flow, worker *self) {
     const shoal_fields *fields = &flow->description->observations;
-    uint64_t rows = flow->lanes * flow->agents;
+    const uint64_t rows = flow->rows;
     self->flow = flow;
+    self->units = calloc(flow->most, sizeof *self->units);
     self->envs = *shoal_engine_envs(flow->engine);
     self->observations = calloc(fields->count, sizeof *self->observations);
     self->scratch = calloc(fields->count, sizeof *self->scratch);
     self->rewards = calloc(rows, sizeof *self->rewards);
     self->flags = calloc(2, rows);
-    if (self->observations == NULL || self->scratch == NULL || self->rewards == NULL || self->flags == NULL)
+    if (self->units == NULL || self->observations == NULL || self->scratch == NULL || self->rewards == NULL ||
+        self->flags == NULL)
         return -ENOMEM;
     for (uint64_t f = 0; f < fields->count; f++)
         if ((self->scratch[f] = calloc(rows, shoal_field_bytes(&fields->items[f]))) == NULL)
             return -ENOMEM;
     self->envs.observations = self->observations;
     return 0;
+}
+
+/* How many units a thread may take, so that their results have at most SCRATCH_BYTES. */
+static uint64_t count_units_that_fit(const shoal_flow *flow) {
+    uint64_t bytes = sizeof(double) + 2;
+    for (uint64_t f = 0; f < flow->description->observations.count; f++)
+        bytes += shoal_field_bytes(&flow->description->observations.items[f]);
+    const uint64_t fit = SCRATCH_BYTES / (bytes * flow->unit * flow->agents);
+    const uint64_t most = fit < 1 ? 1 : fit < MOST_TAKEN ? fit : MOST_TAKEN;
+    return most < flow->num_units ? most : flow->num_units;
 }
 
 int shoal_flow_create(shoal_engine *engine, const shoal_description *description, uint32_t threads,
@@ -173,8 +327,12 @@ int shoal_flow_create(shoal_engine *engine, const shoal_description *description
     flow->unit = unit;
     flow->units_per_batch = batch_envs / unit;
     flow->num_batches = flow->num_units / flow->units_per_batch + 2;
-    flow->spin_ns = threads < shoal_cpu_count() ? SPIN_NS : 0;
-    shoal_rest_begin(&flow->rest, threads <= shoal_cpu_count());
+    flow->most = count_units_that_fit(flow);
+    flow->rows = (flow->most - 1) * unit * flow->agents + flow->lanes * flow->agents; /* unused lanes, too */
+    choose_grains(flow);
+    flow->num_cpus = shoal_cpu_count();
+    flow->most_spinners = threads < flow->num_cpus ? threads : flow->num_cpus - 1;
+    shoal_rest_begin(&flow->rest, threads <= flow->num_cpus);
     flow->forks = shoal_fork_count();
     flow->num_cells = 2 * flow->num_units;
     flow->queue = calloc(flow->num_cells, sizeof *flow->queue);
@@ -220,7 +378,7 @@ void shoal_flow_destroy(shoal_flow *flow) {
         return;
     atomic_store(&flow->stop, 1);
     if (flow->forks == shoal_fork_count()) {
-        shoal_rest_wake(&flow->rest);
+        shoal_rest_wake(&flow->rest, INT32_MAX);
         for (uint32_t i = 0; i < flow->num_workers; i++)
             pthread_join(flow->workers[i].thread, NULL);
     }
@@ -229,6 +387,7 @@ void shoal_flow_destroy(shoal_flow *flow) {
         for (uint64_t f = 0; self->scratch != NULL && f < flow->description->observations.count; f++)
             free(self->scratch[f]);
         free(self->scratch);
+        free(self->units);
         free(self->observations);
         free(self->rewards);
         free(self->flags);
@@ -263,21 +422,24 @@ void shoal_flow_add_batch(shoal_flow *flow, const shoal_targets *targets, int64_
 void shoal_flow_send(shoal_flow *flow, const uint64_t *units, uint64_t count) {
     if (flow->sent == flow->received * flow->units_per_batch) /* the threads have had no work */
         shoal_rest_learn(&flow->rest, shoal_now_ns() - flow->ended_ns);
-    for (uint64_t i = 0; i < count; i++) {
-        const uint64_t ticket = flow->sent++;
-        /* Free, unless a thread was preempted while others took a lap of tickets. */
-        while (ticket - atomic_load_explicit(&flow->head, memory_order_acquire) >= flow->num_cells)
-            shoal_relax();
+    const uint64_t last = flow->sent + count - 1;
+    /* Free, unless a thread was preempted while others took a lap of tickets. */
+    while (count != 0 && last - atomic_load_explicit(&flow->head, memory_order_acquire) >= flow->num_cells)
+        shoal_relax();
+    for (uint64_t i = 0, cell = flow->sent % flow->num_cells; i < count; i++) {
         atomic_store_explicit(&flow->done[units[i]], 0, memory_order_relaxed);
-        atomic_store_explicit(&flow->queue[ticket % flow->num_cells], units[i], memory_order_relaxed);
+        atomic_store_explicit(&flow->queue[cell], units[i], memory_order_relaxed);
+        cell = cell + 1 == flow->num_cells ? 0 : cell + 1;
     }
+    flow->sent += count;
     /* Releases the units, their actions and the added batches; partner: take_units. */
     atomic_store_explicit(&flow->tail, flow->sent, memory_order_release);
-    shoal_rest_wake(&flow->rest);
+    wake_others(flow, flow->sent - atomic_load_explicit(&flow->head, memory_order_relaxed));
 }
 
 int shoal_flow_recv(shoal_flow *flow, uint64_t timeout_ns) {
     batch *oldest = &flow->batches[flow->received % flow->num_batches];
+    const uint64_t spin_ns = count_awake(flow) < flow->num_cpus ? SPIN_NS : 0;
     uint64_t begin = shoal_now_ns(), now = begin;
     for (;;) {
         if (atomic_load_explicit(&oldest->count, memory_order_acquire) == flow->units_per_batch) {
@@ -287,11 +449,15 @@ int shoal_flow_recv(shoal_flow *flow, uint64_t timeout_ns) {
         }
         if (now - begin >= timeout_ns)
             return 0;
-        if (now - begin >= flow->spin_ns) {
+        const int is_long = now - begin >= PATIENCE_NS;
+        if (is_long && has_work(flow))
+            shoal_rest_wake(&flow->rest, INT32_MAX);
+        if (now - begin >= spin_ns) {
+            const uint64_t sleep_ns = is_long ? SLEEP_NS : PATIENCE_NS;
             uint32_t completed = atomic_load(&flow->completed);
             atomic_store(&flow->awaited, 1);
             if (atomic_load(&oldest->count) != flow->units_per_batch)
-                shoal_futex_wait(&flow->completed, completed, timeout_ns < SLEEP_NS ? timeout_ns : SLEEP_NS);
+                shoal_futex_wait(&flow->completed, completed, timeout_ns < sleep_ns ? timeout_ns : sleep_ns);
             atomic_store(&flow->awaited, 0);
         }
         now = shoal_now_ns();

@@ -1,14 +1,15 @@
 /* Asynchronous stepping: send starts steps of some environments, recv returns batches of the first that are
  * ready.
  *
- *   send: units --> [ queue ] --> thread: steps one unit into its own memory, --> [ batch ] --> recv: whole
- *                                         copies it to the next free place                      batches
+ *   send: units --> [ queue ] --> thread: steps some units into its own memory, --> [ batch ] --> recv: whole
+ *                                         copies them to the next free places                     batches
  *
  * 1. A unit is up to `lanes` adjacent environments that are stepped together. It is in the queue, or one
  *    thread is stepping it, but never twice, so its environments have one writer.
- * 2. A thread takes the next units of the queue (compare-and-swap), several at once if many wait; if there
- * are none, it spins and then sleeps (rest.h). After stepping a unit it takes place p (fetch_add), copies its
- *    rows there and adds one to the batch's count (release; partner: recv's acquire).
+ * 2. A thread takes the next units of the queue (compare-and-swap): one, or several if they are cheap and
+ *    many wait; if there are none, it spins and then sleeps (rest.h). After stepping them it takes as many
+ *    places (fetch_add), copies the rows there and adds to the batch's count (release; partner: recv's
+ *    acquire).
  * 3. A batch is complete when its count is full. The sender adds enough batches before it sends, so there is
  *    always a place. */
 // SPDX-License-Identifier: MIT

@@ -334,7 +334,7 @@ static task post(shoal_pool *pool, const shoal_pool_job *job) {
     /* Releases what the caller wrote before. */
     atomic_store_explicit(&pool->posted, 2 * task.run, memory_order_release);
     TRACE(0, TRACE_POST);
-    shoal_rest_wake(&pool->rest);
+    shoal_rest_wake(&pool->rest, SHOAL_REST_FAN_OUT);
     return task;
 }
 

@@ -63,11 +63,11 @@ static inline void shoal_rest_learn(shoal_rest *rest, uint64_t gap_ns) {
         atomic_store_explicit(&rest->spin_ns, spin_ns, memory_order_relaxed);
 }
 
-/* Poster, after it has made work visible. */
-static inline void shoal_rest_wake(shoal_rest *rest) {
+/* Poster, after it has made work visible: wakes at most `count` sleepers. */
+static inline void shoal_rest_wake(shoal_rest *rest, uint32_t count) {
     if (atomic_fetch_add(&rest->sleepers, 0) != 0) {
         atomic_fetch_add(&rest->wake, 1);
-        shoal_futex_wake_some(&rest->wake, SHOAL_REST_FAN_OUT);
+        shoal_futex_wake_some(&rest->wake, count);
     }
 }
 
@@ -98,16 +98,15 @@ static inline int shoal_rest_spin(shoal_rest *rest, shoal_rester *self, shoal_re
     }
 }
 
-static inline void shoal_rest_sleep(shoal_rest *rest, shoal_rester *self, shoal_rest_has_work has_work,
-                                    const void *context) {
+/* Sleeps until it is woken, if there is no work. Returns whether others sleep. */
+static inline int shoal_rest_sleep(shoal_rest *rest, shoal_rester *self, shoal_rest_has_work has_work,
+                                   const void *context) {
     atomic_fetch_add_explicit(&self->sleeps, 1, memory_order_relaxed);
     atomic_fetch_add(&rest->sleepers, 1);
     const uint32_t wake = atomic_load(&rest->wake);
     if (!has_work(context))
         shoal_futex_wait(&rest->wake, wake, SHOAL_REST_SLEEP_NS);
-    const uint32_t others = atomic_fetch_sub(&rest->sleepers, 1) - 1;
-    if (others != 0 && has_work(context))
-        shoal_futex_wake_some(&rest->wake, SHOAL_REST_FAN_OUT);
+    return atomic_fetch_sub(&rest->sleepers, 1) != 1;
 }
 
 /* Returns when there is work. It spins once: a thread that wakes up without work sleeps again at once. */
@@ -116,7 +115,8 @@ static inline void shoal_rest_wait(shoal_rest *rest, shoal_rester *self, shoal_r
     if (shoal_rest_spin(rest, self, has_work, context))
         return;
     while (!has_work(context))
-        shoal_rest_sleep(rest, self, has_work, context);
+        if (shoal_rest_sleep(rest, self, has_work, context) && has_work(context))
+            shoal_futex_wake_some(&rest->wake, SHOAL_REST_FAN_OUT);
 }
 
 #endif

@@ -49,8 +49,9 @@ class Flow {
     uint64_t place_of(uint64_t env) const {
         return env / unit_ * stepper_.description().spec.lanes + env % unit_;
     }
-    std::vector<uint64_t> units_of(nb::handle env_ids, std::vector<int64_t> &envs) const;
-    void submit(const std::vector<uint64_t> &units);
+    void claim(nb::handle env_ids);
+    void release_units();
+    void submit();
 
     nb::object owner_, hooks_, slots_object_;
     Slots
@@ -59,9 +60,10 @@ class Flow {
     shoal_flow *flow_ = nullptr;
     uint64_t unit_, batch_;
     bool check_nan_, was_reset_ = false;
-    std::vector<size_t> order_;  /* slots under way, oldest first */
-    std::vector<uint8_t> busy_;  /* per unit: sent and not yet received */
-    const Slot *last_ = nullptr; /* the batch that was received last */
+    std::vector<size_t> order_;   /* slots under way, oldest first */
+    std::vector<uint8_t> busy_;   /* per unit: sent and not yet received */
+    std::vector<uint64_t> units_; /* that are being sent, in this order */
+    const Slot *last_ = nullptr;  /* the batch that was received last */
 };
 
 inline Flow::Flow(nb::object stepper, uint32_t threads, uint64_t unit, uint64_t batch, bool check_nan,
@@ -79,8 +81,8 @@ inline void Flow::require_open() const {
         hooks_.attr("refuse")("closed");
 }
 
-inline void Flow::submit(const std::vector<uint64_t> &units) {
-    for (uint64_t missing = shoal_flow_batches_needed(flow_, units.size()); missing > 0; missing--) {
+inline void Flow::submit() {
+    for (uint64_t missing = shoal_flow_batches_needed(flow_, units_.size()); missing > 0; missing--) {
         order_.push_back(slots_.take());
         Slot &slot = slots_.at(order_.back());
         slot.is_out = true;
@@ -88,45 +90,54 @@ inline void Flow::submit(const std::vector<uint64_t> &units) {
         /* The last field of a batch holds the ids of the environments. */
         shoal_flow_add_batch(flow_, &targets, static_cast<int64_t *>(slot.addresses[stepper_.num_fields()]));
     }
-    for (uint64_t unit : units)
-        busy_[unit] = 1;
-    shoal_flow_send(flow_, units.data(), units.size());
+    shoal_flow_send(flow_, units_.data(), units_.size());
+    units_.clear();
 }
 
 inline void Flow::reset() {
     require_open();
     if (shoal_flow_under_way(flow_) != 0)
         hooks_.attr("refuse")("under way");
-    std::vector<uint64_t> all(busy_.size());
-    for (uint64_t unit = 0; unit < all.size(); unit++)
-        all[unit] = unit;
+    for (uint64_t unit = 0; unit < busy_.size(); unit++) {
+        units_.push_back(unit);
+        busy_[unit] = 1;
+    }
     stepper_.mark_reset();
-    submit(all);
+    submit();
     was_reset_ = true;
 }
 
-inline std::vector<uint64_t> Flow::units_of(nb::handle env_ids, std::vector<int64_t> &envs) const {
+/* Reads the units of these environments into units_, and marks them as busy. */
+inline void Flow::claim(nb::handle env_ids) {
     Buffer ids;
     ids.take(env_ids);
-    const int64_t *values = static_cast<const int64_t *>(ids->buf);
-    envs.assign(values, values + ids->len / sizeof(int64_t));
-    std::vector<uint64_t> units;
-    std::vector<bool> named(busy_.size());
+    const auto *values = static_cast<const int64_t *>(ids->buf);
+    const size_t count = ids->len / sizeof(int64_t);
     const uint64_t num_envs = busy_.size() * unit_;
-    for (size_t i = 0; i < envs.size(); i += unit_) {
-        bool whole = envs[i] >= 0 && static_cast<uint64_t>(envs[i]) < num_envs &&
-                     static_cast<uint64_t>(envs[i]) % unit_ == 0 && i + unit_ <= envs.size();
-        for (uint64_t k = 1; whole && k < unit_; k++)
-            whole = envs[i + k] == envs[i] + static_cast<int64_t>(k);
+    for (size_t i = 0; i < count; i += unit_) {
+        const uint64_t first = static_cast<uint64_t>(values[i]); /* a negative id becomes a very large one */
+        bool whole = first < num_envs && first % unit_ == 0 && i + unit_ <= count;
+        if (whole) {
+            uint64_t wrong = 0;
+            for (uint64_t k = 1; k < unit_; k++)
+                wrong |= static_cast<uint64_t>(values[i + k]) ^ (first + k);
+            whole = wrong == 0;
+        }
         if (!whole)
             hooks_.attr("raise_bad_ids")(env_ids, unit_);
-        uint64_t unit = static_cast<uint64_t>(envs[i]) / unit_;
-        if (busy_[unit] || named[unit])
+        const uint64_t unit = first / unit_;
+        if (busy_[unit])
             hooks_.attr("refuse")("sent twice");
-        named[unit] = true;
-        units.push_back(unit);
+        busy_[unit] = 1;
+        units_.push_back(unit);
     }
-    return units;
+}
+
+/* After a send that failed: nothing was sent. */
+inline void Flow::release_units() {
+    for (const uint64_t unit : units_)
+        busy_[unit] = 0;
+    units_.clear();
 }
 
 inline void Flow::send(nb::object actions, nb::object env_ids) {
@@ -134,10 +145,13 @@ inline void Flow::send(nb::object actions, nb::object env_ids) {
     require_open();
     if (!was_reset_)
         hooks_.attr("refuse")("not async reset");
-    std::vector<int64_t> envs;
-    std::vector<uint64_t> units = units_of(env_ids, envs);
-    stepper_.scatter_actions(actions, envs, unit_);
-    submit(units);
+    struct Claim {
+        Flow &flow;
+        ~Claim() { flow.release_units(); } /* submit leaves none */
+    } claimed = {*this};
+    claim(env_ids);
+    stepper_.scatter_actions(actions, units_, unit_);
+    submit();
 }
 
 inline nb::object Flow::recv() {
@@ -160,7 +174,7 @@ inline nb::object Flow::recv() {
     const size_t fields = stepper_.num_fields();
     const int64_t *ids = static_cast<const int64_t *>(slot.addresses[fields]);
     for (uint64_t i = 0; i < batch_; i += unit_)
-        busy_[static_cast<uint64_t>(ids[i]) / unit_] = 0;
+        busy_[static_cast<uint64_t>(ids[i]) / unit_] = 0; /* the user does not have these ids yet */
     nb::dict info;
     info["env_id"] = slot.arrays[fields];
     nb::object result = slots_.results(slot, info);

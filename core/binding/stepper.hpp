@@ -86,7 +86,7 @@ class Stepper {
     uint64_t num_envs() const { return num_envs_; }
     uint64_t num_fields() const { return fields_; }
     void mark_reset() { memset(arrays_.reset, 1, num_envs_); }
-    void scatter_actions(nb::handle actions, const std::vector<int64_t> &envs, uint64_t unit);
+    void scatter_actions(nb::handle actions, const std::vector<uint64_t> &units, uint64_t unit);
     Guard &guard() const { return guard_; }
     bool has_nan(void *const *observations, const double *rewards, uint64_t rows) const;
 
@@ -342,18 +342,19 @@ inline void Stepper::take_actions(nb::handle actions, Buffer *views, uint64_t ro
         }
 }
 
-/* Copies the actions of some environments of a flow, in the order of `envs`, to their rows of the buffer. */
-inline void Stepper::scatter_actions(nb::handle actions, const std::vector<int64_t> &envs, uint64_t unit) {
+/* Copies the actions of some units of a flow, in the order of `units`, to their rows of the buffer. Units
+ * that are adjacent in both are copied together. */
+inline void Stepper::scatter_actions(nb::handle actions, const std::vector<uint64_t> &units, uint64_t unit) {
     const uint64_t agents = description_.d.spec.agents, lanes = description_.d.spec.lanes;
     std::unique_ptr<Buffer[]> views(new Buffer[own_actions_.size()]);
-    take_actions(actions, views.get(), envs.size() * agents);
-    for (size_t f = 0; f < own_actions_.size(); f++) {
-        const uint64_t bytes = shoal_field_bytes(&description_.d.actions.items[f]) * agents;
-        char *rows = static_cast<char *>(const_cast<void *>(own_actions_[f]));
-        for (size_t i = 0; i < envs.size(); i++) {
-            const uint64_t env = static_cast<uint64_t>(envs[i]);
-            memcpy(rows + (env / unit * lanes + env % unit) * bytes,
-                   static_cast<const char *>(actions_[f]) + i * bytes, bytes);
+    take_actions(actions, views.get(), units.size() * unit * agents);
+    for (size_t i = 0, end; i < units.size(); i = end) {
+        for (end = i + 1; unit == lanes && end < units.size() && units[end] == units[end - 1] + 1;)
+            end++;
+        for (size_t f = 0; f < own_actions_.size(); f++) {
+            const uint64_t bytes = shoal_field_bytes(&description_.d.actions.items[f]) * agents;
+            memcpy(static_cast<char *>(const_cast<void *>(own_actions_[f])) + units[i] * lanes * bytes,
+                   static_cast<const char *>(actions_[f]) + i * unit * bytes, (end - i) * unit * bytes);
         }
     }
 }

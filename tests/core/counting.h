@@ -36,6 +36,8 @@ static setting now; /* of the world that is open */
 static uint64_t inits, closes;
 static _Atomic uint64_t calls, calls_elsewhere; /* of step; on threads other than the main one */
 static pthread_t main_thread;
+static _Atomic uint64_t stalled_env = UINT64_MAX; /* its next step lasts until `stall_ends` is set */
+static _Atomic int stall_begun, stall_ends;
 
 static const char *counting_describe(const shoal_value *values, shoal_spec *spec) {
     (void)values;
@@ -108,6 +110,12 @@ static void counting_step(shoal_envs *envs, uint64_t begin, uint64_t end) {
         nanosleep(&(struct timespec){0, now.slow_ns * (long)(end - begin)}, NULL);
     for (uint64_t start = shoal_now_ns(); shoal_now_ns() - start < now.busy_ns * (end - begin);)
         continue;
+    const uint64_t stalled = atomic_load(&stalled_env);
+    if (stalled >= begin && stalled < end) {
+        atomic_store(&stalled_env, UINT64_MAX);
+        for (atomic_store(&stall_begun, 1); !atomic_load(&stall_ends);)
+            nanosleep(&(struct timespec){0, 100000}, NULL);
+    }
     uint64_t padded = (end + now.lanes - 1) / now.lanes * now.lanes;
     for (uint64_t env = begin; env < padded; env++) {
         lane own = lane_of(envs, env);

@@ -5,38 +5,40 @@
 #include "counting.h"
 #include "flow.h"
 
-enum { UNITS = 12, TURNS = 400 };
+enum { UNITS = 12, TURNS = 400, MOST_ENVS = 1536, MOST_BATCHES = 16 };
 
 typedef struct results {
-    int32_t where[UNITS * 16][3];
-    double luck[UNITS * 16], rewards[UNITS * 16];
-    uint8_t terminated[UNITS * 16], truncated[UNITS * 16];
-    int64_t ids[UNITS * 16];
+    int32_t where[MOST_ENVS][3];
+    double luck[MOST_ENVS], rewards[MOST_ENVS];
+    uint8_t terminated[MOST_ENVS], truncated[MOST_ENVS];
+    int64_t ids[MOST_ENVS];
     void *observations[2];
 } results;
 
 /* Sends and receives `TURNS` batches; checks each row against what that environment must have counted. */
-static void run_flow(uint32_t lanes, uint64_t unit, uint64_t batch_units, uint32_t threads, long slow_ns) {
+static void run_units(uint64_t num_units, uint32_t lanes, uint64_t unit, uint64_t batch_units,
+                      uint32_t threads, long slow_ns) {
     world w;
-    setting wanted = {.num_envs = UNITS * lanes, .lanes = lanes, .agents = 1, .threads = 1, .fails = -1};
+    setting wanted = {.num_envs = num_units * lanes, .lanes = lanes, .agents = 1, .threads = 1, .fails = -1};
     wanted.slow_ns = slow_ns;
     CHECK_EQUAL(open_world(&w, wanted), 0);
     memset(w.arrays.reset, 1, wanted.num_envs);
     memset(w.actions, 0, w.padded * sizeof *w.actions);
     shoal_flow *flow;
     uint64_t batch = batch_units * unit;
-    CHECK_EQUAL(shoal_flow_create(w.engine, &w.description, threads, UNITS, unit, batch, &flow), 0);
+    CHECK_EQUAL(shoal_flow_create(w.engine, &w.description, threads, num_units, unit, batch, &flow), 0);
     const void *actions[1] = {w.actions};
     shoal_flow_actions(flow, actions);
-    static results pool[UNITS + 4];
-    uint64_t lent = 0, units[UNITS], steps[UNITS * 16] = {0};
-    int sent[UNITS * 16] = {0};
-    for (uint64_t i = 0; i < UNITS; i++)
+    static results pool[MOST_BATCHES];
+    CHECK(num_units * lanes <= MOST_ENVS && num_units / batch_units + 2 <= MOST_BATCHES);
+    uint64_t lent = 0, units[MOST_ENVS], steps[MOST_ENVS] = {0};
+    int sent[MOST_ENVS] = {0};
+    for (uint64_t i = 0; i < num_units; i++)
         units[i] = i;
-    uint64_t sending = UNITS;
+    uint64_t sending = num_units;
     for (int turn = 0; turn < TURNS; turn++) {
         while (shoal_flow_batches_needed(flow, sending) > 0) {
-            results *r = &pool[lent++ % (UNITS + 4)];
+            results *r = &pool[lent++ % MOST_BATCHES];
             r->observations[0] = r->where;
             r->observations[1] = r->luck;
             shoal_targets targets = {r->observations, r->rewards, r->terminated, r->truncated, NULL};
@@ -47,10 +49,10 @@ static void run_flow(uint32_t lanes, uint64_t unit, uint64_t batch_units, uint32
             sent[units[i / unit] * unit + i % unit]++;
         while (!shoal_flow_recv(flow, 50000000))
             continue;
-        results *r = &pool[(uint64_t)turn % (UNITS + 4)];
+        results *r = &pool[(uint64_t)turn % MOST_BATCHES];
         for (uint64_t i = 0; i < batch; i++) {
             uint64_t env = (uint64_t)r->ids[i], engine = env / unit * lanes + env % unit;
-            CHECK(env < UNITS * unit && sent[env] == 1);
+            CHECK(env < num_units * unit && sent[env] == 1);
             sent[env] = 0;
             CHECK_EQUAL(r->where[i][0], engine);
             CHECK_EQUAL(r->where[i][2], steps[env]);
@@ -61,10 +63,14 @@ static void run_flow(uint32_t lanes, uint64_t unit, uint64_t batch_units, uint32
         sending = batch_units;
         for (uint64_t i = 0; i < batch_units; i++)
             units[i] = (uint64_t)r->ids[i * unit] / unit;
-        CHECK_EQUAL(shoal_flow_under_way(flow), UNITS - batch_units);
+        CHECK_EQUAL(shoal_flow_under_way(flow), num_units - batch_units);
     }
     shoal_flow_destroy(flow); /* with units under way */
     close_world(&w);
+}
+
+static void run_flow(uint32_t lanes, uint64_t unit, uint64_t batch_units, uint32_t threads, long slow_ns) {
+    run_units(UNITS, lanes, unit, batch_units, threads, slow_ns);
 }
 
 static void every_environment_steps_once_per_send(void) {
@@ -77,6 +83,17 @@ static void every_environment_steps_once_per_send(void) {
 }
 
 static void slow_environments_and_sleeping_threads_lose_nothing(void) { run_flow(1, 1, 3, 3, 200000); }
+
+/* Threads take many units at once, and deliver them to one batch or to several. */
+static void many_cheap_units_are_taken_together(void) {
+    for (uint32_t threads = 1; threads <= 4; threads++) {
+        run_units(1536, 1, 1, 384, threads, 0);
+        run_units(1400, 1, 1, 199, threads, 0); /* a prime number: no other grain divides a batch */
+        run_units(1500, 1, 1, 250, threads, 0);
+        run_units(90, 16, 16, 30, threads, 0);
+        run_units(90, 16, 8, 15, threads, 0);
+    }
+}
 
 static void a_flow_that_is_never_used_ends(void) {
     for (int i = 0; i < 50; i++) {
@@ -95,6 +112,7 @@ static void a_flow_that_is_never_used_ends(void) {
 int main(void) {
     main_thread = pthread_self();
     RUN(every_environment_steps_once_per_send);
+    RUN(many_cheap_units_are_taken_together);
     RUN(slow_environments_and_sleeping_threads_lose_nothing);
     RUN(a_flow_that_is_never_used_ends);
     return 0;

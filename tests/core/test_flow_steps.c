@@ -1,0 +1,185 @@
+/* Tests of core/flow.c: how many units a thread takes, which threads wake up, and a unit that takes long. */
+// SPDX-License-Identifier: MIT
+#define _GNU_SOURCE
+#define shoal_flow_create tested_flow_create
+#define shoal_flow_destroy tested_flow_destroy
+#define shoal_flow_actions tested_flow_actions
+#define shoal_flow_batches_needed tested_flow_batches_needed
+#define shoal_flow_add_batch tested_flow_add_batch
+#define shoal_flow_send tested_flow_send
+#define shoal_flow_recv tested_flow_recv
+#define shoal_flow_is_done tested_flow_is_done
+#define shoal_flow_await tested_flow_await
+#define shoal_flow_under_way tested_flow_under_way
+#define shoal_flow_statistics tested_flow_statistics
+#include "platform.h"
+static uint32_t count_two(void) { return 2; }
+#define shoal_cpu_count count_two
+#include "../../core/flow.c"
+
+#include "counting.h"
+
+#include <unistd.h>
+
+static void grains_divide_each_other_and_a_batch(void) {
+    for (uint64_t batch = 1; batch < 5000; batch++) {
+        shoal_flow flow = {.units_per_batch = batch, .most = 1024};
+        choose_grains(&flow);
+        CHECK(flow.num_grains >= 1 && flow.num_grains <= MOST_GRAINS && flow.grains[0] == 1);
+        for (uint32_t i = 0; i < flow.num_grains; i++) {
+            CHECK(flow.grains[i] <= 1024 && batch % flow.grains[i] == 0);
+            CHECK(i == 0 || flow.grains[i] % flow.grains[i - 1] == 0);
+        }
+    }
+}
+
+static void a_thread_takes_little_work_and_no_more_than_its_share(void) {
+    shoal_flow flow = {.units_per_batch = 2500, .most = 1024, .num_places = 4};
+    choose_grains(&flow);
+    worker self = {.unit_ns = 0};
+    CHECK_EQUAL(count_to_take(&flow, &self, 0, 100000), 1); /* it knows nothing yet */
+    self.unit_ns = 2 * TAKE_NS;
+    CHECK_EQUAL(count_to_take(&flow, &self, 0, 100000), 1);
+    self.unit_ns = 10;
+    CHECK_EQUAL(count_to_take(&flow, &self, 0, 100000), 500);
+    CHECK_EQUAL(count_to_take(&flow, &self, 730, 100000), 270); /* up to a multiple of the grain */
+    CHECK_EQUAL(count_to_take(&flow, &self, 0, 16 * 120), 100); /* a sixteenth of what waits, in grains */
+    CHECK_EQUAL(count_to_take(&flow, &self, 0, 15), 1);
+    self.is_alone = 1;
+    CHECK_EQUAL(count_to_take(&flow, &self, 0, 15), 15);
+    self.unit_ns = 1000;
+    CHECK_EQUAL(count_to_take(&flow, &self, 0, 15), 1); /* worth a second thread */
+}
+
+static void a_batch_without_divisors_is_cut_anywhere(void) {
+    shoal_flow flow = {.units_per_batch = 4999, .most = 1024, .num_places = 1};
+    choose_grains(&flow);
+    const worker self = {.unit_ns = 20};
+    CHECK_EQUAL(flow.num_grains, 1);
+    CHECK_EQUAL(count_to_take(&flow, &self, 123, 100000), TAKE_NS / 20);
+}
+
+static void rare_long_steps_count_in_the_mean(void) {
+    static shoal_flow flow;
+    worker self = {.flow = &flow};
+    for (int i = 0; i < 1000; i++)
+        learn_unit_ns(&self, i % 100 == 0 ? 10000000 : 100, 1); /* one step in a hundred takes 10 ms */
+    CHECK(self.unit_ns > TAKE_NS);
+    CHECK(!is_little(&flow, 1));
+    for (int i = 0; i < 4 * MEAN_UNITS; i++)
+        learn_unit_ns(&self, 100, 1);
+    CHECK(self.unit_ns < 2000 && is_little(&flow, 10)); /* but not for ever */
+}
+
+enum { UNITS = 12, BATCH = 3, MOST_BATCHES = 8 };
+
+typedef struct results {
+    int32_t where[BATCH][3];
+    double luck[BATCH], rewards[BATCH];
+    uint8_t terminated[BATCH], truncated[BATCH];
+    int64_t ids[BATCH];
+    void *observations[2];
+} results;
+
+static results pool[MOST_BATCHES];
+static uint64_t lent, received;
+
+static void send_units(shoal_flow *flow, const uint64_t *units, uint64_t count) {
+    while (tested_flow_batches_needed(flow, count) > 0) {
+        results *r = &pool[lent++ % MOST_BATCHES];
+        r->observations[0] = r->where;
+        r->observations[1] = r->luck;
+        const shoal_targets targets = {r->observations, r->rewards, r->terminated, r->truncated, NULL};
+        tested_flow_add_batch(flow, &targets, r->ids);
+    }
+    tested_flow_send(flow, units, count);
+}
+
+/* Receives a batch and sends it again. Returns 0 if none came in time. */
+static int turn_over(shoal_flow *flow, uint64_t timeout_ns) {
+    uint64_t units[BATCH];
+    if (!tested_flow_recv(flow, timeout_ns))
+        return 0;
+    for (int i = 0; i < BATCH; i++)
+        units[i] = (uint64_t)pool[received % MOST_BATCHES].ids[i];
+    received++;
+    send_units(flow, units, BATCH);
+    return 1;
+}
+
+/* Two threads on two cores: for such little work only one is awake. Its step then
+ * does not end, and the other one must do the rest. */
+static void other_units_go_on_while_one_takes_long(void) {
+    world w;
+    const setting wanted = {.num_envs = UNITS, .lanes = 1, .agents = 1, .threads = 1, .fails = -1};
+    CHECK_EQUAL(open_world(&w, wanted), 0);
+    memset(w.arrays.reset, 1, UNITS);
+    memset(w.actions, 0, w.padded * sizeof *w.actions);
+    shoal_flow *flow;
+    CHECK_EQUAL(tested_flow_create(w.engine, &w.description, 2, UNITS, 1, BATCH, &flow), 0);
+    const void *actions[1] = {w.actions};
+    tested_flow_actions(flow, actions);
+    uint64_t units[UNITS];
+    for (uint64_t i = 0; i < UNITS; i++)
+        units[i] = i;
+    send_units(flow, units, UNITS);
+    for (int i = 0; i < 500; i++)
+        CHECK(turn_over(flow, UINT64_C(10000000000)));
+    atomic_store(&stalled_env, 5);
+    while (!atomic_load(&stall_begun))
+        CHECK(turn_over(flow, UINT64_C(10000000000)));
+    /* The units that were taken together with the slow one wait for it. */
+    uint64_t going = 0;
+    while (turn_over(flow, UINT64_C(1000000000)) && going < 1000)
+        going++;
+    CHECK(going == 1000 || atomic_load(&flow->tail) == atomic_load(&flow->head));
+    printf("   %llu batches meanwhile\n", (unsigned long long)going);
+    atomic_store(&stall_ends, 1);
+    for (int i = 0; i < 100; i++)
+        CHECK(turn_over(flow, UINT64_C(10000000000)));
+    tested_flow_destroy(flow);
+    close_world(&w);
+}
+
+/* Without the help of recv. Steps take so long that a second one of a thread cannot be mistaken for the first
+ * one of another thread. */
+static void a_send_wakes_all_threads_if_there_is_work_for_them(void) {
+    world w;
+    const setting wanted = {
+        .num_envs = UNITS, .lanes = 1, .agents = 1, .threads = 1, .fails = -1, .slow_ns = 700000000};
+    CHECK_EQUAL(open_world(&w, wanted), 0);
+    memset(w.arrays.reset, 1, UNITS);
+    shoal_flow *flow;
+    CHECK_EQUAL(tested_flow_create(w.engine, &w.description, 5, UNITS, 1, BATCH, &flow), 0);
+    const void *actions[1] = {w.actions};
+    tested_flow_actions(flow, actions);
+    while (atomic_load(&flow->rest.sleepers) != 5)
+        nanosleep(&(struct timespec){0, 1000000}, NULL);
+    uint64_t units[UNITS], done = 0;
+    for (uint64_t i = 0; i < UNITS; i++)
+        units[i] = i;
+    lent = 0;
+    atomic_store(&calls, 0);
+    send_units(flow, units, UNITS);
+    while (atomic_load(&calls) < 5 && done == 0) {
+        nanosleep(&(struct timespec){0, 1000000}, NULL);
+        done = 0;
+        for (uint64_t i = 0; i < UNITS; i++)
+            done += (uint64_t)tested_flow_is_done(flow, i);
+    }
+    CHECK_EQUAL(atomic_load(&calls), 5);
+    tested_flow_destroy(flow);
+    close_world(&w);
+}
+
+int main(void) {
+    alarm(120);
+    main_thread = pthread_self();
+    RUN(grains_divide_each_other_and_a_batch);
+    RUN(a_thread_takes_little_work_and_no_more_than_its_share);
+    RUN(a_batch_without_divisors_is_cut_anywhere);
+    RUN(rare_long_steps_count_in_the_mean);
+    RUN(other_units_go_on_while_one_takes_long);
+    RUN(a_send_wakes_all_threads_if_there_is_work_for_them);
+    return 0;
+}
