@@ -1,6 +1,7 @@
 /* The binding: this file and the .hpp files it includes are the only code that uses both Python and the core,
  * and the only code that turns a failure into an exception. */
 // SPDX-License-Identifier: MIT
+#include "actions.hpp"
 #include "chunk.hpp"
 #include "constants.hpp"
 #include "crash.h"
@@ -205,6 +206,9 @@ NB_MODULE(_core, m) {
         .def_prop_ro("render_fps", &Plugin::render_fps)
         .def("describe", &Plugin::describe, "values"_a)
         .def("info", &Plugin::info);
+    nb::class_<ActionChecks>(m, "ActionChecks")
+        .def(nb::init<nb::object, nb::list>(), "plugin"_a, "values"_a)
+        .def("find_bad", &ActionChecks::find_bad, "number"_a, "rows"_a);
 
     nb::class_<Guard>(m, "Guard")
         .def(nb::init<>())

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal import _core
 from shoal.memory import Layout, Segment
 from shoal.memory.layout import FieldSpec
-from shoal.native.plugin import FieldInfo
-from shoal.vector.exchange import discrete_range
+from shoal.native.plugin import PluginInfo
 from shoal.vector.hooks import ActionHooks
 
 __all__ = ["PluginActions"]
@@ -22,18 +22,19 @@ class PluginActions:
 
     kind = "array"
 
-    def __init__(self, fields: list[FieldInfo], num_envs: int, checks: Container[str]) -> None:
-        self._fields, self._num_envs = fields, num_envs
+    def __init__(self, info: PluginInfo, num_envs: int, checks: Container[str]) -> None:
+        fields = self._fields = info.actions
+        self._num_envs = num_envs
         self._hooks = ActionHooks(fields)
         layout: dict[str, FieldSpec] = {
             f"action/{number}": (field.dtype, (num_envs, *field.shape)) for number, field in enumerate(fields)
         }
         self.segment = Segment(Layout(layout))
         self._arrays = [self.segment[name] for name in self.segment]
-        self._ranges = [
-            discrete_range(field.space) if "actions" in checks else (None, None) for field in fields
+        self._checks = _core.ActionChecks(info.plugin, info.values)
+        self._checked = [
+            "actions" in checks or ("nan" in checks and field.dtype.kind == "f") for field in fields
         ]
-        self._check_nan = "nan" in checks or "actions" in checks
 
     @property
     def shared(self) -> Any:
@@ -63,16 +64,12 @@ class PluginActions:
         return self._hooks.convert(number, part, self._num_envs)
 
     def _check(self, parts: Sequence[NDArray[Any]]) -> None:
-        for number, (part, (low, high)) in enumerate(zip(parts, self._ranges, strict=True)):
-            if low is not None:
-                bad = (part < low) | (part > high)
-            elif self._check_nan and part.dtype.kind == "f":  # environments clip the values of a Box
-                bad = np.isnan(part)
-            else:
-                continue
-            if bad.any():
-                row = int(np.flatnonzero(bad.reshape(len(part), -1).any(axis=1))[0])
-                self._hooks.raise_bad_action(number, row, part[row].tobytes())
+        for number, part in enumerate(parts):
+            if self._checked[number]:  # as in a stepper: discrete ranges and NaN; a Box is not checked
+                part = np.require(part, requirements=["C", "A"])
+                row = self._checks.find_bad(number, part)
+                if row >= 0:
+                    self._hooks.raise_bad_action(number, row, part[row].tobytes())
 
     def close(self) -> None:
         self.segment.close()

@@ -153,7 +153,7 @@ class ProcessBackend:
         self._as_messages = not facts.in_segment
         self._actions: Actions | PluginActions
         if self._info is not None:
-            self._actions = PluginActions(self._info.actions, self._num_envs, common.checks)
+            self._actions = PluginActions(self._info, self._num_envs, common.checks)
         else:
             batched = arguments.batched(action, self._num_envs)
             checked = "actions" in common.checks
