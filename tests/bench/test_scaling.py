@@ -34,11 +34,17 @@ def test_a_case_compares_threads_with_the_processes(crew):
     assert case.limit is case.rows[2] and case.of_limit(case.rows[0]) > 0
 
 
-def test_send_and_recv_take_turns_with_the_others(crew):
-    case = scaling.measure(Bench({}, smoke=True), crew, "CartPole-v1", 64, 2, SMOKE, receives=True)
-    names = ["Shoal, 2 threads", "Shoal, 1 thread", "Shoal, send and recv", "2 processes"]
-    assert [row.name for row in case.rows] == names
-    assert case.limit is case.rows[3] and case.of_limit(case.rows[2]) > 0
+def test_send_and_recv_and_workers_take_turns_with_the_others(crew):
+    case = scaling.measure(Bench({}, smoke=True), crew, "CartPole-v1", 64, 2, SMOKE, every_way=True)
+    names = ["2 threads", "1 thread", "send and recv", "worker processes"]
+    assert [row.name for row in case.rows] == [*(f"Shoal, {name}" for name in names), "2 processes"]
+    assert case.limit is case.rows[4] and case.of_limit(case.rows[2]) > 0 and case.of_limit(case.rows[3]) > 0
+
+
+def test_samples_of_a_replay_buffer_are_compared_with_processes(crew):
+    case = scaling.measure_samples(Bench({}, smoke=True), crew, 8, 2, SMOKE)
+    assert [row.name for row in case.rows] == ["Shoal", "2 processes"]
+    assert case.limit is case.rows[1] and case.of_limit(case.rows[0]) > 0
 
 
 def test_a_burst_of_send_and_recv_is_a_number_of_whole_steps(monkeypatch):

@@ -2,12 +2,14 @@
 
     Shoal, 1 thread  |  Shoal, N threads  |  N processes of one thread, started together: the limit
 
-Processes share nothing and never wait for each other, so the sum of their rates is what the cores can do.
+Processes share nothing and never wait for each other, so the sum of their rates is what the cores can do. The
+same for `sample` of a replay buffer with long rows, whose batches are copied by several threads.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -18,22 +20,25 @@ from typing import Any
 import numpy as np
 
 from shoal.errors import ShoalError
+from shoal.replay import ReplayBuffer
 from shoal.vector import make_vec
 from shoal_lab.bench.interleave import Burst
 from shoal_lab.bench.measure import Bench, Pace, Rival
 from shoal_lab.bench.results import Case
 
-__all__ = ["Crew", "idle_cpu_us", "measure", "open_crew"]
+__all__ = ["Crew", "idle_cpu_us", "measure", "measure_samples", "open_crew"]
 
 _TURNS = 4  # action arrays, used in turn
 _PARTS = 4  # calls of recv per step of all environments
+_ROW = 84 * 84 * 4  # bytes of a row of the replay buffer: four frames of Atari
+_ROWS_PER_SAMPLE = 16  # of the buffer, for each row of a batch; more than the caches hold
 _HEAD_START_S = 0.005  # until all processes have read the command
 _TIMEOUT_S = 120.0
 
 
-def _open(stack: ExitStack, env: str, num_envs: int, num_threads: int) -> tuple[Any, Burst]:
-    """Makes a vector environment and a burst of its steps."""
-    envs: Any = stack.enter_context(make_vec(env, num_envs, num_threads=num_threads, session=None))
+def _open(stack: ExitStack, env: str, num_envs: int, **how: Any) -> tuple[Any, Burst]:
+    """Makes a vector environment, with these arguments of make_vec, and a burst of its steps."""
+    envs: Any = stack.enter_context(make_vec(env, num_envs, session=None, **how))
     envs.reset(seed=0)
     choices = int(envs.single_action_space.n)
     actions = list(np.random.default_rng(0).integers(0, choices, (_TURNS, envs.num_envs)))
@@ -47,6 +52,10 @@ def _open(stack: ExitStack, env: str, num_envs: int, num_threads: int) -> tuple[
         return time.perf_counter() - start
 
     return envs, burst
+
+
+def _open_steps(stack: ExitStack, env: str, num_envs: int) -> Burst:
+    return _open(stack, env, num_envs, num_threads=1)[1]
 
 
 def _open_parts(stack: ExitStack, env: str, num_envs: int, num_threads: int) -> Burst:
@@ -73,8 +82,34 @@ def _open_parts(stack: ExitStack, env: str, num_envs: int, num_threads: int) -> 
     return burst
 
 
+def _open_samples(stack: ExitStack, batch: int) -> Burst:
+    """Makes a replay buffer with long rows; returns a burst of samples."""
+    capacity = batch * _ROWS_PER_SAMPLE
+    buffer = stack.enter_context(ReplayBuffer(capacity, {"frames": (np.uint8, (_ROW,))}, seed=0))
+    rows = np.random.default_rng(0).integers(0, 256, (min(capacity, 64), _ROW), np.uint8)
+    while buffer.total_pushed < capacity:
+        buffer.extend({"frames": rows})
+
+    def burst(calls: int) -> float:
+        start = time.perf_counter()
+        for _ in range(calls):
+            sampled = buffer.sample(batch)
+        assert len(sampled["frames"]) == batch
+        return time.perf_counter() - start
+
+    return burst
+
+
+def _open_samples_on(stack: ExitStack, batch: int, core: int) -> Burst:
+    """The same on one core, where a buffer starts no threads."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    stack.callback(os.sched_setaffinity, 0, before)
+    return _open_samples(stack, batch)
+
+
 def _serve(pipe: Connection) -> None:
-    """A process of the crew: makes environments and steps them, as told; ends with the pipe."""
+    """A process of the crew: opens what it is told to, and runs bursts of it; ends with the pipe."""
     with ExitStack() as stack:
         burst: Burst | None = None
         while True:
@@ -85,7 +120,7 @@ def _serve(pipe: Connection) -> None:
             try:
                 if command == "open":
                     stack.close()
-                    burst = _open(stack, *arguments)[1]
+                    burst = arguments[0](stack, *arguments[1:])
                     pipe.send(("ok", 0.0))
                 else:
                     assert burst is not None
@@ -112,11 +147,13 @@ class Crew:
             self._pipes.append(ours)
             self._processes.append(process)
 
-    def _ask(self, members: int, *command: Any) -> list[float]:
-        for pipe in self._pipes[:members]:
+    def _ask(self, commands: list[tuple[Any, ...]]) -> list[float]:
+        """Sends a command to each of the first processes; returns their answers."""
+        members = self._pipes[: len(commands)]
+        for pipe, command in zip(members, commands, strict=True):
             pipe.send(command)
         answers = []
-        for pipe in self._pipes[:members]:
+        for pipe in members:
             if not pipe.poll(_TIMEOUT_S):
                 raise ShoalError(f"a process of the benchmark did not answer within {_TIMEOUT_S:g} s")
             answers.append(pipe.recv())
@@ -127,11 +164,19 @@ class Crew:
 
     def burst(self, members: int, env: str, num_envs: int) -> Burst:
         """Splits the environments; returns a burst whose time is that of the sum of all rates."""
-        self._ask(members, "open", env, num_envs // members, 1)
+        return self._open([(_open_steps, env, num_envs // members)] * members)
+
+    def burst_samples(self, members: int, batch: int) -> Burst:
+        """Splits a batch; each process samples its part from a buffer of its own."""
+        cores = sorted(os.sched_getaffinity(0))
+        return self._open([(_open_samples_on, batch // members, core) for core in cores[:members]])
+
+    def _open(self, parts: list[tuple[Any, ...]]) -> Burst:
+        self._ask([("open", *part) for part in parts])
 
         def run(calls: int) -> float:
-            times = self._ask(members, "run", calls, time.monotonic() + _HEAD_START_S)
-            return members / sum(1 / one for one in times)
+            times = self._ask([("run", calls, time.monotonic() + _HEAD_START_S)] * len(parts))
+            return len(parts) / sum(1 / one for one in times)
 
         return run
 
@@ -155,31 +200,47 @@ def open_crew(size: int) -> Iterator[Crew]:
 
 
 def measure(
-    bench: Bench, crew: Crew, env: str, num_envs: int, threads: int, pace: Pace, *, receives: bool = False
+    bench: Bench, crew: Crew, env: str, num_envs: int, threads: int, pace: Pace, *, every_way: bool = False
 ) -> Case:
     """Measures one thread, some threads and as many processes, in turns.
 
-    With `receives` also send and recv on the threads.
+    With `every_way` also send and recv on the threads, and worker processes.
     """
     with ExitStack() as stack:
         rivals = []
         for count in sorted({1, threads}, reverse=True):  # the first row of Shoal is compared with the limit
-            envs, burst = _open(stack, env, num_envs, count)
+            envs, burst = _open(stack, env, num_envs, num_threads=count)
             name = f"Shoal, {count} threads" if count > 1 else "Shoal, 1 thread"
             rivals.append(Rival(name, "shoal", num_envs, burst))
-        if receives:
+        if every_way:
             parts = _open_parts(stack, env, num_envs, threads)
             rivals.append(Rival("Shoal, send and recv", "shoal", num_envs, parts))
-        name = f"{threads} processes" if threads > 1 else "1 process"
-        rivals.append(Rival(name, "limit", num_envs, crew.burst(threads, env, num_envs)))
+            _, burst = _open(stack, env, num_envs, backend="process", num_workers=threads)
+            rivals.append(Rival("Shoal, worker processes", "shoal", num_envs, burst))
+        rivals.append(Rival(_name(threads), "limit", num_envs, crew.burst(threads, env, num_envs)))
         title = f"{envs.spec.id if envs.spec else env}, {num_envs:,}"
         return bench.timed("sweep", title, "env steps/s", rivals, pace, lambda n, s: n / s)
+
+
+def measure_samples(bench: Bench, crew: Crew, batch: int, threads: int, pace: Pace) -> Case:
+    """Measures samples of long rows: Shoal's choice of threads, and processes that sample a part each."""
+    with ExitStack() as stack:
+        rivals = [
+            Rival("Shoal", "shoal", batch, _open_samples(stack, batch)),
+            Rival(_name(threads), "limit", batch, crew.burst_samples(threads, batch)),
+        ]
+        title = f"{batch:,} rows of {_ROW:,} bytes"
+        return bench.timed("sweep", title, "rows/s", rivals, pace, lambda n, s: n / s)
+
+
+def _name(processes: int) -> str:
+    return f"{processes} processes" if processes > 1 else "1 process"
 
 
 def idle_cpu_us(env: str, num_envs: int, threads: int, idle_s: float) -> float:
     """Returns the CPU time of an idle vector environment, per second, from 2 ms after its last step."""
     with ExitStack() as stack:
-        _, burst = _open(stack, env, num_envs, threads)
+        _, burst = _open(stack, env, num_envs, num_threads=threads)
         burst(2000)
         time.sleep(0.002)
         before = time.process_time()

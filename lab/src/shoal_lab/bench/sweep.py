@@ -204,11 +204,15 @@ def threads(bench: Bench, limit_s: float) -> list[Sweep]:
             nonlocal done
             words: list[str] = []
             is_uneven = env == "Uneven-v0"
+            path = uneven if is_uneven else env
+
+            def measure(x: float) -> Case:
+                every_way = is_uneven or (env == "CartPole-v1" and x == _FIRST[env])
+                return scaling.measure(bench, crew, path, *cases[int(x)], pace, every_way=every_way)
+
             points = grow(
                 list(cases),
-                lambda x: scaling.measure(
-                    bench, crew, uneven if is_uneven else env, *cases[int(x)], pace, receives=is_uneven
-                ),
+                measure,
                 lambda x: 4 * cases[int(x)][0] * _ROW_BYTES[env],
                 limit_s,
                 words.append,
@@ -225,6 +229,12 @@ def threads(bench: Bench, limit_s: float) -> list[Sweep]:
             size = 64 * most if bench.smoke else count
             cases = {number_of: (size, number_of) for number_of in counts}
             add(f"{env}, {size:,} environments", "num_threads", env, cases)
+        batch = most * (2 if bench.smoke else 64)
+        sampled = scaling.measure_samples(bench, crew, batch, most, pace)
+        words = (f"{batch:,}: {_describe_scaling(sampled)}.",)
+        found.append(
+            Sweep("threads", "Replay, long rows", "rows of a batch", (Point(batch, sampled),), words)
+        )
     idle = scaling.idle_cpu_us("CartPole-v1", 8_192, most, 0.05 if bench.smoke else 1.0)
     said = (
         f"An idle vector environment used {idle:.0f} us of CPU time a second, from 2 ms after its last step."
