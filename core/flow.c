@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "flow.h"
 
+#include "grain.h"
 #include "rest.h"
 
 #include <errno.h>
@@ -14,18 +15,16 @@
 enum {
     SPIN_NS = 20000, /* of recv, */
     SLEEP_NS = 50000000,
-    TAKE_NS = 10000,   /* a thread takes units for about this time, */
-    MOST_TAKEN = 1024, /* at most so many, */
-    SCRATCH_BYTES =
-        1 << 18,          /* and at most what has so many bytes of results, which stay in its core's cache */
-    LITTLE_NS = 100000,   /* work below this is left to fewer threads than there are cores, */
-    PATIENCE_NS = 200000, /* unless recv has waited so long for it */
-    MEAN_UNITS = 1 << 16,
-    MOST_GRAINS = 16
+    TAKE_NS = 10000,         /* a thread takes units for about this time, */
+    MOST_TAKEN = 1024,       /* at most so many, */
+    SCRATCH_BYTES = 1 << 16, /* and at most so many bytes of results, which stay in its core's cache */
+    LITTLE_NS = 100000,      /* work below this is left to fewer threads than there are cores, */
+    PATIENCE_NS = 200000,    /* unless recv has waited so long for it */
+    MEAN_UNITS = 1 << 16
 };
 
 typedef struct batch {
-    _Alignas(64) shoal_word count; /* writers: threads, one per unit placed. Reader: recv */
+    _Alignas(64) shoal_word count; /* of units in it. Writers: threads. Reader: recv */
     shoal_targets targets;         /* writer: add_batch */
     void **observations;
     int64_t *env_ids;
@@ -52,8 +51,7 @@ struct shoal_flow {
     const shoal_description *description;
     uint64_t lanes, unit, agents, num_units, units_per_batch, num_batches;
     uint64_t most, rows; /* units that a thread takes at once; rows of results that it has room for */
-    uint32_t grains[MOST_GRAINS]; /* see count_to_take */
-    uint32_t num_grains;
+    shoal_grains grains;
     _Atomic(uint64_t) *queue; /* a ring of units; the unit of ticket t is in cell t % num_cells */
     uint64_t num_cells;
     shoal_word *done; /* per unit: it was stepped. Writers: send clears it, the thread that stepped sets it */
@@ -115,41 +113,16 @@ static void wake_others(shoal_flow *flow, uint64_t waiting) {
         shoal_rest_wake(&flow->rest, is_cheap ? 1 : SHOAL_REST_FAN_OUT);
 }
 
-/* Numbers of units to take at once: each divides the next one, and all divide the units of a batch. */
-static void choose_grains(shoal_flow *flow) {
-    uint64_t grain = 1, rest = flow->units_per_batch;
-    flow->grains[flow->num_grains++] = 1;
-    for (uint64_t factor = 2; factor <= rest && grain * factor <= flow->most;)
-        if (rest % factor != 0) {
-            factor++;
-        } else if (flow->num_grains < MOST_GRAINS) {
-            rest /= factor;
-            grain *= factor;
-            flow->grains[flow->num_grains++] = (uint32_t)grain;
-        } else {
-            break;
-        }
-}
-
 /* How many units to take, if `waiting` are in the queue from ticket `first` on: about TAKE_NS of work, but
- * not more than a fair share. The number ends at a multiple of a grain, so that units which are adjacent in
- * the queue stay together when they are delivered and sent again, and can be stepped by one call. */
+ * not more than a fair share. */
 static uint32_t count_to_take(const shoal_flow *flow, const worker *self, uint64_t first, uint64_t waiting) {
-    uint64_t most = waiting / (4 * (uint64_t)flow->num_places);
-    if (self->is_alone && waiting <= flow->most && self->unit_ns != 0 && waiting * self->unit_ns < TAKE_NS)
-        return (uint32_t)waiting; /* waking another thread would take longer */
-    if (self->unit_ns * most > TAKE_NS)
-        most = TAKE_NS / self->unit_ns;
-    if (self->unit_ns == 0 || most == 0)
+    if (self->unit_ns == 0)
         return 1;
-    if (most > flow->most)
-        most = flow->most;
-    uint32_t at = flow->num_grains - 1;
-    while (flow->grains[at] > most)
-        at--;
-    if (flow->grains[at] * 4 < most && at + 1 == flow->num_grains)
-        return (uint32_t)most; /* no larger grain divides a batch */
-    return flow->grains[at] - (uint32_t)(first % flow->grains[at]);
+    if (self->is_alone && waiting <= flow->most && waiting * self->unit_ns < TAKE_NS)
+        return (uint32_t)waiting; /* waking another thread would take longer */
+    const uint64_t fair = waiting / (4 * (uint64_t)flow->num_places), wanted = TAKE_NS / self->unit_ns;
+    const uint64_t most = fair < wanted ? fair : wanted;
+    return shoal_grains_take(&flow->grains, first, most < flow->most ? most : flow->most);
 }
 
 /* Waits for units and takes some. Returns how many; 0: the flow ends. */
@@ -329,7 +302,7 @@ int shoal_flow_create(shoal_engine *engine, const shoal_description *description
     flow->num_batches = flow->num_units / flow->units_per_batch + 2;
     flow->most = count_units_that_fit(flow);
     flow->rows = (flow->most - 1) * unit * flow->agents + flow->lanes * flow->agents; /* unused lanes, too */
-    choose_grains(flow);
+    shoal_grains_choose(&flow->grains, flow->units_per_batch, flow->most);
     flow->num_cpus = shoal_cpu_count();
     flow->most_spinners = threads < flow->num_cpus ? threads : flow->num_cpus - 1;
     shoal_rest_begin(&flow->rest, threads <= flow->num_cpus);

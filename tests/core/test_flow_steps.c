@@ -23,19 +23,23 @@ static uint32_t count_two(void) { return 2; }
 
 static void grains_divide_each_other_and_a_batch(void) {
     for (uint64_t batch = 1; batch < 5000; batch++) {
-        shoal_flow flow = {.units_per_batch = batch, .most = 1024};
-        choose_grains(&flow);
-        CHECK(flow.num_grains >= 1 && flow.num_grains <= MOST_GRAINS && flow.grains[0] == 1);
-        for (uint32_t i = 0; i < flow.num_grains; i++) {
-            CHECK(flow.grains[i] <= 1024 && batch % flow.grains[i] == 0);
-            CHECK(i == 0 || flow.grains[i] % flow.grains[i - 1] == 0);
+        shoal_grains grains;
+        shoal_grains_choose(&grains, batch, 1024);
+        CHECK(grains.count >= 1 && grains.count <= SHOAL_MOST_GRAINS && grains.sizes[0] == 1);
+        for (uint32_t i = 0; i < grains.count; i++) {
+            CHECK(grains.sizes[i] <= 1024 && batch % grains.sizes[i] == 0);
+            CHECK(i == 0 || grains.sizes[i] % grains.sizes[i - 1] == 0);
+        }
+        for (uint64_t most = 0; most <= 1024; most += 33) {
+            const uint32_t count = shoal_grains_take(&grains, batch * 7 + most, most);
+            CHECK(count >= 1 && (count == 1 || count <= most));
         }
     }
 }
 
 static void a_thread_takes_little_work_and_no_more_than_its_share(void) {
-    shoal_flow flow = {.units_per_batch = 2500, .most = 1024, .num_places = 4};
-    choose_grains(&flow);
+    shoal_flow flow = {.most = 1024, .num_places = 4};
+    shoal_grains_choose(&flow.grains, 2500, flow.most); /* 1, 2, 4, 20, 100, 500 */
     worker self = {.unit_ns = 0};
     CHECK_EQUAL(count_to_take(&flow, &self, 0, 100000), 1); /* it knows nothing yet */
     self.unit_ns = 2 * TAKE_NS;
@@ -52,10 +56,10 @@ static void a_thread_takes_little_work_and_no_more_than_its_share(void) {
 }
 
 static void a_batch_without_divisors_is_cut_anywhere(void) {
-    shoal_flow flow = {.units_per_batch = 4999, .most = 1024, .num_places = 1};
-    choose_grains(&flow);
+    shoal_flow flow = {.most = 1024, .num_places = 1};
+    shoal_grains_choose(&flow.grains, 4999, flow.most);
     const worker self = {.unit_ns = 20};
-    CHECK_EQUAL(flow.num_grains, 1);
+    CHECK_EQUAL(flow.grains.count, 1);
     CHECK_EQUAL(count_to_take(&flow, &self, 123, 100000), TAKE_NS / 20);
 }
 
