@@ -22,6 +22,8 @@ from shoal.errors import ClosedError, ForkedError, ShoalError
         ("CartPole-v1", 5, 2),
         ("Squared-v0", 12, 4),
         ("Squared-v0", 7, 7),
+        ("CartPole-v1", 512, 128),  # threads take several units at once
+        ("Squared-v0", 300, 75),
     ],
 )
 def test_environments_are_independent_of_the_order_of_results(env, num_envs, batch_size, threads):

@@ -1,0 +1,86 @@
+"""Threads while other programs use the cores: the default number of threads against one, in turns.
+
+python lab/benchmarks/contention.py [--rounds 9] [--smoke]
+
+A busy process is a Python loop that never sleeps. A ratio of 1 means that the default is as fast as one thread.
+The goal is a median of at least 0.95.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+
+import shoal
+
+CASES = [
+    ("CartPole-v1", 1_024),
+    ("CartPole-v1", 8_192),
+    ("CartPole-v1", 262_144),
+    ("Squared-v0", 4_096),
+    ("Reef-v0", 64),
+]
+
+
+def open_envs(stack: ExitStack, env: str, num_envs: int, num_threads: int | None) -> Callable[[float], float]:
+    """Makes a vector environment; returns a function that steps it for some seconds and returns its rate."""
+    envs: Any = stack.enter_context(shoal.make_vec(env, num_envs, num_threads=num_threads, session=None))
+    envs.reset(seed=0)
+    actions = np.random.default_rng(0).integers(0, int(envs.single_action_space.n), envs.num_envs)
+
+    def measure_rate(seconds: float) -> float:
+        steps, start = 0, time.perf_counter()
+        while (now := time.perf_counter()) - start < seconds:
+            for _ in range(10):
+                envs.step(actions)
+            steps += 10
+        return steps / (now - start)
+
+    return measure_rate
+
+
+@contextmanager
+def busy_processes(count: int) -> Iterator[None]:
+    started = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        time.sleep(0.3 if count else 0)
+        yield
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=9, help="turns of each rival (default: %(default)s)")
+    parser.add_argument(
+        "--smoke", action="store_true", help="only check that it runs: one short turn of each rival"
+    )
+    args = parser.parse_args()
+    rounds, seconds = (1, 0.01) if args.smoke else (args.rounds, 0.4)
+    cores = shoal._core.cpu_count()
+    counts = [0, 1] if args.smoke else sorted({0, 1, cores // 2, cores, 2 * cores})
+    print(f"default against one thread, {cores} cores: median (smallest, largest) of {rounds} rounds")
+    with ExitStack() as stack:
+        rivals = [(env, n, *(open_envs(stack, env, n, t) for t in (None, 1))) for env, n in CASES]
+        for count in counts:
+            with busy_processes(count):
+                for env, num_envs, default, single in rivals:
+                    ratios = [default(seconds) / single(seconds) for _ in range(rounds)]
+                    middle = statistics.median(ratios)
+                    spread = f"({min(ratios):.2f}, {max(ratios):.2f})"
+                    name = f"{env}, {num_envs:,}"
+                    print(f"{count:3} busy processes  {name:22}  {middle:.2f} {spread}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
