@@ -262,9 +262,12 @@ typedef struct awaited {
     uint64_t seen;
 } awaited;
 
+/* While the word is odd, the caller is writing the job, or has lost its core while it did: threads that wait
+ * spin and then sleep, as if nothing were posted. */
 static int is_posted(const void *context) {
     const awaited *next = context;
-    return load_posted(next->pool) != next->seen;
+    const uint64_t posted = load_posted(next->pool);
+    return posted != next->seen && posted % 2 == 0;
 }
 
 /* Waits for a run after `seen` and copies its job. */
@@ -272,10 +275,8 @@ static void wait_for_task(shoal_pool *pool, member *self, uint64_t seen, task *t
     for (;;) {
         shoal_rest_wait(&pool->rest, &self->rest, is_posted, &(awaited){pool, seen});
         const uint64_t posted = load_posted(pool);
-        if (posted % 2 != 0) { /* the caller is writing the job */
-            shoal_relax();
-            continue;
-        }
+        if (posted % 2 != 0)
+            continue; /* the caller has gone on, and is writing the next job */
         TRACE(self->index, TRACE_READ);
         const uint32_t chunks = atomic_load_explicit(&pool->chunks, memory_order_acquire);
         task->job.chunks = chunks & ~FLAGS;

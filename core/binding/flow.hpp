@@ -49,8 +49,17 @@ class Flow {
     uint64_t place_of(uint64_t env) const {
         return env / unit_ * stepper_.description().spec.lanes + env % unit_;
     }
-    void claim(nb::handle env_ids);
-    void release_units();
+    /* Units are in units_ and busy from the moment they are claimed; those that are not sent, because
+     * something raised, are released. */
+    struct Claim {
+        Flow &flow;
+        ~Claim();
+    };
+    void claim(uint64_t unit) {
+        units_.push_back(unit); /* first, because it may run out of memory */
+        busy_[unit] = 1;
+    }
+    void claim_all(nb::handle env_ids);
     void submit();
 
     nb::object owner_, hooks_, slots_object_;
@@ -98,19 +107,19 @@ inline void Flow::reset() {
     require_open();
     if (shoal_flow_under_way(flow_) != 0)
         hooks_.attr("refuse")("under way");
-    for (uint64_t unit = 0; unit < busy_.size(); unit++) {
-        units_.push_back(unit);
-        busy_[unit] = 1;
-    }
+    const Claim claimed = {*this};
+    for (uint64_t unit = 0; unit < busy_.size(); unit++)
+        claim(unit);
     stepper_.mark_reset();
     submit();
     was_reset_ = true;
 }
 
 /* Reads the units of these environments into units_, and marks them as busy. */
-inline void Flow::claim(nb::handle env_ids) {
-    Buffer ids;
-    ids.take(env_ids);
+inline void Flow::claim_all(nb::handle env_ids) {
+    Buffer ids; /* also of a read-only array */
+    if (!ids.try_take(env_ids))
+        throw nb::type_error("env_ids must be a contiguous array");
     const auto *values = static_cast<const int64_t *>(ids->buf);
     const size_t count = ids->len / sizeof(int64_t);
     const uint64_t num_envs = busy_.size() * unit_;
@@ -128,16 +137,14 @@ inline void Flow::claim(nb::handle env_ids) {
         const uint64_t unit = first / unit_;
         if (busy_[unit])
             hooks_.attr("refuse")("sent twice");
-        busy_[unit] = 1;
-        units_.push_back(unit);
+        claim(unit);
     }
 }
 
-/* After a send that failed: nothing was sent. */
-inline void Flow::release_units() {
-    for (const uint64_t unit : units_)
-        busy_[unit] = 0;
-    units_.clear();
+inline Flow::Claim::~Claim() {
+    for (const uint64_t unit : flow.units_)
+        flow.busy_[unit] = 0;
+    flow.units_.clear();
 }
 
 inline void Flow::send(nb::object actions, nb::object env_ids) {
@@ -145,11 +152,8 @@ inline void Flow::send(nb::object actions, nb::object env_ids) {
     require_open();
     if (!was_reset_)
         hooks_.attr("refuse")("not async reset");
-    struct Claim {
-        Flow &flow;
-        ~Claim() { flow.release_units(); } /* submit leaves none */
-    } claimed = {*this};
-    claim(env_ids);
+    const Claim claimed = {*this};
+    claim_all(env_ids);
     stepper_.scatter_actions(actions, units_, unit_);
     submit();
 }

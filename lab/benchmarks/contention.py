@@ -2,8 +2,8 @@
 
 python lab/benchmarks/contention.py [--rounds 9] [--smoke]
 
-A busy process is a Python loop that never sleeps. A ratio of 1 means that the default is as fast as one thread.
-The goal is a median of at least 0.95.
+A busy process is a Python loop that never sleeps. A ratio of 1 means that the default is as fast as one
+thread. The goal is a median of at least 0.95.
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ static void other_units_go_on_while_one_takes_long(void) {
         CHECK(turn_over(flow, UINT64_C(10000000000)));
     atomic_store(&stalled_env, 5);
     while (!atomic_load(&stall_begun))
-        CHECK(turn_over(flow, UINT64_C(10000000000)));
+        (void)turn_over(flow, 10000000); /* 10 ms: all units may be taken together with this one */
     /* The units that were taken together with the slow one wait for it. */
     uint64_t going = 0;
     while (turn_over(flow, UINT64_C(1000000000)) && going < 1000)

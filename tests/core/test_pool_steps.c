@@ -60,17 +60,20 @@ static void a_thread_never_runs_the_job_of_one_run_under_the_number_of_another(v
     tested_pool_destroy(tested);
 }
 
-/* While the job is being written, the number is odd: the thread reads nothing until it is even. */
-static int looks;
+/* While the job is being written, the number is odd: the thread reads nothing until it is even. If that takes
+ * long, because the caller has lost its core, the thread sleeps. */
 static void finish_writing(int event) { CHECK(event != TRACE_READ || atomic_load(&tested->posted) % 2 == 0); }
+
+static uint64_t count_sleeps(void) { return atomic_load(&tested->members[0].rest.sleeps); }
 
 static void *write_slowly(void *argument) {
     (void)argument;
-    for (looks = 0; looks < 1000; looks++)
+    while (count_sleeps() == 0)
         sched_yield();
     atomic_store(&tested->run_chunk, (uintptr_t)run_second);
     atomic_store(&tested->chunks, 7);
     atomic_store(&tested->posted, 4);
+    shoal_rest_wake(&tested->rest, SHOAL_REST_FAN_OUT);
     return NULL;
 }
 

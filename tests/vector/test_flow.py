@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import sys
 import threading
 import time
 
@@ -195,6 +196,36 @@ def test_a_bad_batch_size_is_refused(kwargs, message):
 def test_without_batch_size_send_says_what_to_use():
     with pytest.raises(ShoalError, match="made with batch_size=; use reset and step"):
         shoal.make_vec("CartPole-v1", 2).recv()
+
+
+def test_read_only_ids_can_be_sent():
+    envs = shoal.make_vec("Squared-v0", 6, batch_size=3)
+    envs.async_reset(seed=0)
+    ids = envs.recv()[4]["env_id"]
+    ids.flags.writeable = False
+    envs.send([0, 0, 0], ids)
+    assert len(envs.recv()[0]) == 3
+
+
+def test_ctrl_c_during_async_reset_leaves_nothing_under_way():
+    envs = shoal.make_vec("Squared-v0", 64, batch_size=16, num_threads=2)
+
+    def interrupt(frame, event, argument):
+        if event == "call" and "lending" in frame.f_code.co_filename:  # the memory of results is being made
+            sys.setprofile(None)
+            signal.raise_signal(signal.SIGINT)
+
+    sys.setprofile(interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            envs.async_reset(seed=0)
+    finally:
+        sys.setprofile(None)
+    envs.async_reset(seed=0)
+    ids = [env for _ in range(4) for env in envs.recv()[4]["env_id"]]
+    assert sorted(ids) == list(range(64))
+    with pytest.raises(ShoalError, match="only 0 are under way"):
+        envs.recv()
 
 
 def test_close_with_environments_under_way_ends_the_threads():
