@@ -77,14 +77,26 @@ def envpool_sync_two(num_envs: int) -> tuple[int, Burst]:
     return envpool_sync(num_envs, num_threads=2)
 
 
-def envpool_async(num_envs: int, batches: int = 8) -> tuple[int, Burst]:
-    """Steps half of the environments at a time, on two threads; a call is eight batches."""
+def shoal_async(num_envs: int) -> tuple[int, Burst]:
+    from shoal.vector import make_vec
+
+    batch = max(1, num_envs // 2)
+    envs = opened.enter_context(make_vec("CartPole-v1", num_envs, batch_size=batch, num_threads=2))
+    return receiving(envs, num_envs, batch)
+
+
+def envpool_async(num_envs: int) -> tuple[int, Burst]:
     import envpool
 
     batch = max(1, num_envs // 2)
     envs = envpool.make(
         "CartPole-v1", env_type="gymnasium", num_envs=num_envs, batch_size=batch, num_threads=2
     )
+    return receiving(envs, num_envs, batch)
+
+
+def receiving(envs: Any, num_envs: int, batch: int, batches: int = 8) -> tuple[int, Burst]:
+    """Makes a burst of send and recv, half of the environments at a time; a call is eight batches."""
     actions = list(random_actions(batch))
     envs.async_reset()
     idle = [envs.recv()[-1]["env_id"] for _ in range(num_envs // batch)]
@@ -178,7 +190,11 @@ def _quiet(make: Callable[..., tuple[int, Burst]]) -> Callable[..., tuple[int, B
 
 
 MAKERS: dict[str, dict[str, Callable[..., tuple[int, Burst]]]] = {
-    "shoal": {"Shoal": _quiet(shoal_native), "Shoal start": _make_start(_shoal_start)},
+    "shoal": {
+        "Shoal": _quiet(shoal_native),
+        "Shoal async, 2 threads": _quiet(shoal_async),
+        "Shoal start": _make_start(_shoal_start),
+    },
     "gymnasium": {
         "Gymnasium sync": _quiet(gymnasium_sync),
         "Gymnasium NumPy": _quiet(gymnasium_numpy),

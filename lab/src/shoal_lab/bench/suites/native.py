@@ -44,6 +44,8 @@ def _cartpole(bench: Bench, num_envs: int, pace: Pace) -> Case:
         if count > 1:
             name = f"Shoal, up to {count} threads"
             roster.add("shoal", "Shoal", num_envs, {}, name=name, role="shoal", how=ours.format("None"))
+            name = "Shoal async, 2 threads"
+            roster.add("shoal", name, num_envs, role="shoal", how=_HOW["EnvPool async, 2 threads"])
         if bench.loops is not None:
             loops = bench.loops.cartpole(random_actions(num_envs))
             flags = f"one thread, cc {' '.join(FLAGS)}"
