@@ -159,8 +159,11 @@ def held(directory: Path) -> Counter[str]:
                 found["mapping " + re.sub(r"\d{3,}", "", line.split(None, 5)[-1].strip())] += 1
     found["threads"] = len(os.listdir("/proc/self/task"))
     for task in os.listdir("/proc/self/task"):
-        with open(f"/proc/self/task/{task}/children") as children:
-            found["children"] += len(children.read().split())
+        try:
+            with open(f"/proc/self/task/{task}/children") as children:
+                found["children"] += len(children.read().split())
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # the thread has ended meanwhile
     for place in (Path(name_directory()), SESSIONS):
         for path in place.iterdir() if place.is_dir() else ():
             if place is SESSIONS or f"-{os.getuid()}-{os.getpid()}-" in path.name:
