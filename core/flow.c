@@ -13,14 +13,14 @@
 #include <string.h>
 
 enum {
-    SPIN_NS = 20000, /* of recv, */
-    SLEEP_NS = 50000000,
+    SPIN_NS = 20000,         /* recv spins for this time, */
+    SLEEP_NS = 50000000,     /* and then sleeps for at most this time at once */
     TAKE_NS = 10000,         /* a thread takes units for about this time, */
     MOST_TAKEN = 1024,       /* at most so many, */
     SCRATCH_BYTES = 1 << 16, /* and at most so many bytes of results, which stay in its core's cache */
     LITTLE_NS = 100000,      /* work below this is left to fewer threads than there are cores, */
     PATIENCE_NS = 200000,    /* unless recv has waited so long for it */
-    MEAN_UNITS = 1 << 16
+    MEAN_UNITS = 1 << 16     /* the mean time of a unit is over about so many of the last ones */
 };
 
 typedef struct batch {
@@ -84,7 +84,6 @@ static uint32_t count_awake(const shoal_flow *flow) {
 
 /* Waits until there are units. Some threads spin; one core stays free for the caller. */
 static void wait_for_units(shoal_flow *flow, worker *self) {
-    self->is_alone = 0;
     if (atomic_fetch_add(&flow->spinners, 1) < flow->most_spinners)
         (void)shoal_rest_spin(&flow->rest, &self->rest, has_work, flow);
     self->is_alone = atomic_fetch_sub(&flow->spinners, 1) == 1;
@@ -92,7 +91,7 @@ static void wait_for_units(shoal_flow *flow, worker *self) {
         (void)shoal_rest_sleep(&flow->rest, &self->rest, has_work, flow);
 }
 
-/* Whether `waiting` units are so little work that threads which share the caller's core are not worth it. */
+/* Whether `waiting` units are so little work that it does not pay off to wake a thread for the last core. */
 static int is_little(const shoal_flow *flow, uint64_t waiting) {
     const uint64_t unit_ns = atomic_load_explicit(&flow->unit_ns, memory_order_relaxed);
     return unit_ns != 0 && unit_ns < TAKE_NS && waiting * unit_ns < LITTLE_NS;
@@ -108,9 +107,9 @@ static void wake_others(shoal_flow *flow, uint64_t waiting) {
     if (atomic_fetch_add(&flow->spinners, 0) != 0)
         return;
     const uint32_t awake = count_awake(flow);
-    const int is_cheap = is_little(flow, waiting);
-    if (!is_cheap || awake == 0 || awake + 1 < flow->num_cpus)
-        shoal_rest_wake(&flow->rest, is_cheap ? 1 : SHOAL_REST_FAN_OUT);
+    const int is_short = is_little(flow, waiting);
+    if (!is_short || awake == 0 || awake + 1 < flow->num_cpus)
+        shoal_rest_wake(&flow->rest, is_short ? 1 : SHOAL_REST_FAN_OUT);
 }
 
 /* How many units to take, if `waiting` are in the queue from ticket `first` on: about TAKE_NS of work, but
@@ -228,8 +227,8 @@ static void deliver(worker *self, uint32_t count) {
     }
 }
 
-/* A mean over many units: rare steps that take long count, so that their environments are not taken together
- * with others if they make up much of the time. */
+/* The mean is over many units, so it includes rare long steps. If these are a large part of the time, the
+ * mean is above TAKE_NS, and units are taken one by one: then a long step delays no other unit. */
 static void learn_unit_ns(worker *self, uint64_t took_ns, uint32_t count) {
     self->sum_ns += took_ns;
     self->sum_units += count;

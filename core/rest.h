@@ -1,7 +1,7 @@
 /* How threads wait for work: they spin, then sleep; sleepers are woken in a tree. Private to pool.c and
  * flow.c.
  *
- *   poster:   makes work visible, then shoal_rest_wake: wakes two sleepers, if there are any
+ *   poster:   makes work visible, then shoal_rest_wake: wakes some sleepers, if there are any
  *   thread:   shoal_rest_wait: spins while there is no work, then sleeps; once awake, it wakes two more
  *
  * 1. A thread spins for SHOAL_REST_SPIN_NS if work has come in short intervals, else for a shorter time. This
