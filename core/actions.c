@@ -3,25 +3,30 @@
 // SPDX-License-Identifier: MIT
 #include "engine.h"
 
-/* A fast first pass ORs all values minus the lower bound: no value exceeds the result, so if that is in
- * range, all values are. Otherwise, or with bounds per element, each value is compared. */
+/* A first pass without branches, which the compiler vectorises: with `span` below half of the type's range, a
+ * value is outside exactly if the highest bit of value - low or of span - (value - low) is set. The second
+ * pass finds the row, and also handles bounds per element. */
 #define OUTSIDE(T, U)                                                                                        \
     {                                                                                                        \
         const T *values = rows;                                                                              \
-        const T low = field->lows == NULL ? (T)field->low : 0;                                               \
-        const T high = field->highs == NULL ? (T)field->high : 0;                                            \
-        const uint64_t all = count * elements;                                                               \
-        U bits = 0;                                                                                          \
-        for (uint64_t i = 0; i < all; i++)                                                                   \
-            bits |= (U)((U)values[i] - (U)low);                                                              \
-        if (bits <= (U)((U)high - (U)low) && field->lows == NULL && field->highs == NULL)                    \
-            return -1;                                                                                       \
-        for (uint64_t i = 0; i < all; i++) {                                                                 \
-            T least = field->lows == NULL ? low : (T)field->lows[i % elements];                              \
-            T most = field->highs == NULL ? high : (T)field->highs[i % elements];                            \
-            if (values[i] < least || values[i] > most)                                                       \
-                return (int64_t)(i / elements);                                                              \
+        const U half = (U)((U)1 << (8 * sizeof(U) - 1));                                                     \
+        if (field->lows == NULL && field->highs == NULL) {                                                   \
+            const U low = (U)(T)field->low, span = (U)((U)(T)field->high - low);                             \
+            U bits = span;                                                                                   \
+            for (uint64_t i = 0; i < count * elements; i++) {                                                \
+                const U above = (U)((U)values[i] - low);                                                     \
+                bits |= (U)(above | (U)(span - above));                                                      \
+            }                                                                                                \
+            if (bits < half)                                                                                 \
+                return -1;                                                                                   \
         }                                                                                                    \
+        for (uint64_t row = 0; row < count; row++)                                                           \
+            for (uint64_t i = 0; i < elements; i++) {                                                        \
+                const T value = values[row * elements + i];                                                  \
+                if (value < (T)(field->lows == NULL ? field->low : field->lows[i]) ||                        \
+                    value > (T)(field->highs == NULL ? field->high : field->highs[i]))                       \
+                    return (int64_t)row;                                                                     \
+            }                                                                                                \
         return -1;                                                                                           \
     }
 

@@ -101,6 +101,26 @@ static void integers_outside_their_bounds_are_found_in_every_dtype(void) {
     check_uint64_t();
 }
 
+/* Every pair of bounds and every value of a type of 8 bits, against a plain comparison. */
+#define CHECK_EVERY_VALUE(T, dtype_code, least, most)                                                        \
+    for (int low = (least); low <= (most); low++)                                                            \
+        for (int high = low; high <= (most); high++) {                                                       \
+            const shoal_field field = {                                                                      \
+                .dtype = {dtype_code, 8, 1}, .kind = SHOAL_DISCRETE, .low = low, .high = high};              \
+            for (int value = (least); value <= (most); value++) {                                            \
+                const T rows[2] = {(T)low, (T)value};                                                        \
+                if (shoal_engine_bad_action(&field, rows, 2, 0) != (value < low || value > high ? 1 : -1))   \
+                    wrong++;                                                                                 \
+            }                                                                                                \
+        }
+
+static void every_value_is_compared_with_every_pair_of_bounds(void) {
+    int wrong = 0;
+    CHECK_EVERY_VALUE(int8_t, SHOAL_CODE_INT, INT8_MIN, INT8_MAX)
+    CHECK_EVERY_VALUE(uint8_t, SHOAL_CODE_UINT, 0, UINT8_MAX)
+    CHECK_EQUAL(wrong, 0);
+}
+
 static void extreme_values_of_every_dtype_are_out_of_bounds(void) {
     int64_t wide[] = {INT64_MIN, 0}, widest[] = {0, INT64_MAX};
     shoal_field field = {.dtype = SHOAL_INT64, .kind = SHOAL_DISCRETE, .high = 4};
@@ -155,6 +175,7 @@ static void nan_is_found_if_check_nan_is_set(void) {
 
 int main(void) {
     RUN(integers_outside_their_bounds_are_found_in_every_dtype);
+    RUN(every_value_is_compared_with_every_pair_of_bounds);
     RUN(extreme_values_of_every_dtype_are_out_of_bounds);
     RUN(binary_fields_hold_zeros_and_ones);
     RUN(nan_is_found_if_check_nan_is_set);
