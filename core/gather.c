@@ -122,7 +122,7 @@ static void prefetch(const shoal_ring *ring, const uint64_t *slots, uint64_t cou
 uint64_t shoal_ring_fetch(const shoal_ring *ring, shoal_columns columns, const uint64_t *ids, uint64_t count,
                           void *const *out, uint8_t *found) {
     const uint64_t block = shoal_rows_block(ring);
-    const int is_large = batch_bytes(columns, count) >= SHOAL_ROWS_LARGE_BATCH;
+    const int is_large = shoal_rows_is_large(batch_bytes(columns, count), 1);
     uint64_t number = 0;
     for (uint64_t done = 0; done < count; done += block) {
         uint64_t slots[SHOAL_ROWS_AHEAD], words[SHOAL_ROWS_AHEAD];
@@ -203,32 +203,27 @@ typedef struct job {
     uint64_t count;
     void *const *out;
     uint64_t *slots, *ids;
-    uint32_t chunks;
-    int is_large;
+    uint32_t chunks, threads;
+    uint64_t bytes;
 } job;
 
 static uint64_t gather_chunk(void *context, uint32_t chunk) {
     job *j = context;
     const uint64_t begin = j->count * chunk / j->chunks, end = j->count * (chunk + 1) / j->chunks;
-    return gather(j->ring, j->columns, begin, end, j->slots, j->out, j->ids, j->is_large);
+    return gather(j->ring, j->columns, begin, end, j->slots, j->out, j->ids,
+                  shoal_rows_is_large(j->bytes, j->threads));
 }
 
 static uint64_t gather_all(void *context) {
     job *j = context;
-    return gather(j->ring, j->columns, 0, j->count, j->slots, j->out, j->ids, j->is_large);
+    return gather(j->ring, j->columns, 0, j->count, j->slots, j->out, j->ids,
+                  shoal_rows_is_large(j->bytes, 1));
 }
 
 uint64_t shoal_ring_gather(const shoal_ring *ring, shoal_columns columns, uint64_t count, uint64_t *slots,
                            void *const *out, uint64_t *ids, shoal_copy_threads threads) {
     const uint64_t bytes = batch_bytes(columns, count);
-    job j = {ring,
-             columns,
-             count,
-             out,
-             slots,
-             ids,
-             shoal_copy_chunks(threads, count),
-             bytes >= SHOAL_ROWS_LARGE_BATCH};
+    job j = {ring, columns, count, out, slots, ids, shoal_copy_chunks(threads, count), threads.count, bytes};
     if (threads.pool == NULL)
         return gather_all(&j);
     const shoal_pool_job all = {

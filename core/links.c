@@ -462,10 +462,23 @@ static void gather_range(const shoal_walk *walk, uint64_t begin, uint64_t end) {
     }
 }
 
+static uint64_t count_entry_bytes(const shoal_walk *walk) {
+    uint64_t bytes = 0;
+    for (uint64_t c = 0; c < walk->rest.count; c++)
+        bytes += walk->rest.items[c].bytes * (walk->length != 0 ? walk->length : 1);
+    for (uint64_t c = 0; c < walk->obs.count; c++)
+        bytes += 2 * walk->obs.items[c].bytes * walk->stack;
+    return bytes;
+}
+
 typedef struct job {
-    const shoal_walk *walk;
+    shoal_walk *walk;
     uint32_t chunks;
 } job;
+
+static void set_is_large(shoal_walk *walk, uint32_t threads) {
+    walk->is_large = shoal_rows_is_large(walk->count * count_entry_bytes(walk), threads);
+}
 
 static uint64_t gather_chunk(void *context, uint32_t chunk) {
     const job *j = context;
@@ -476,17 +489,9 @@ static uint64_t gather_chunk(void *context, uint32_t chunk) {
 
 static uint64_t gather_all(void *context) {
     const job *j = context;
+    set_is_large(j->walk, 1);
     gather_range(j->walk, 0, j->walk->missing);
     return 0;
-}
-
-static uint64_t count_entry_bytes(const shoal_walk *walk) {
-    uint64_t bytes = 0;
-    for (uint64_t c = 0; c < walk->rest.count; c++)
-        bytes += walk->rest.items[c].bytes * (walk->length != 0 ? walk->length : 1);
-    for (uint64_t c = 0; c < walk->obs.count; c++)
-        bytes += 2 * walk->obs.items[c].bytes * walk->stack;
-    return bytes;
 }
 
 uint64_t shoal_walk_gather(shoal_walk *walk, shoal_copy_threads threads) {
@@ -494,6 +499,7 @@ uint64_t shoal_walk_gather(shoal_walk *walk, shoal_copy_threads threads) {
     job j = {walk, shoal_copy_chunks(threads, count)};
     if (threads.pool != NULL && count >= 2 * (uint64_t)threads.count) {
         const uint64_t bytes = 1 + count * count_entry_bytes(walk);
+        set_is_large(walk, threads.count);
         const shoal_pool_job all = {
             .run_chunk = gather_chunk, .run_all = gather_all, .context = &j, .chunks = j.chunks};
         (void)shoal_choice_run(threads.choice, threads.pool, &all, 1e6 / (double)bytes);
@@ -527,7 +533,6 @@ static int is_whole(const void *context, uint64_t slot) {
 void shoal_walk_begin(shoal_walk *walk) {
     walk->missing = walk->count;
     walk->rounds = walk->misses = 0;
-    walk->is_large = walk->count * count_entry_bytes(walk) >= SHOAL_ROWS_LARGE_BATCH;
     walk->list = (shoal_listed){NULL, NULL, 0};
     for (uint64_t i = 0; i < walk->count; i++)
         walk->places[i] = i;

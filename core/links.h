@@ -61,7 +61,7 @@ typedef struct shoal_walk {
     float *drawn;             /* [count], with a tree */
     /* progress; shoal_walk_begin sets it */
     uint64_t missing, rounds, misses;
-    int is_large;
+    int is_large; /* see shoal_rows_is_large; shoal_walk_gather sets it */
     shoal_listed list;
 } shoal_walk;
 

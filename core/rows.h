@@ -41,9 +41,17 @@ enum { SHOAL_ROWS_AHEAD = 64 }; /* most rows copied together */
 static inline uint64_t shoal_min(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
 /* Fields of at least this size are written by non-temporal stores, which bypass the cache: such a store does
- * not read the line first. A push writes rows that are not read soon; a batch of at least
- * SHOAL_ROWS_LARGE_BATCH does not fit into the nearer caches. */
-enum { SHOAL_ROWS_STREAM_MIN = 4096, SHOAL_ROWS_LARGE_BATCH = 4 << 20 };
+ * not read the line first. A push writes rows that are not read soon; a large batch does not fit into the
+ * nearer caches of the cores that write it. */
+enum {
+    SHOAL_ROWS_STREAM_MIN = 4096,
+    SHOAL_ROWS_LARGE_BATCH = 4 << 20,
+    SHOAL_ROWS_LARGE_PART = 2 << 20 /* of one thread */
+};
+
+static inline int shoal_rows_is_large(uint64_t batch_bytes, uint32_t threads) {
+    return batch_bytes >= SHOAL_ROWS_LARGE_BATCH && batch_bytes >= threads * (uint64_t)SHOAL_ROWS_LARGE_PART;
+}
 
 #if defined(__SSE2__) && !defined(__SANITIZE_THREAD__)
 enum { SHOAL_ROWS_STREAM_AHEAD = 1024 }; /* bytes: the hardware's prefetcher stops at the end of a page */

@@ -443,7 +443,7 @@ class Ring {
     std::vector<shoal_column> columns_;
     std::vector<uint64_t> ids_;
     static constexpr uint64_t MIN_SHARED_BYTES = 1 << 18;
-    static constexpr uint32_t MAX_COPY_THREADS = 4;
+    static constexpr uint32_t MAX_COPY_THREADS = 16;
     shoal_pool *pool_ = nullptr; /* created when first needed */
     uint32_t pool_threads_ = 0;  /* number of threads in the pool */
     shoal_choice choice_ = {};
