@@ -180,10 +180,14 @@ uint32_t shoal_gate_wait(shoal_gate *gate, uint32_t seen, shoal_wait_policy *pol
     wait_condition command = {&gate, 1, 0, seen};
     if (!wait_awake(&command, is_posted, posted, policy)) {
         const uint64_t begin = shoal_now_ns();
+        if (policy->holds_core)
+            shoal_hold_cpu();
         atomic_store(&gate->asleep, 1);
         if (atomic_load(&gate->go) == seen)
             shoal_futex_wait(&gate->go, seen, SHOAL_GATE_SLICE_NS);
         atomic_store_explicit(&gate->asleep, 0, memory_order_relaxed);
+        if (policy->holds_core)
+            shoal_release_cpu();
         learn(policy, shoal_now_ns() - begin);
     }
     return atomic_load_explicit(&gate->go, memory_order_acquire);
@@ -198,18 +202,18 @@ void shoal_wakeup_publish_core(shoal_wakeup *wakeup, int sleeps) {
 void shoal_gate_spread(shoal_gate *gates, uint32_t count, uint32_t worker, const shoal_wakeup *wakeup) {
     const uint32_t mine = (uint32_t)(shoal_cpu() + 1);
     const uint32_t parents = atomic_load_explicit(&wakeup->core, memory_order_relaxed);
-    int shared = 0;
     if (parents == 0)
         return;
     atomic_store_explicit(&gates[worker].core, mine, memory_order_relaxed);
+    shoal_cpu_set used = {{0}};
+    int is_shared = 0;
     for (uint32_t w = 0; w < count; w++) {
         const uint32_t core = atomic_load_explicit(&gates[w].core, memory_order_relaxed);
-        if (core == parents)
-            return;
-        shared |= w < worker && core == mine;
+        shoal_cpu_set_add(&used, (int)core - 1);
+        is_shared |= w < worker && core == mine;
     }
-    if (shared)
-        shoal_move_to_cpu((int)parents - 1);
+    if (is_shared)
+        shoal_move_to_unused_cpu(&used, (int)parents - 1);
 }
 
 void shoal_gate_finish(shoal_gate *gates, uint32_t count, uint32_t worker, uint32_t seen,

@@ -4,7 +4,10 @@
 
 #include <string.h>
 
-enum { SPREAD_EVERY = 64 }; /* a worker checks the cores of the others once in so many waits */
+enum {
+    SPREAD_NS = 1000000, /* a worker checks the cores of the others at most once in this time */
+    HOLD_NS = 500000     /* if a command took so long, sharing a core would cost more than holding one */
+};
 
 size_t shoal_gates_bytes(uint32_t count) {
     return count * (3 * sizeof(void *) + 2 * sizeof(struct pollfd) + 1) + sizeof(struct pollfd);
@@ -161,14 +164,19 @@ void shoal_worker_init(shoal_worker *worker, shoal_gate *gates, uint32_t count, 
     *worker = (shoal_worker){.gates = gates, .gate = gates + number, .wakeup = wakeup, .count = count};
     worker->number = number;
     worker->seen = atomic_load(&worker->gate->done); /* a command posted before this is still new */
+    worker->began_ns = worker->gate->finished_ns;    /* a replaced worker's, if there was one */
     worker->wakeup_fd = wakeup_fd;
     worker->crowded = crowded;
     worker->policy = shoal_wait_policy_new(crowded, 0);
 }
 
 int shoal_worker_wait(shoal_worker *worker) {
-    if (worker->crowded && ++worker->waits % SPREAD_EVERY == 0)
+    const uint64_t finished_ns = worker->gate->finished_ns;
+    if (worker->crowded && finished_ns - worker->spread_ns >= SPREAD_NS) {
+        worker->spread_ns = finished_ns;
         shoal_gate_spread(worker->gates, worker->count, worker->number, worker->wakeup);
+    }
+    worker->policy.holds_core = worker->crowded && finished_ns - worker->began_ns >= HOLD_NS;
     const uint32_t now = shoal_gate_wait(worker->gate, worker->seen, &worker->policy);
     if (now == worker->seen)
         return 0;

@@ -78,7 +78,7 @@ typedef struct shoal_worker {
     shoal_wakeup *wakeup;
     uint32_t count, number, seen;
     int wakeup_fd, crowded;
-    uint64_t began_ns, waits;
+    uint64_t began_ns, spread_ns;
     shoal_wait_policy policy;
 } shoal_worker;
 

@@ -118,7 +118,25 @@ uint64_t shoal_now_ns(void);     /* monotonic */
 uint32_t shoal_cpu_count(void);  /* cores that this process may use */
 int shoal_cpu(void);             /* the core this thread runs on; -1: unknown */
 void shoal_lower_priority(void); /* other threads that need a core run before this thread from now on */
-void shoal_move_to_cpu(int cpu); /* moves this thread, if it may run there; the kernel may move it again */
+
+/* A set of cores; cores from SHOAL_CPU_SET_SIZE on are in no set. */
+enum { SHOAL_CPU_SET_SIZE = 1024 };
+typedef struct shoal_cpu_set {
+    uint64_t words[SHOAL_CPU_SET_SIZE / 64];
+} shoal_cpu_set;
+static inline void shoal_cpu_set_add(shoal_cpu_set *set, int cpu) {
+    if (cpu >= 0 && cpu < SHOAL_CPU_SET_SIZE)
+        set->words[cpu / 64] |= UINT64_C(1) << cpu % 64;
+}
+static inline int shoal_cpu_set_has(const shoal_cpu_set *set, int cpu) {
+    return cpu >= 0 && cpu < SHOAL_CPU_SET_SIZE && set->words[cpu / 64] >> cpu % 64 & 1;
+}
+/* Moves this thread to `preferred`, or else to any core, that is not in `used` and on which it may run. The
+ * kernel may move it again. */
+void shoal_move_to_unused_cpu(const shoal_cpu_set *used, int preferred);
+/* Between these two calls this thread stays on its core, so that a wake-up finds it there. */
+void shoal_hold_cpu(void);
+void shoal_release_cpu(void);
 
 /* How often this process and its ancestors forked since the library was loaded. If the number differs from an
  * earlier one, this process is a forked child; no system call is needed. */

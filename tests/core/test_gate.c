@@ -5,6 +5,8 @@
 #include "gate_world.h"
 
 #include <pthread.h>
+#include <sched.h>
+#include <unistd.h>
 
 enum { TURNS = 700000 };
 
@@ -231,6 +233,103 @@ static void worker_that_shares_a_core_moves_to_the_parents_free_core(void) {
     close_world(w);
 }
 
+#ifdef __linux__
+static cpu_set_t affinity_of(pid_t thread) {
+    cpu_set_t set;
+    CHECK_EQUAL(sched_getaffinity(thread, sizeof set, &set), 0);
+    return set;
+}
+
+static void thread_moves_to_a_core_that_is_not_used(void) {
+    const cpu_set_t before = affinity_of(0);
+    shoal_cpu_set used = {{0}};
+    int others = 0, moved = 0;
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
+        others += CPU_ISSET((unsigned)cpu, &before) && cpu != shoal_cpu();
+    for (int turn = 0; turn < 50 && others != 0; turn++) { /* the kernel may move it before we look */
+        used = (shoal_cpu_set){{0}};
+        const int here = shoal_cpu();
+        shoal_cpu_set_add(&used, here);
+        shoal_move_to_unused_cpu(&used, here); /* a preferred core that is used does not count */
+        moved += shoal_cpu() != here;
+    }
+    CHECK(others == 0 || moved > 25);
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
+        shoal_cpu_set_add(&used, cpu);
+    shoal_move_to_unused_cpu(&used, 0); /* there is none */
+    const cpu_set_t after = affinity_of(0);
+    CHECK(CPU_EQUAL(&before, &after));
+}
+
+static void core_is_held_until_it_is_released(void) {
+    const cpu_set_t before = affinity_of(0);
+    for (int turn = 0; turn < 2; turn++) {
+        shoal_hold_cpu();
+        cpu_set_t now = affinity_of(0);
+        CHECK_EQUAL(CPU_COUNT(&now), 1);
+        CHECK(CPU_ISSET((unsigned)shoal_cpu(), &now));
+        shoal_release_cpu();
+        now = affinity_of(0);
+        CHECK(CPU_EQUAL(&now, &before));
+    }
+    shoal_release_cpu(); /* nothing is held */
+    cpu_set_t now = affinity_of(0);
+    CHECK(CPU_EQUAL(&now, &before));
+}
+
+static void affinity_that_was_changed_while_a_core_was_held_stays(void) {
+    const cpu_set_t before = affinity_of(0);
+    if (CPU_COUNT(&before) < 2) {
+        printf("   skipped: one core\n");
+        return;
+    }
+    shoal_hold_cpu();
+    cpu_set_t other = before;
+    CPU_CLR((unsigned)shoal_cpu(), &other);
+    CHECK_EQUAL(sched_setaffinity(0, sizeof other, &other), 0);
+    shoal_release_cpu();
+    const cpu_set_t now = affinity_of(0);
+    CHECK(CPU_EQUAL(&now, &other));
+    CHECK_EQUAL(sched_setaffinity(0, sizeof before, &before), 0);
+}
+
+typedef struct sleeper {
+    world *w;
+    int holds_core;
+    _Atomic int thread;
+} sleeper;
+
+static void *sleep_once(void *argument) {
+    sleeper *s = argument;
+    shoal_wait_policy policy = shoal_wait_policy_new(1, 0);
+    policy.holds_core = s->holds_core;
+    policy.average_ns = 4 * policy.limit_ns; /* waits are long: it does not yield first */
+    atomic_store(&s->thread, (int)gettid());
+    const uint32_t seen = atomic_load(&s->w->gates[0].go);
+    while (shoal_gate_wait(&s->w->gates[0], seen, &policy) == seen)
+        continue;
+    const cpu_set_t after = affinity_of(0);
+    return CPU_COUNT(&after) == (int)shoal_cpu_count() ? NULL : argument;
+}
+
+static void worker_that_holds_its_core_is_woken_there(void) {
+    for (int holds = 0; holds < 2; holds++) {
+        sleeper s = {open_world(0), holds, 0};
+        pthread_t thread;
+        CHECK_EQUAL(pthread_create(&thread, NULL, sleep_once, &s), 0);
+        while (!atomic_load(&s.w->gates[0].asleep))
+            usleep(100);
+        const cpu_set_t asleep = affinity_of((pid_t)atomic_load(&s.thread));
+        CHECK_EQUAL(CPU_COUNT(&asleep), holds ? 1 : (int)shoal_cpu_count());
+        shoal_gate_post(&s.w->gates[0], WORK);
+        void *is_wrong = NULL;
+        CHECK_EQUAL(pthread_join(thread, &is_wrong), 0);
+        CHECK(is_wrong == NULL); /* awake, it may run anywhere again */
+        close_world(s.w);
+    }
+}
+#endif
+
 /* -- deaths ---------------------------------------------------------------------------------------------- */
 
 static void worker_killed_just_before_the_wakeup_costs_the_parent_one_slice(void) {
@@ -267,6 +366,12 @@ int main(void) {
     RUN(useless_spins_and_late_yields_are_skipped_ever_longer);
     RUN(long_waits_sleep_without_yielding_for_a_while);
     RUN(worker_that_shares_a_core_moves_to_the_parents_free_core);
+#ifdef __linux__
+    RUN(thread_moves_to_a_core_that_is_not_used);
+    RUN(core_is_held_until_it_is_released);
+    RUN(affinity_that_was_changed_while_a_core_was_held_stays);
+    RUN(worker_that_holds_its_core_is_woken_there);
+#endif
     RUN(worker_killed_just_before_the_wakeup_costs_the_parent_one_slice);
     return 0;
 }
