@@ -49,9 +49,11 @@ typedef struct shoal_copy_threads {
     shoal_choice *choice;
 } shoal_copy_threads;
 
-/* Into how many chunks the threads divide `count` rows: several per thread, each of at least one row. */
+enum { SHOAL_COPY_CHUNKS = 32 }; /* for each thread: rows in memory take longer than rows in a cache */
+
+/* Into how many chunks the threads divide `count` rows: each has at least one row. */
 static inline uint32_t shoal_copy_chunks(shoal_copy_threads threads, uint64_t count) {
-    const uint64_t chunks = 8 * (uint64_t)threads.count;
+    const uint64_t chunks = SHOAL_COPY_CHUNKS * (uint64_t)threads.count;
     return (uint32_t)(count == 0 ? 1 : count < chunks ? count : chunks);
 }
 
