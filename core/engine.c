@@ -19,7 +19,8 @@
  * chunks balance environments of uneven cost; each costs some tens of nanoseconds. */
 enum {
     CHUNKS_PER_THREAD = 32,
-    VECTOR_CHUNK = 128,    /* least environments of a chunk if the plug-in steps several at once */
+    VECTOR_CHUNK = 256,    /* least environments of a chunk if the plug-in steps several at once; */
+    SMALL_CHUNK = 128,     /* less if a thread would get only one such chunk */
     SCALAR_CHUNK = 4,      /* and if it steps one at a time; 1 with several agents */
     CHECK_BYTES = 1 << 17, /* actions are checked by all threads from this size on */
     CHECKS_PER_THREAD = 4  /* chunks of a check */
@@ -75,7 +76,9 @@ static uint64_t *row_bytes(const shoal_fields *fields) {
 /* How many environments a chunk has: a multiple of the lanes, and at most as many as are settled together
  * (or one block of lanes, if that is more). */
 static uint64_t choose_chunk_envs(const shoal_spec *spec, uint64_t num_envs, uint32_t num_threads) {
-    uint64_t least = spec->lanes > 1 ? VECTOR_CHUNK : spec->agents > 1 ? 1 : SCALAR_CHUNK;
+    const int is_small = num_envs < 2 * (uint64_t)VECTOR_CHUNK * num_threads;
+    const uint64_t vector = is_small ? SMALL_CHUNK : VECTOR_CHUNK;
+    uint64_t least = spec->lanes > 1 ? vector : spec->agents > 1 ? 1 : SCALAR_CHUNK;
     uint64_t envs = num_envs / ((uint64_t)num_threads * CHUNKS_PER_THREAD);
     envs = envs < least ? least : envs > SHOAL_SETTLED ? SHOAL_SETTLED : envs;
     return (envs + spec->lanes - 1) / spec->lanes * spec->lanes;
