@@ -1,5 +1,6 @@
 """ProcessVectorEnv as a replacement of AsyncVectorEnv: arguments, attributes, calls and errors."""
 
+import functools
 import multiprocessing
 import os
 import threading
@@ -339,3 +340,18 @@ def test_a_second_thread_that_steps_at_once_is_refused(envs):
     thread.start()
     thread.join()
     assert envs.step_wait()[1].tolist() == [1, 1, 1] and len(refused) == 1
+
+
+def test_time_inside_environments_is_measured_in_python_and_in_c():
+    python = ProcessVectorEnv([functools.partial(gymnasium.make, "FrozenLake-v1")] * 4, num_workers=2)
+    native = shoal.make_vec("CartPole-v1", 256, backend="process", num_workers=2)
+    with python, native:
+        for envs in (python, native):
+            envs.reset(seed=0)
+            actions = envs.action_space.sample()
+            for _ in range(300):
+                envs.step(actions)
+            parts = envs.stats["time_us"]
+            assert set(parts) == {"environments", "copy", "handoff", "infos"}
+            assert parts["environments"] > 0
+        assert parts["copy"] == 0  # C environments write their rows themselves

@@ -448,8 +448,13 @@ class Workers:
         }
 
     def _times(self) -> list[tuple[int, int]]:
-        """Returns for every chunk the time spent in steps, and the part of it inside environments."""
+        """Returns for every chunk the time spent in steps, and the part of it inside environments.
+
+        C environments write their rows themselves, so all of it is inside them.
+        """
         times = [self.pool.gates.times(w) for w in range(self.pool.size)]
+        if any(plan.plugin is not None for plan in self.pool.plans):
+            return [(busy_ns, busy_ns) for busy_ns, _ in times]
         return times if self.local is None else [*times, (self.local_ns, self.local_ns)]
 
     # -- repair ---------------------------------------------------------------------------------------
