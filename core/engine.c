@@ -16,11 +16,13 @@
 #include <string.h>
 
 /* With several threads, the environments are divided into chunks, which the pool assigns to threads. Small
- * chunks balance environments of uneven cost; each costs some tens of nanoseconds. */
+ * chunks balance environments of uneven cost, but each costs some tens of nanoseconds. So chunks become
+ * larger if one takes less than CHUNK_NS, while every thread still gets one, and smaller again if one takes
+ * four times as long. */
 enum {
     CHUNKS_PER_THREAD = 32,
-    VECTOR_CHUNK = 256,    /* least environments of a chunk if the plug-in steps several at once; */
-    SMALL_CHUNK = 128,     /* less if a thread would get only one such chunk */
+    CHUNK_NS = 1000,
+    VECTOR_CHUNK = 128,    /* least environments of a chunk if the plug-in steps several at once */
     SCALAR_CHUNK = 4,      /* and if it steps one at a time; 1 with several agents */
     CHECK_BYTES = 1 << 17, /* actions are checked by all threads from this size on */
     CHECKS_PER_THREAD = 4  /* chunks of a check */
@@ -53,9 +55,10 @@ struct shoal_engine {
     shoal_engine_arrays arrays;
     uint32_t time_limit;
     enum shoal_autoreset autoreset;
-    chunk *chunks; /* of steps on several threads */
-    uint64_t chunk_envs;
-    uint32_t num_chunks, num_threads;
+    chunk *chunks;                    /* of steps on several threads */
+    uint64_t chunk_envs, least_envs;  /* of a chunk, now and at least. Writer: the caller, between runs */
+    uint32_t num_chunks, most_chunks; /* now, and at least_envs environments each */
+    uint32_t num_threads;
     shoal_pool *pool;
     /* The caller's, apart from what threads read: it writes these in every step. */
     _Alignas(64) shoal_choice choice;
@@ -73,15 +76,32 @@ static uint64_t *row_bytes(const shoal_fields *fields) {
     return bytes;
 }
 
-/* How many environments a chunk has: a multiple of the lanes, and at most as many as are settled together
- * (or one block of lanes, if that is more). */
-static uint64_t choose_chunk_envs(const shoal_spec *spec, uint64_t num_envs, uint32_t num_threads) {
-    const int is_small = num_envs < 2 * (uint64_t)VECTOR_CHUNK * num_threads;
-    const uint64_t vector = is_small ? SMALL_CHUNK : VECTOR_CHUNK;
-    uint64_t least = spec->lanes > 1 ? vector : spec->agents > 1 ? 1 : SCALAR_CHUNK;
+/* How many environments a chunk has at least: a multiple of the lanes, and at most as many as are settled
+ * together (or one block of lanes, if that is more). */
+static uint64_t choose_least_envs(const shoal_spec *spec, uint64_t num_envs, uint32_t num_threads) {
+    uint64_t least = spec->lanes > 1 ? VECTOR_CHUNK : spec->agents > 1 ? 1 : SCALAR_CHUNK;
     uint64_t envs = num_envs / ((uint64_t)num_threads * CHUNKS_PER_THREAD);
     envs = envs < least ? least : envs > SHOAL_SETTLED ? SHOAL_SETTLED : envs;
     return (envs + spec->lanes - 1) / spec->lanes * spec->lanes;
+}
+
+static void set_chunk_envs(shoal_engine *engine, uint64_t num_envs, uint64_t chunk_envs) {
+    engine->chunk_envs = chunk_envs;
+    engine->num_chunks = (uint32_t)((num_envs + chunk_envs - 1) / chunk_envs);
+}
+
+/* Caller, before a run: makes chunks larger or smaller, by what a step has cost on one thread. */
+static void adapt_chunks(shoal_engine *engine) {
+    const uint64_t num_envs = engine->envs.num_envs;
+    const double env_ns = engine->choice.cost_ns[0] / (double)num_envs; /* 0: not measured yet */
+    uint64_t envs = engine->chunk_envs;
+    while (env_ns != 0 && (double)envs * env_ns < CHUNK_NS && 2 * envs <= SHOAL_SETTLED &&
+           2 * envs * engine->num_threads <= num_envs)
+        envs *= 2;
+    while (envs > engine->least_envs && (double)envs * env_ns > 4 * CHUNK_NS)
+        envs /= 2;
+    if (envs != engine->chunk_envs) /* threads read it in every run */
+        set_chunk_envs(engine, num_envs, envs);
 }
 
 static int create_chunks(shoal_engine *engine, uint64_t num_envs, uint32_t num_threads) {
@@ -92,14 +112,15 @@ static int create_chunks(shoal_engine *engine, uint64_t num_envs, uint32_t num_t
     engine->due = calloc(num_envs / SHOAL_SETTLED + 1, sizeof *engine->due);
     if (engine->due == NULL)
         return -ENOMEM;
-    engine->chunk_envs = choose_chunk_envs(&engine->description->spec, num_envs, num_threads);
-    uint64_t count = (num_envs + engine->chunk_envs - 1) / engine->chunk_envs;
+    engine->least_envs = choose_least_envs(&engine->description->spec, num_envs, num_threads);
+    uint64_t count = (num_envs + engine->least_envs - 1) / engine->least_envs;
     if (num_threads == 1 || count < 2 || count > SHOAL_POOL_MOST_CHUNKS)
         return 0;
     if (posix_memalign(&chunks, 64, count * sizeof *engine->chunks) != 0)
         return -ENOMEM;
     engine->chunks = memset(chunks, 0, count * sizeof *engine->chunks);
-    engine->num_chunks = (uint32_t)count;
+    engine->most_chunks = (uint32_t)count;
+    set_chunk_envs(engine, num_envs, engine->least_envs);
     engine->num_threads = count < num_threads ? (uint32_t)count : num_threads;
     return 0;
 }
@@ -309,6 +330,7 @@ static uint64_t step_some(shoal_engine *engine, shoal_envs *envs, uint64_t begin
             uint64_t count = to - env < SHOAL_SETTLED ? to - env : SHOAL_SETTLED;
             if (known == NULL) {
                 memset(unknown.flags, 0, count);
+                unknown.num_envs = (uint16_t)count;
                 unknown.count = 0;
             }
             finished += settle_rows(engine, envs, env, count, known == NULL ? &unknown : known++, statistics);
@@ -360,6 +382,8 @@ uint64_t shoal_engine_step(shoal_engine *engine, const void *const *actions, con
     engine->envs.actions = actions;
     if (engine->num_threads == 1)
         return step_some(engine, &engine->envs, 0, engine->envs.num_envs, engine->due, &engine->statistics);
+    if (engine->choice.unmeasured == 0)
+        adapt_chunks(engine);
     const shoal_pool_job job = {.run_chunk = step_chunk,
                                 .run_all = step_all,
                                 .context = find_view(engine, actions),
@@ -412,7 +436,7 @@ int64_t shoal_engine_check_actions(shoal_engine *engine, const shoal_field *fiel
 
 void shoal_engine_statistics(const shoal_engine *engine, shoal_statistics *sum) {
     *sum = engine->statistics;
-    for (uint32_t i = 0; i < engine->num_chunks; i++)
+    for (uint32_t i = 0; i < engine->most_chunks; i++)
         shoal_statistics_add(sum, &engine->chunks[i].statistics);
 }
 

@@ -81,13 +81,14 @@ INLINE void merge_flags(uint8_t *restrict reset, uint8_t *restrict copy, uint8_t
     }
 }
 
-/* Makes the list again if other code has changed flags. */
+/* Makes the list again if other code has changed flags, or for another number of environments. */
 INLINE void update(shoal_due *due, const uint8_t *reset, uint64_t count) {
-    uint8_t differ = 0;
+    uint8_t differ = due->num_envs != count;
     for (uint64_t i = 0; i < count; i++)
         differ |= due->flags[i] ^ reset[i];
     if (differ) {
         memcpy(due->flags, reset, count);
+        due->num_envs = (uint16_t)count;
         due->count = (uint16_t)list_set(reset, count, due->list);
     }
 }

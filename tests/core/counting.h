@@ -230,4 +230,12 @@ static inline uint64_t step_world(world *world) {
     return shoal_engine_step(world->engine, actions, &world->targets);
 }
 
+/* Adds bytes to a hash. */
+static inline uint64_t mix(uint64_t hash, const void *data, uint64_t bytes) {
+    const unsigned char *at = data;
+    for (uint64_t i = 0; i < bytes; i++)
+        hash = (hash ^ at[i]) * 0x100000001b3u;
+    return hash;
+}
+
 #endif

@@ -6,13 +6,6 @@
 
 #include <dirent.h>
 
-static uint64_t mixed(uint64_t hash, const void *data, uint64_t bytes) {
-    const unsigned char *at = data;
-    for (uint64_t i = 0; i < bytes; i++)
-        hash = (hash ^ at[i]) * 0x100000001b3u;
-    return hash;
-}
-
 /* A hash of all that a user can see of `steps` steps with random actions, statistics included. */
 static uint64_t trace(setting wanted, int steps) {
     world w;
@@ -29,21 +22,21 @@ static uint64_t trace(setting wanted, int steps) {
         for (uint64_t env = 0; env < now.num_envs; env++)
             expected_steps += w.arrays.reset[env] ? 0 : now.agents;
         finished += step_world(&w);
-        hash = mixed(hash, w.observations[0], w.rows * 12);
-        hash = mixed(hash, w.observations[1], w.rows * 8);
-        hash = mixed(hash, w.finals[0], w.rows * 12);
-        hash = mixed(hash, w.targets.rewards, w.rows * 8);
-        hash = mixed(hash, w.targets.terminated, w.rows);
-        hash = mixed(hash, w.targets.truncated, w.rows);
-        hash = mixed(hash, w.arrays.last_return, w.rows * 8);
-        hash = mixed(hash, w.arrays.last_length, w.rows * 4);
+        hash = mix(hash, w.observations[0], w.rows * 12);
+        hash = mix(hash, w.observations[1], w.rows * 8);
+        hash = mix(hash, w.finals[0], w.rows * 12);
+        hash = mix(hash, w.targets.rewards, w.rows * 8);
+        hash = mix(hash, w.targets.terminated, w.rows);
+        hash = mix(hash, w.targets.truncated, w.rows);
+        hash = mix(hash, w.arrays.last_return, w.rows * 8);
+        hash = mix(hash, w.arrays.last_length, w.rows * 4);
     }
     shoal_statistics sum;
     shoal_engine_statistics(w.engine, &sum);
     CHECK_EQUAL(sum.episodes, finished);
     CHECK_EQUAL(sum.steps, expected_steps);
     CHECK(finished > 0 && sum.length_sum >= finished);
-    hash = mixed(hash, &sum, sizeof sum);
+    hash = mix(hash, &sum, sizeof sum);
     /* What the engine keeps is the engine's alone: not even padding is touched. */
     uint64_t extra = w.padded - w.rows;
     for (uint64_t row = w.rows; row < w.rows + extra; row++) {
