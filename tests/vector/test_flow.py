@@ -121,7 +121,7 @@ def test_slow_environment_does_not_delay_others(slow):
     envs = shoal.make_vec(slow, 8, batch_size=2, num_threads=2)
     envs.async_reset(seed=0)
     counts = np.zeros(8, int)
-    for _ in range(400):
+    while counts[0] < 6:  # the first time, a thread may have taken others with it: it does not know the step
         *_, info = envs.recv()
         counts[info["env_id"]] += 1
         envs.send(np.zeros(2, np.int64), info["env_id"])
