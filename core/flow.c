@@ -20,7 +20,8 @@ enum {
     SCRATCH_BYTES = 1 << 16, /* and at most so many bytes of results, which stay in its core's cache */
     LITTLE_NS = 100000,      /* work below this is left to fewer threads than there are cores, */
     PATIENCE_NS = 200000,    /* unless recv has waited so long for it */
-    MEAN_UNITS = 1 << 16     /* the mean time of a unit is over about so many of the last ones */
+    MEAN_UNITS = 1 << 16,    /* the mean time of a unit is over about so many of the last ones */
+    SLOW_NS = 5 * TAKE_NS    /* units that took so long together are taken one by one the next time */
 };
 
 typedef struct batch {
@@ -55,7 +56,8 @@ struct shoal_flow {
     _Atomic(uint64_t) *queue; /* a ring of units; the unit of ticket t is in cell t % num_cells */
     uint64_t num_cells;
     shoal_word *done; /* per unit: it was stepped. Writers: send clears it, the thread that stepped sets it */
-    batch *batches;   /* a ring */
+    _Atomic(uint8_t) *is_slow; /* per unit, since its last step. Writer: the thread that stepped it */
+    batch *batches;            /* a ring */
     uint64_t sent, added, received, ended_ns, forks;
     uint32_t num_workers, num_places; /* workers that run; workers that there is memory for */
     uint32_t num_cpus, most_spinners;
@@ -65,6 +67,7 @@ struct shoal_flow {
     _Alignas(64) _Atomic(uint64_t) tail;   /* tickets sent. Writer: send, after filling cells */
     _Alignas(64) _Atomic(uint64_t) head;   /* tickets taken. Writers: threads, compare-and-swap */
     _Alignas(64) _Atomic(uint64_t) places; /* writers: threads, fetch_add */
+    _Alignas(64) shoal_word num_slow;      /* units. Writers: threads, rarely */
     _Alignas(64) shoal_word spinners;      /* writers: threads that wait */
     _Alignas(64) shoal_word completed;     /* writers: threads; recv sleeps on it */
     shoal_word awaited;                    /* writer: recv */
@@ -124,6 +127,29 @@ static uint32_t count_to_take(const shoal_flow *flow, const worker *self, uint64
     return shoal_grains_take(&flow->grains, first, most < flow->most ? most : flow->most);
 }
 
+/* How many of the first units can be taken together: a slow one is taken alone. Otherwise an environment
+ * whose steps always take long would delay, step after step, others that are sent together with it. */
+static uint32_t count_before_slow(const shoal_flow *flow, const uint64_t *units, uint32_t count) {
+    if (atomic_load_explicit(&flow->num_slow, memory_order_relaxed) == 0)
+        return count;
+    for (uint32_t i = 0; i < count; i++)
+        if (atomic_load_explicit(&flow->is_slow[units[i]], memory_order_relaxed))
+            return i == 0 ? 1 : i;
+    return count;
+}
+
+/* Remembers whether units that were stepped together took long. */
+static void mark_slow(shoal_flow *flow, const uint64_t *units, uint32_t count, uint64_t took_ns) {
+    const uint8_t is_slow = took_ns > SLOW_NS;
+    if (!is_slow && atomic_load_explicit(&flow->num_slow, memory_order_relaxed) == 0)
+        return;
+    for (uint32_t i = 0; i < count; i++)
+        if (atomic_load_explicit(&flow->is_slow[units[i]], memory_order_relaxed) != is_slow) {
+            atomic_store_explicit(&flow->is_slow[units[i]], is_slow, memory_order_relaxed);
+            atomic_fetch_add_explicit(&flow->num_slow, is_slow ? 1 : UINT32_MAX, memory_order_relaxed);
+        }
+}
+
 /* Waits for units and takes some. Returns how many; 0: the flow ends. */
 static uint32_t take_units(shoal_flow *flow, worker *self) {
     uint64_t first = atomic_load_explicit(&flow->head, memory_order_relaxed);
@@ -139,11 +165,12 @@ static uint32_t take_units(shoal_flow *flow, worker *self) {
             first = atomic_load_explicit(&flow->head, memory_order_relaxed);
             continue;
         }
-        const uint32_t count = count_to_take(flow, self, first, waiting);
+        uint32_t count = count_to_take(flow, self, first, waiting);
         for (uint64_t i = 0, cell = first % flow->num_cells; i < count; i++) {
             self->units[i] = atomic_load_explicit(&flow->queue[cell], memory_order_relaxed);
             cell = cell + 1 == flow->num_cells ? 0 : cell + 1;
         }
+        count = count_before_slow(flow, self->units, count);
         /* Release: send overwrites these cells only after it has seen this. If it had done so before, then
          * another thread had taken these tickets, and this fails. */
         if (atomic_compare_exchange_weak_explicit(&flow->head, &first, first + count, memory_order_acq_rel,
@@ -248,6 +275,7 @@ static void *run_worker(void *argument) {
     for (uint32_t count; (count = take_units(self->flow, self)) != 0;) {
         const uint64_t begin = shoal_now_ns();
         step_units(self, count);
+        mark_slow(self->flow, self->units, count, shoal_now_ns() - begin);
         deliver(self, count);
         learn_unit_ns(self, shoal_now_ns() - begin, count);
     }
@@ -309,6 +337,7 @@ int shoal_flow_create(shoal_engine *engine, const shoal_description *description
     flow->num_cells = 2 * flow->num_units;
     flow->queue = calloc(flow->num_cells, sizeof *flow->queue);
     flow->done = calloc(flow->num_units, sizeof *flow->done);
+    flow->is_slow = calloc(flow->num_units, sizeof *flow->is_slow);
     void *batches = NULL, *workers = NULL;
     int error = posix_memalign(&batches, 64, flow->num_batches * sizeof *flow->batches) |
                 posix_memalign(&workers, 64, threads * sizeof *flow->workers);
@@ -319,7 +348,7 @@ int shoal_flow_create(shoal_engine *engine, const shoal_description *description
         memset(batches, 0, flow->num_batches * sizeof *flow->batches);
     if (workers != NULL)
         memset(workers, 0, threads * sizeof *flow->workers);
-    if (error != 0 || flow->queue == NULL || flow->done == NULL) {
+    if (error != 0 || flow->queue == NULL || flow->done == NULL || flow->is_slow == NULL) {
         shoal_flow_destroy(flow);
         return -ENOMEM;
     }
@@ -370,6 +399,7 @@ void shoal_flow_destroy(shoal_flow *flow) {
     free(flow->workers);
     free(flow->queue);
     free(flow->done);
+    free(flow->is_slow);
     free(flow);
 }
 

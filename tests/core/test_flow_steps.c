@@ -75,6 +75,30 @@ static void rare_long_steps_count_in_the_mean(void) {
     CHECK(self.unit_ns < 2000 && is_little(&flow, 10)); /* but not for ever */
 }
 
+static void units_that_took_long_are_taken_alone_until_they_are_fast_again(void) {
+    static shoal_flow flow;
+    static _Atomic(uint8_t) is_slow[8];
+    const uint64_t units[] = {3, 4, 5, 6};
+    flow.is_slow = is_slow;
+    mark_slow(&flow, units, 4, SLOW_NS);
+    CHECK_EQUAL(count_before_slow(&flow, units, 4), 4);
+    mark_slow(&flow, units + 2, 1, SLOW_NS + 1);
+    mark_slow(&flow, units + 2, 1, SLOW_NS + 1); /* counted once */
+    CHECK_EQUAL(flow.num_slow, 1);
+    CHECK_EQUAL(count_before_slow(&flow, units, 4), 2);
+    CHECK_EQUAL(count_before_slow(&flow, units + 2, 2), 1);
+    CHECK_EQUAL(count_before_slow(&flow, units + 3, 1), 1);
+    mark_slow(&flow, units, 4, SLOW_NS + 1); /* all of them, since nobody knows which one it was */
+    CHECK_EQUAL(flow.num_slow, 4);
+    for (int i = 0; i < 4; i++)
+        mark_slow(&flow, units + i, 1, i == 1 ? SLOW_NS + 1 : 100);
+    CHECK_EQUAL(flow.num_slow, 1);
+    CHECK_EQUAL(count_before_slow(&flow, units, 4), 1);
+    mark_slow(&flow, units, 4, 100);
+    CHECK_EQUAL(flow.num_slow, 0);
+    CHECK_EQUAL(count_before_slow(&flow, units, 4), 4);
+}
+
 enum { UNITS = 12, BATCH = 3, MOST_BATCHES = 8 };
 
 typedef struct results {
@@ -183,6 +207,7 @@ int main(void) {
     RUN(a_thread_takes_little_work_and_no_more_than_its_share);
     RUN(a_batch_without_divisors_is_cut_anywhere);
     RUN(rare_long_steps_count_in_the_mean);
+    RUN(units_that_took_long_are_taken_alone_until_they_are_fast_again);
     RUN(other_units_go_on_while_one_takes_long);
     RUN(a_send_wakes_all_threads_if_there_is_work_for_them);
     return 0;

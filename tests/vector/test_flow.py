@@ -52,6 +52,39 @@ def test_environments_are_independent_of_the_order_of_results(env, num_envs, bat
     envs.close()
 
 
+@pytest.mark.parametrize(("env", "threads"), [("CartPole-v1", 3), ("Squared-v0", 2), ("Squared-v0", 1)])
+def test_large_sends_are_refused_or_stepped_as_a_whole(env, threads):
+    num_envs, half = 40_960, 20_480
+    sync = shoal.make_vec(env, num_envs)
+    expected = [sync.reset(seed=5)[0].copy()]
+    table = np.random.default_rng(0).integers(0, sync.single_action_space.n, (20, num_envs))
+    expected += [sync.step(row)[0].copy() for row in table]
+    envs = shoal.make_vec(env, num_envs, batch_size=half, num_threads=threads)
+    envs.async_reset(seed=5)
+    done = np.zeros(num_envs, int)
+    for turn in range(20):
+        observations, *_, info = envs.recv()
+        ids = info["env_id"]
+        for step in np.unique(done[ids]):
+            chosen = done[ids] == step
+            assert np.array_equal(observations[chosen], expected[step][ids[chosen]])
+        actions = table[done[ids], ids]
+        bad_actions, bad_ids, twice = actions.copy(), ids.copy(), ids.copy()
+        bad_actions[[-1, 9_000, 15_000]] = 99
+        bad_ids[-1 - turn] = -1
+        twice[-64:] = twice[:64]
+        with pytest.raises(ValueError, match="action 99 of row 9000"):
+            envs.send(bad_actions, ids)
+        with pytest.raises(ValueError, match=r"env_ids must name environments.*\.\.\.") as caught:
+            envs.send(actions, bad_ids)
+        assert len(str(caught.value)) < 1000
+        with pytest.raises(ShoalError, match="under way already"):
+            envs.send(actions, twice)
+        done[ids] += 1
+        envs.send(actions, ids)
+    envs.close()
+
+
 def test_results_of_recv_never_change():
     envs = shoal.make_vec("Squared-v0", 12, batch_size=4)
     envs.async_reset(seed=0)

@@ -114,7 +114,8 @@ class Hooks(ActionHooks):
 
     def raise_bad_ids(self, env_ids: Any, lanes: int) -> NoReturn:
         whole = "" if lanes == 1 else f" in whole groups of {lanes} adjacent ones, as recv returns them"
-        raise ValueError(f"env_ids must name environments{whole}; got {np.asarray(env_ids).tolist()}")
+        found = np.array2string(np.asarray(env_ids), threshold=64, separator=", ")
+        raise ValueError(f"env_ids must name environments{whole}; got {found}")
 
     def raise_too_few(self, under_way: int, batch: int) -> NoReturn:
         raise ShoalError(
