@@ -5,8 +5,9 @@
 #include "platform.h"
 
 enum {
-    TRIAL_STEPS = 8,
-    TRIAL_WARM_UP = 2,
+    TRIAL_STEPS = 6,          /* jobs that are measured, */
+    TRIAL_WARM_UP = 2,        /* after so many that are not; */
+    POOL_WARM_UP_NS = 200000, /* on a pool, until they took so long: its threads were asleep */
     TRIAL_PAUSE_NS = 10000000,
     MOST_DOUBLINGS = 6,          /* of the pause between trials, */
     MOST_LOSSES = 3,             /* and by trials that lose */
@@ -20,23 +21,27 @@ static int choose(shoal_choice *choice, uint64_t now) {
     const int worth_it = choice->preferred == 1 || choice->cost_ns[0] > POOL_START_NS;
     if (choice->trial == 0 && now >= choice->next_trial_ns && worth_it) {
         choice->trial = TRIAL_STEPS;
+        choice->trial_jobs = 0;
+        choice->trial_began_ns = now;
         choice->trial_ns = choice->measured_ns = 0;
         choice->trials++;
     }
     return choice->trial != 0 ? !choice->preferred : choice->preferred;
 }
 
-/* Whether a trial is so slow that its result is known. A pool needs some jobs to wake its threads. */
-static int is_hopeless(const shoal_choice *choice, uint32_t done) {
+/* Whether a trial is so slow that its result is known. A pool needs some time to wake its threads. */
+static int is_hopeless(const shoal_choice *choice) {
     const double usual = choice->cost_ns[choice->preferred];
-    return choice->trial_ns > (choice->preferred == 1 ? 2 * (done + 1) : 20 * TRIAL_STEPS) * usual;
+    return choice->preferred == 1 ? choice->trial_ns > 2 * (choice->trial_jobs + 1) * usual
+                                  : choice->trial_ns > 160 * usual;
 }
 
-static void end_trial(shoal_choice *choice, uint32_t done, uint64_t now) {
+static void end_trial(shoal_choice *choice, uint64_t now) {
     const double usual = choice->cost_ns[choice->preferred];
+    const uint32_t measured = TRIAL_STEPS - choice->trial;
     double *other = &choice->cost_ns[!choice->preferred];
-    *other = done > TRIAL_WARM_UP ? choice->measured_ns / (done - TRIAL_WARM_UP) : choice->trial_ns / done;
-    const int won = done == TRIAL_STEPS && *other < CLEARLY * usual;
+    *other = measured != 0 ? choice->measured_ns / measured : choice->trial_ns / choice->trial_jobs;
+    const int won = choice->trial == 0 && *other < CLEARLY * usual;
     const int soon = choice->switched_ns != 0 && now - choice->switched_ns < OSCILLATION_NS;
     if (won) {
         choice->doublings += soon ? choice->doublings < MOST_DOUBLINGS : -(choice->doublings != 0);
@@ -47,7 +52,7 @@ static void end_trial(shoal_choice *choice, uint32_t done, uint64_t now) {
     } else {
         choice->doublings += choice->doublings < MOST_LOSSES;
     }
-    const double loss = choice->trial_ns - done * usual,
+    const double loss = choice->trial_ns - choice->trial_jobs * usual,
                  least = (double)TRIAL_PAUSE_NS * (1 << choice->doublings);
     choice->next_trial_ns = now + (uint64_t)(100 * loss > least ? 100 * loss : least);
     choice->tried_ns = now;
@@ -57,11 +62,16 @@ static void end_trial(shoal_choice *choice, uint32_t done, uint64_t now) {
 static void learn(shoal_choice *choice, double took, uint64_t now) {
     double *usual = &choice->cost_ns[choice->preferred];
     if (choice->trial != 0) {
-        const uint32_t done = TRIAL_STEPS - --choice->trial;
+        const int is_warm = choice->trial_jobs >= TRIAL_WARM_UP &&
+                            (choice->preferred == 1 || now - choice->trial_began_ns >= POOL_WARM_UP_NS);
+        choice->trial_jobs++;
         choice->trial_ns += took;
-        choice->measured_ns += done > TRIAL_WARM_UP ? took : 0;
-        if (choice->trial == 0 || is_hopeless(choice, done))
-            end_trial(choice, done, now);
+        if (is_warm) {
+            choice->trial--;
+            choice->measured_ns += took;
+        }
+        if (choice->trial == 0 || is_hopeless(choice))
+            end_trial(choice, now);
         return;
     }
     /* A plain mean at first, then one over some tens of milliseconds: other programs take a core away for

@@ -9,8 +9,8 @@
 extern "C" {
 #endif
 
-/* Measures which way is faster, and tries the other way from time to time, a few jobs in a row (the first
- * ones wake the threads).
+/* Measures which way is faster, and tries the other way from time to time, a few jobs in a row. The first
+ * ones are not measured: they wake the threads of a pool, which takes longer than many short jobs.
  *
  * 1. Trials cost at most one percent: after a trial that lost, the next one comes after 100 times its loss. A
  *    trial of one thread ends as soon as it is clearly slower.
@@ -22,12 +22,13 @@ extern "C" {
  *
  * All zero at the beginning. */
 typedef struct shoal_choice {
-    double cost_ns[2];  /* averages: on one thread, on the pool */
-    int preferred;      /* 0: one thread, 1: pool */
-    uint32_t trial;     /* jobs left in a trial */
-    double trial_ns;    /* time of the trial so far */
-    double measured_ns; /* and of its jobs after the first ones */
-    uint64_t next_trial_ns, tried_ns, switched_ns;
+    double cost_ns[2];   /* averages: on one thread, on the pool */
+    int preferred;       /* 0: one thread, 1: pool */
+    uint32_t trial;      /* jobs left to measure in a trial; 0: there is none */
+    uint32_t trial_jobs; /* jobs of the trial so far, */
+    double trial_ns;     /* their time, */
+    double measured_ns;  /* and that of the jobs that were measured */
+    uint64_t next_trial_ns, trial_began_ns, tried_ns, switched_ns;
     uint32_t doublings;  /* of the pause */
     uint32_t unmeasured; /* jobs to run without reading the clock, which is too slow for tiny jobs */
     uint64_t trials, switches;

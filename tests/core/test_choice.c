@@ -169,6 +169,30 @@ static void the_next_job_runs_where_the_choice_says(void) {
     }
 }
 
+/* The threads of a pool that was not used for a millisecond sleep, and take 150 us to wake up. */
+static double cost_with_sleeping_threads(void) {
+    static uint64_t used_ns, awake_ns;
+    if (now_ns - used_ns > 1000000)
+        awake_ns = now_ns + 150000;
+    used_ns = now_ns;
+    return now_ns < awake_ns ? 20e3 : 4e3;
+}
+
+static void short_jobs_use_a_pool_whose_threads_had_to_wake_up(void) {
+    begin(cost_10us, cost_with_sleeping_threads);
+    CHECK(run_for(2) * 4e3 > 0.97 * 2e9);
+    CHECK_EQUAL(choice.preferred, 1);
+    CHECK_EQUAL(choice.switches, 1);
+}
+
+static double cost_of_a_slow_wake_up(void) { return cost_with_sleeping_threads() + 8e3; }
+
+static void trials_of_a_pool_that_has_to_wake_up_cost_at_most_two_percent(void) {
+    begin(cost_10us, cost_of_a_slow_wake_up);
+    CHECK(run_for(5) * 10e3 > 0.98 * 5e9);
+    CHECK_EQUAL(choice.preferred, 0);
+}
+
 int main(void) {
     RUN(the_faster_way_is_used_and_trials_cost_at_most_two_percent);
     RUN(a_pool_that_is_far_too_slow_is_tried_seldom);
@@ -179,5 +203,7 @@ int main(void) {
     RUN(rare_stalls_do_not_end_the_use_of_the_pool);
     RUN(the_choice_follows_when_the_cores_become_busy_and_free_again);
     RUN(the_next_job_runs_where_the_choice_says);
+    RUN(short_jobs_use_a_pool_whose_threads_had_to_wake_up);
+    RUN(trials_of_a_pool_that_has_to_wake_up_cost_at_most_two_percent);
     return 0;
 }
