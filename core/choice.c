@@ -5,9 +5,10 @@
 #include "platform.h"
 
 enum {
-    TRIAL_STEPS = 6,          /* jobs that are measured, */
-    TRIAL_WARM_UP = 2,        /* after so many that are not; */
-    POOL_WARM_UP_NS = 200000, /* on a pool, until they took so long: its threads were asleep */
+    TRIAL_STEPS = 6,          /* a trial measures so many jobs */
+    TRIAL_WARM_UP = 2,        /* before that, it runs so many without measuring them */
+    POOL_WARM_UP_NS = 200000, /* and on a pool, jobs for this time: the threads wake up meanwhile */
+    HOPELESS_JOBS = 160,      /* a trial of a pool ends when it has cost as much as so many usual jobs */
     TRIAL_PAUSE_NS = 10000000,
     MOST_DOUBLINGS = 6,          /* of the pause between trials, */
     MOST_LOSSES = 3,             /* and by trials that lose */
@@ -22,8 +23,7 @@ static int choose(shoal_choice *choice, uint64_t now) {
     if (choice->trial == 0 && now >= choice->next_trial_ns && worth_it) {
         choice->trial = TRIAL_STEPS;
         choice->trial_jobs = 0;
-        choice->trial_began_ns = now;
-        choice->trial_ns = choice->measured_ns = 0;
+        choice->trial_ns = choice->measured_ns = choice->passed_ns = 0;
         choice->trials++;
     }
     return choice->trial != 0 ? !choice->preferred : choice->preferred;
@@ -33,7 +33,7 @@ static int choose(shoal_choice *choice, uint64_t now) {
 static int is_hopeless(const shoal_choice *choice) {
     const double usual = choice->cost_ns[choice->preferred];
     return choice->preferred == 1 ? choice->trial_ns > 2 * (choice->trial_jobs + 1) * usual
-                                  : choice->trial_ns > 160 * usual;
+                                  : choice->trial_ns > HOPELESS_JOBS * usual;
 }
 
 static void end_trial(shoal_choice *choice, uint64_t now) {
@@ -52,20 +52,22 @@ static void end_trial(shoal_choice *choice, uint64_t now) {
     } else {
         choice->doublings += choice->doublings < MOST_LOSSES;
     }
-    const double loss = choice->trial_ns - choice->trial_jobs * usual,
+    const double loss = (1 - choice->trial_jobs * usual / choice->trial_ns) * choice->passed_ns,
                  least = (double)TRIAL_PAUSE_NS * (1 << choice->doublings);
     choice->next_trial_ns = now + (uint64_t)(100 * loss > least ? 100 * loss : least);
     choice->tried_ns = now;
     choice->trial = 0;
 }
 
-static void learn(shoal_choice *choice, double took, uint64_t now) {
+/* A job cost `took`, which is its time `passed_ns`, scaled. */
+static void learn(shoal_choice *choice, double took, double passed_ns, uint64_t now) {
     double *usual = &choice->cost_ns[choice->preferred];
     if (choice->trial != 0) {
         const int is_warm = choice->trial_jobs >= TRIAL_WARM_UP &&
-                            (choice->preferred == 1 || now - choice->trial_began_ns >= POOL_WARM_UP_NS);
+                            (choice->preferred == 1 || choice->passed_ns >= POOL_WARM_UP_NS);
         choice->trial_jobs++;
         choice->trial_ns += took;
+        choice->passed_ns += passed_ns;
         if (is_warm) {
             choice->trial--;
             choice->measured_ns += took;
@@ -92,7 +94,8 @@ uint64_t shoal_choice_run(shoal_choice *choice, shoal_pool *pool, const shoal_po
     const uint64_t begin = shoal_now_ns();
     const uint64_t sum = choose(choice, begin) ? shoal_pool_run(pool, job) : job->run_all(job->context);
     const uint64_t end = shoal_now_ns();
-    learn(choice, (double)(end - begin) * scale, end);
+    const double passed_ns = (double)(end - begin);
+    learn(choice, passed_ns * scale, passed_ns, end);
     if (choice->preferred == 0 && choice->trial == 0 && choice->cost_ns[0] < POOL_START_NS)
         choice->unmeasured = 64;
     return sum;

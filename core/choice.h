@@ -26,9 +26,10 @@ typedef struct shoal_choice {
     int preferred;       /* 0: one thread, 1: pool */
     uint32_t trial;      /* jobs left to measure in a trial; 0: there is none */
     uint32_t trial_jobs; /* jobs of the trial so far, */
-    double trial_ns;     /* their time, */
-    double measured_ns;  /* and that of the jobs that were measured */
-    uint64_t next_trial_ns, trial_began_ns, tried_ns, switched_ns;
+    double trial_ns;     /* their cost, */
+    double measured_ns;  /* and the cost of those that were measured */
+    double passed_ns;    /* the time that the trial's jobs took: their cost, not scaled */
+    uint64_t next_trial_ns, tried_ns, switched_ns;
     uint32_t doublings;  /* of the pause */
     uint32_t unmeasured; /* jobs to run without reading the clock, which is too slow for tiny jobs */
     uint64_t trials, switches;

@@ -18,7 +18,8 @@
 /* With several threads, the environments are divided into chunks, which the pool assigns to threads. Small
  * chunks balance environments of uneven cost, but each costs some tens of nanoseconds. So chunks become
  * larger if one takes less than CHUNK_NS, while every thread still gets one, and smaller again if one takes
- * four times as long. */
+ * four times as long. With few chunks, the pool does not balance its parts (balance.h); then a step is so
+ * short that waiting for threads takes most of it. */
 enum {
     CHUNKS_PER_THREAD = 32,
     CHUNK_NS = 1000,

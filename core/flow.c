@@ -21,7 +21,9 @@ enum {
     LITTLE_NS = 100000,      /* work below this is left to fewer threads than there are cores, */
     PATIENCE_NS = 200000,    /* unless recv has waited so long for it */
     MEAN_UNITS = 1 << 16,    /* the mean time of a unit is over about so many of the last ones */
-    SLOW_NS = 5 * TAKE_NS    /* units that took so long together are taken one by one the next time */
+    SLOW_NS = 5 * TAKE_NS,   /* units that took so long together are taken one by one the next time */
+    SHORT_RUN = 8,           /* units */
+    FEW_UNITS = 64           /* not worth sorting */
 };
 
 typedef struct batch {
@@ -56,9 +58,10 @@ struct shoal_flow {
     _Atomic(uint64_t) *queue; /* a ring of units; the unit of ticket t is in cell t % num_cells */
     uint64_t num_cells;
     shoal_word *done; /* per unit: it was stepped. Writers: send clears it, the thread that stepped sets it */
-    _Atomic(uint8_t) *is_slow; /* per unit, since its last step. Writer: the thread that stepped it */
+    _Atomic(uint8_t) *is_slow; /* per unit: its last step took long. Writer: the thread that stepped it */
     batch *batches;            /* a ring */
     uint64_t sent, added, received, ended_ns, forks;
+    uint32_t sends_without_joining;   /* the sender's, see join_runs */
     uint32_t num_workers, num_places; /* workers that run; workers that there is memory for */
     uint32_t num_cpus, most_spinners;
     _Atomic(uint64_t) unit_ns; /* about the mean time of a unit; 0: not known. Writers: threads */
@@ -421,7 +424,34 @@ void shoal_flow_add_batch(shoal_flow *flow, const shoal_targets *targets, int64_
     atomic_store_explicit(&next->count, 0, memory_order_relaxed); /* released by the next send */
 }
 
-void shoal_flow_send(shoal_flow *flow, const uint64_t *units, uint64_t count) {
+static int compare_units(const void *a, const void *b) {
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static int has_short_runs(const uint64_t *units, uint64_t count) {
+    uint64_t runs = 1;
+    for (uint64_t i = 1; i < count; i++)
+        runs += units[i] != units[i - 1] + 1;
+    return runs > count / SHORT_RUN;
+}
+
+/* Batches cut runs of adjacent units if single units come back late (grain.h), and nothing else joins them
+ * again. The order within a send has no meaning, so it is made anew when runs have become short. If the user
+ * sends units that are not adjacent, this is of no use, and is tried seldom. */
+static void join_runs(shoal_flow *flow, uint64_t *units, uint64_t count) {
+    if (flow->sends_without_joining != 0) {
+        flow->sends_without_joining--;
+        return;
+    }
+    if (count < FEW_UNITS || !has_short_runs(units, count))
+        return;
+    qsort(units, count, sizeof *units, compare_units);
+    flow->sends_without_joining = has_short_runs(units, count) ? 1000 : 0;
+}
+
+void shoal_flow_send(shoal_flow *flow, uint64_t *units, uint64_t count) {
+    join_runs(flow, units, count);
     if (flow->sent == flow->received * flow->units_per_batch) /* the threads have had no work */
         shoal_rest_learn(&flow->rest, shoal_now_ns() - flow->ended_ns);
     const uint64_t last = flow->sent + count - 1;

@@ -39,8 +39,8 @@ void shoal_flow_actions(shoal_flow *flow, const void *const *actions);
 uint64_t shoal_flow_batches_needed(const shoal_flow *flow, uint64_t units);
 void shoal_flow_add_batch(shoal_flow *flow, const shoal_targets *targets, int64_t *env_ids);
 
-/* The caller must not send a unit that is under way. */
-void shoal_flow_send(shoal_flow *flow, const uint64_t *units, uint64_t count);
+/* The caller must not send a unit that is under way. Sorts `units` if few of them are adjacent. */
+void shoal_flow_send(shoal_flow *flow, uint64_t *units, uint64_t count);
 
 /* Waits up to `timeout_ns` for the oldest batch. Returns 1 and takes the batch if it is complete, else 0. */
 int shoal_flow_recv(shoal_flow *flow, uint64_t timeout_ns);

@@ -186,8 +186,7 @@ uint32_t shoal_gate_wait(shoal_gate *gate, uint32_t seen, shoal_wait_policy *pol
         if (atomic_load(&gate->go) == seen)
             shoal_futex_wait(&gate->go, seen, SHOAL_GATE_SLICE_NS);
         atomic_store_explicit(&gate->asleep, 0, memory_order_relaxed);
-        if (policy->holds_core)
-            shoal_release_cpu();
+        shoal_release_cpu();
         learn(policy, shoal_now_ns() - begin);
     }
     return atomic_load_explicit(&gate->go, memory_order_acquire);
@@ -212,8 +211,11 @@ void shoal_gate_spread(shoal_gate *gates, uint32_t count, uint32_t worker, const
         shoal_cpu_set_add(&used, (int)core - 1);
         is_shared |= w < worker && core == mine;
     }
-    if (is_shared)
-        shoal_move_to_unused_cpu(&used, (int)parents - 1);
+    if (!is_shared)
+        return;
+    shoal_move_to_unused_cpu(&used, (int)parents - 1);
+    /* At once, or the next worker would move to the same core. */
+    atomic_store_explicit(&gates[worker].core, (uint32_t)(shoal_cpu() + 1), memory_order_relaxed);
 }
 
 void shoal_gate_finish(shoal_gate *gates, uint32_t count, uint32_t worker, uint32_t seen,

@@ -223,7 +223,15 @@ static uint64_t gather_all(void *context) {
 uint64_t shoal_ring_gather(const shoal_ring *ring, shoal_columns columns, uint64_t count, uint64_t *slots,
                            void *const *out, uint64_t *ids, shoal_copy_threads threads) {
     const uint64_t bytes = batch_bytes(columns, count);
-    job j = {ring, columns, count, out, slots, ids, shoal_copy_chunks(threads, count), threads.count, bytes};
+    job j = {ring,
+             columns,
+             count,
+             out,
+             slots,
+             ids,
+             shoal_copy_chunks(threads, count, shoal_rows_least_chunk(ring)),
+             threads.count,
+             bytes};
     if (threads.pool == NULL)
         return gather_all(&j);
     const shoal_pool_job all = {

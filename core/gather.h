@@ -51,10 +51,11 @@ typedef struct shoal_copy_threads {
 
 enum { SHOAL_COPY_CHUNKS = 32 }; /* for each thread: rows in memory take longer than rows in a cache */
 
-/* Into how many chunks the threads divide `count` rows: each has at least one row. */
-static inline uint32_t shoal_copy_chunks(shoal_copy_threads threads, uint64_t count) {
-    const uint64_t chunks = SHOAL_COPY_CHUNKS * (uint64_t)threads.count;
-    return (uint32_t)(count == 0 ? 1 : count < chunks ? count : chunks);
+/* Into how many chunks the threads divide `count` rows: each has at least `least`. Rows are prefetched only
+ * inside a chunk, so short rows need larger ones. */
+static inline uint32_t shoal_copy_chunks(shoal_copy_threads threads, uint64_t count, uint64_t least) {
+    const uint64_t chunks = SHOAL_COPY_CHUNKS * (uint64_t)threads.count, most = count / least;
+    return (uint32_t)(most == 0 ? 1 : most < chunks ? most : chunks);
 }
 
 /* Sampling draws slots, copies their rows, and draws again for slots whose row could not be read. Each

@@ -6,7 +6,8 @@
  * Each grain divides the next one, and all divide the number of units in a batch. So, if the user sends what
  * it has received, units that were adjacent in the queue are delivered to one batch, and are adjacent when
  * they are sent again: one call steps them together. Without this rule, each batch would cut some of these
- * runs in two, and after some thousand batches none would be left. */
+ * runs in two, and after some thousand batches none would be left. A unit that is taken alone, because it is
+ * slow, breaks the rule for a while; shoal_flow_send joins runs that have become short. */
 // SPDX-License-Identifier: MIT
 #ifndef SHOAL_GRAIN_H
 #define SHOAL_GRAIN_H

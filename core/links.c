@@ -496,8 +496,8 @@ static uint64_t gather_all(void *context) {
 
 uint64_t shoal_walk_gather(shoal_walk *walk, shoal_copy_threads threads) {
     const uint64_t count = walk->missing;
-    job j = {walk, shoal_copy_chunks(threads, count)};
-    if (threads.pool != NULL && count >= 2 * (uint64_t)threads.count) {
+    job j = {walk, shoal_copy_chunks(threads, count, shoal_rows_least_chunk(walk->links->ring))};
+    if (threads.pool != NULL) {
         const uint64_t bytes = 1 + count * count_entry_bytes(walk);
         set_is_large(walk, threads.count);
         const shoal_pool_job all = {

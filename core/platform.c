@@ -583,8 +583,8 @@ void shoal_release_cpu(void) {
     cpu_set_t now;
     if (CPU_COUNT(&held) == 0 || sched_getaffinity(0, sizeof now, &now) != 0)
         return;
-    /* If somebody has changed it meanwhile, for example with taskset, it stays as it is. If the call fails,
-     * the next release tries it again. */
+    /* If somebody has set other cores meanwhile, for example with taskset, they stay. If the call fails, the
+     * next release tries it again. */
     if (!CPU_EQUAL(&now, &held) || sched_setaffinity(0, sizeof allowed_before, &allowed_before) == 0)
         CPU_ZERO(&held);
 }

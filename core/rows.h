@@ -92,6 +92,11 @@ static inline uint64_t shoal_rows_reach(const shoal_ring *ring) {
     return shoal_rows_block(ring) == 1 ? 1 : shoal_min(256, 16384 / ring->stride);
 }
 
+/* Least rows of a chunk that one of several threads copies. */
+static inline uint64_t shoal_rows_least_chunk(const shoal_ring *ring) {
+    return shoal_min(32, shoal_rows_reach(ring));
+}
+
 static inline void shoal_rows_prefetch(const char *row, uint64_t stride) {
     const uint64_t bytes = stride < 512 ? stride : 512; /* the hardware prefetches the rest */
     __builtin_prefetch(row);

@@ -13,8 +13,8 @@
 enum { SHOAL_SETTLED = 1024, SHOAL_LIST_SLACK = 4 }; /* SETTLED: most environments settled together */
 
 /* The environments, of up to SHOAL_SETTLED, that the next step resets, and a copy of the flags from which the
- * list was made: if other code changes the flags, or it is used for another number of environments, the list
- * is made again. Zeros: none. */
+ * list was made: if other code changes the flags, or if this struct is used for another number of
+ * environments, the list is made again. Zeros: none. */
 typedef struct shoal_due {
     uint8_t flags[SHOAL_SETTLED];
     uint16_t num_envs, count, list[SHOAL_SETTLED + SHOAL_LIST_SLACK];

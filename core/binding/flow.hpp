@@ -133,7 +133,7 @@ inline void Flow::claim_all(nb::handle env_ids) {
             whole = wrong == 0;
         }
         if (!whole)
-            hooks_.attr("raise_bad_ids")(env_ids, unit_);
+            hooks_.attr("raise_bad_ids")(env_ids, unit_, num_envs, i);
         const uint64_t unit = first / unit_;
         if (busy_[unit])
             hooks_.attr("refuse")("sent twice");

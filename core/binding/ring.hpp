@@ -86,6 +86,7 @@ class Ring {
             return;
         shoal_pool_destroy(pool_);
         pool_ = nullptr;
+        pool_threads_ = 0;
         pool_taken_.store(false);
     }
 
@@ -280,11 +281,11 @@ class Ring {
         explicit CopyThreads(Ring &ring) : ring_(ring), mine_(!ring.pool_taken_.exchange(true)) {
             if (!mine_)
                 return;
-            if (ring.pool_ == nullptr) {
+            if (ring.pool_threads_ == 0) {
                 const uint32_t cores = shoal_cpu_count();
                 ring.pool_threads_ = cores < MAX_COPY_THREADS ? cores : MAX_COPY_THREADS;
-                if (ring.pool_threads_ < 2 || shoal_pool_create(ring.pool_threads_, &ring.pool_) != 0)
-                    return; /* no threads: copy alone */
+                if (ring.pool_threads_ > 1 && shoal_pool_create(ring.pool_threads_, &ring.pool_) != 0)
+                    ring.pool_threads_ = 1; /* the system allows no more threads: never try again */
             }
             given = {ring.pool_, ring.pool_threads_, &ring.choice_};
         }
@@ -445,7 +446,7 @@ class Ring {
     static constexpr uint64_t MIN_SHARED_BYTES = 1 << 18;
     static constexpr uint32_t MAX_COPY_THREADS = 16;
     shoal_pool *pool_ = nullptr; /* created when first needed */
-    uint32_t pool_threads_ = 0;  /* number of threads in the pool */
+    uint32_t pool_threads_ = 0;  /* number of threads in the pool; 1: there is no pool, 0: not known yet */
     shoal_choice choice_ = {};
     std::atomic<bool> pool_taken_ = false;
     shoal_ring ring_ = {};

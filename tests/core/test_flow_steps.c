@@ -99,6 +99,30 @@ static void units_that_took_long_are_taken_alone_until_they_are_fast_again(void)
     CHECK_EQUAL(count_before_slow(&flow, units, 4), 4);
 }
 
+static void a_send_of_short_runs_is_sorted_if_that_makes_them_longer(void) {
+    static shoal_flow flow;
+    uint64_t units[1000];
+    for (uint64_t i = 0; i < 1000; i++)
+        units[i] = 50 + i * 7 % 1000; /* all from 50 to 1049 */
+    join_runs(&flow, units, 63);      /* few */
+    CHECK_EQUAL(units[1], 57);
+    join_runs(&flow, units, 1000);
+    for (uint64_t i = 0; i < 1000; i++)
+        CHECK_EQUAL(units[i], 50 + i);
+    for (uint64_t i = 0; i < 1000; i++)
+        units[i] = 50 + (i + 500) % 1000; /* two long runs stay in their order */
+    join_runs(&flow, units, 1000);
+    CHECK_EQUAL(units[0], 550);
+    CHECK_EQUAL(flow.sends_without_joining, 0);
+    for (int turn = 0; turn < 2; turn++) {
+        for (uint64_t i = 0; i < 1000; i++)
+            units[i] = (999 - i) * 2; /* none are adjacent */
+        join_runs(&flow, units, 1000);
+        CHECK_EQUAL(units[0], turn == 0 ? 0 : 1998);
+    }
+    CHECK_EQUAL(flow.sends_without_joining, 999);
+}
+
 enum { UNITS = 12, BATCH = 3, MOST_BATCHES = 8 };
 
 typedef struct results {
@@ -112,7 +136,7 @@ typedef struct results {
 static results pool[MOST_BATCHES];
 static uint64_t lent, received;
 
-static void send_units(shoal_flow *flow, const uint64_t *units, uint64_t count) {
+static void send_units(shoal_flow *flow, uint64_t *units, uint64_t count) {
     while (tested_flow_batches_needed(flow, count) > 0) {
         results *r = &pool[lent++ % MOST_BATCHES];
         r->observations[0] = r->where;
@@ -208,6 +232,7 @@ int main(void) {
     RUN(a_batch_without_divisors_is_cut_anywhere);
     RUN(rare_long_steps_count_in_the_mean);
     RUN(units_that_took_long_are_taken_alone_until_they_are_fast_again);
+    RUN(a_send_of_short_runs_is_sorted_if_that_makes_them_longer);
     RUN(other_units_go_on_while_one_takes_long);
     RUN(a_send_wakes_all_threads_if_there_is_work_for_them);
     return 0;

@@ -53,7 +53,7 @@ def test_environments_are_independent_of_the_order_of_results(env, num_envs, bat
 
 
 @pytest.mark.parametrize(("env", "threads"), [("CartPole-v1", 3), ("Squared-v0", 2), ("Squared-v0", 1)])
-def test_large_sends_are_refused_or_stepped_as_a_whole(env, threads):
+def test_a_large_send_raises_or_steps_all_of_its_environments(env, threads):
     num_envs, half = 40_960, 20_480
     sync = shoal.make_vec(env, num_envs)
     expected = [sync.reset(seed=5)[0].copy()]
@@ -75,9 +75,8 @@ def test_large_sends_are_refused_or_stepped_as_a_whole(env, threads):
         twice[-64:] = twice[:64]
         with pytest.raises(ValueError, match="action 99 of row 9000"):
             envs.send(bad_actions, ids)
-        with pytest.raises(ValueError, match=r"env_ids must name environments.*\.\.\.") as caught:
+        with pytest.raises(ValueError, match=rf"from 0 to 40959.* env_ids\[{half - 1 - turn}\] is -1"):
             envs.send(actions, bad_ids)
-        assert len(str(caught.value)) < 1000
         with pytest.raises(ShoalError, match="under way already"):
             envs.send(actions, twice)
         done[ids] += 1

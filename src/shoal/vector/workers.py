@@ -453,7 +453,7 @@ class Workers:
         C environments write their rows themselves, so all of it is inside them.
         """
         times = [self.pool.gates.times(w) for w in range(self.pool.size)]
-        if any(plan.plugin is not None for plan in self.pool.plans):
+        if self._native:
             return [(busy_ns, busy_ns) for busy_ns, _ in times]
         return times if self.local is None else [*times, (self.local_ns, self.local_ns)]
 
