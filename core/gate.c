@@ -180,13 +180,10 @@ uint32_t shoal_gate_wait(shoal_gate *gate, uint32_t seen, shoal_wait_policy *pol
     wait_condition command = {&gate, 1, 0, seen};
     if (!wait_awake(&command, is_posted, posted, policy)) {
         const uint64_t begin = shoal_now_ns();
-        if (policy->holds_core)
-            shoal_hold_cpu();
         atomic_store(&gate->asleep, 1);
         if (atomic_load(&gate->go) == seen)
             shoal_futex_wait(&gate->go, seen, SHOAL_GATE_SLICE_NS);
         atomic_store_explicit(&gate->asleep, 0, memory_order_relaxed);
-        shoal_release_cpu();
         learn(policy, shoal_now_ns() - begin);
     }
     return atomic_load_explicit(&gate->go, memory_order_acquire);
@@ -198,12 +195,17 @@ void shoal_wakeup_publish_core(shoal_wakeup *wakeup, int sleeps) {
         atomic_store_explicit(&wakeup->core, core, memory_order_relaxed);
 }
 
+void shoal_gate_publish_core(shoal_gate *gate) {
+    const uint32_t core = (uint32_t)(shoal_cpu() + 1);
+    if (atomic_load_explicit(&gate->core, memory_order_relaxed) != core)
+        atomic_store_explicit(&gate->core, core, memory_order_relaxed);
+}
+
 void shoal_gate_spread(shoal_gate *gates, uint32_t count, uint32_t worker, const shoal_wakeup *wakeup) {
-    const uint32_t mine = (uint32_t)(shoal_cpu() + 1);
+    const uint32_t mine = atomic_load_explicit(&gates[worker].core, memory_order_relaxed);
     const uint32_t parents = atomic_load_explicit(&wakeup->core, memory_order_relaxed);
     if (parents == 0)
         return;
-    atomic_store_explicit(&gates[worker].core, mine, memory_order_relaxed);
     shoal_cpu_set used = {{0}};
     int is_shared = 0;
     for (uint32_t w = 0; w < count; w++) {
@@ -214,8 +216,7 @@ void shoal_gate_spread(shoal_gate *gates, uint32_t count, uint32_t worker, const
     if (!is_shared)
         return;
     shoal_move_to_unused_cpu(&used, (int)parents - 1);
-    /* At once, or the next worker would move to the same core. */
-    atomic_store_explicit(&gates[worker].core, (uint32_t)(shoal_cpu() + 1), memory_order_relaxed);
+    shoal_gate_publish_core(&gates[worker]); /* at once, or the next worker would move to the same core */
 }
 
 void shoal_gate_finish(shoal_gate *gates, uint32_t count, uint32_t worker, uint32_t seen,

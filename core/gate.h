@@ -46,7 +46,6 @@ typedef struct shoal_wait_policy {
     uint64_t yielded_ns; /* time yielded in vain before the sleep that follows */
     shoal_backoff spin;  /* fails when it does not end the wait: the other process may need this core */
     shoal_backoff yield; /* fails when it ends too late: another process took the core for a time slice */
-    int holds_core;      /* a worker that sleeps is woken on the same core */
 } shoal_wait_policy;
 
 /* `crowded`: this vector environment has more processes than there are cores, so a waiter does not spin at
@@ -117,10 +116,12 @@ int shoal_wakeup_sleep_on_words(shoal_wakeup *wakeup, shoal_liveness *const *liv
 /* Worker: waits for a number other than `seen`, at most one slice; returns the current number. */
 uint32_t shoal_gate_wait(shoal_gate *gate, uint32_t seen, shoal_wait_policy *policy);
 /* With one worker per core the parent shares a core with a worker, and leaves it to that worker while it
- * sleeps. Parent: publishes on which core it sleeps (`sleeps` 0: it does not sleep). Worker, now and then:
+ * sleeps. Parent: publishes on which core it sleeps (`sleeps` 0: it does not sleep). Worker, before it waits:
+ * publishes on which core it runs. Worker, now and then:
  * moves to a core without a worker, first of all the parent's, if an earlier worker shares its own core. The
  * cores are those that workers published last; while the parent is awake, nobody moves. */
 void shoal_wakeup_publish_core(shoal_wakeup *wakeup, int sleeps);
+void shoal_gate_publish_core(shoal_gate *gate);
 void shoal_gate_spread(shoal_gate *gates, uint32_t count, uint32_t worker, const shoal_wakeup *wakeup);
 /* Worker: returns the number. It wakes the parent if that sleeps for this worker alone, or for all `count`
  * workers and they are all idle. */

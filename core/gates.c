@@ -4,10 +4,7 @@
 
 #include <string.h>
 
-enum {
-    SPREAD_NS = 1000000, /* a worker checks the cores of the others at most once in this time */
-    HOLD_NS = 500000     /* if a command took so long, sharing a core would cost more than holding one */
-};
+enum { SPREAD_NS = 1000000 }; /* a worker checks the cores of the others at most once in this time */
 
 size_t shoal_gates_bytes(uint32_t count) {
     return count * (3 * sizeof(void *) + 2 * sizeof(struct pollfd) + 1) + sizeof(struct pollfd);
@@ -53,6 +50,23 @@ void shoal_gates_post(shoal_gates *all, uint32_t worker, uint32_t command, uint3
     gate->row = row;
     gate->mail_bytes = mail_bytes;
     shoal_gate_post(gate, command);
+}
+
+/* With a worker per core, the parent shares its core with one worker. If that one were woken before others,
+ * the kernel would put it on a core whose worker still sleeps, and at the end two workers would share a core.
+ * All other cores have a worker when it is woken last: it waits for the parent's core, where the parent
+ * sleeps soon. */
+void shoal_gates_post_all(shoal_gates *all, uint32_t command, uint32_t slot, uint64_t row) {
+    const uint32_t mine = all->crowded ? (uint32_t)(shoal_cpu() + 1) : 0;
+    for (uint32_t w = 0; w < all->count; w++) {
+        const uint32_t core = atomic_load_explicit(&all->gates[w].core, memory_order_relaxed);
+        all->is_marked[w] = mine != 0 && core == mine;
+        if (!all->is_marked[w])
+            shoal_gates_post(all, w, command, slot, row, 0);
+    }
+    for (uint32_t w = 0; mine != 0 && w < all->count; w++)
+        if (all->is_marked[w])
+            shoal_gates_post(all, w, command, slot, row, 0);
 }
 
 int shoal_gates_are_idle(const shoal_gates *all, int64_t only) {
@@ -164,19 +178,19 @@ void shoal_worker_init(shoal_worker *worker, shoal_gate *gates, uint32_t count, 
     *worker = (shoal_worker){.gates = gates, .gate = gates + number, .wakeup = wakeup, .count = count};
     worker->number = number;
     worker->seen = atomic_load(&worker->gate->done); /* a command posted before this is still new */
-    worker->began_ns = worker->gate->finished_ns;    /* a replaced worker's, if there was one */
     worker->wakeup_fd = wakeup_fd;
     worker->crowded = crowded;
     worker->policy = shoal_wait_policy_new(crowded, 0);
 }
 
 int shoal_worker_wait(shoal_worker *worker) {
-    const uint64_t finished_ns = worker->gate->finished_ns;
-    if (worker->crowded && finished_ns - worker->spread_ns >= SPREAD_NS) {
-        worker->spread_ns = finished_ns;
-        shoal_gate_spread(worker->gates, worker->count, worker->number, worker->wakeup);
+    if (worker->crowded) {
+        shoal_gate_publish_core(worker->gate);
+        if (worker->gate->finished_ns - worker->spread_ns >= SPREAD_NS) {
+            worker->spread_ns = worker->gate->finished_ns;
+            shoal_gate_spread(worker->gates, worker->count, worker->number, worker->wakeup);
+        }
     }
-    worker->policy.holds_core = worker->crowded && finished_ns - worker->began_ns >= HOLD_NS;
     const uint32_t now = shoal_gate_wait(worker->gate, worker->seen, &worker->policy);
     if (now == worker->seen)
         return 0;

@@ -58,6 +58,8 @@ void shoal_gates_watch(shoal_gates *all, uint32_t worker, int fd, int is_socket)
 /* Parent: posts to an idle worker; does nothing where there is none. */
 void shoal_gates_post(shoal_gates *all, uint32_t worker, uint32_t command, uint32_t slot, uint64_t row,
                       uint64_t mail_bytes);
+/* Parent: posts the same command to all workers, which are idle. */
+void shoal_gates_post_all(shoal_gates *all, uint32_t command, uint32_t slot, uint64_t row);
 /* Parent: whether worker `only`, or with -1 every worker, is idle or absent. */
 int shoal_gates_are_idle(const shoal_gates *all, int64_t only);
 /* Parent: whether all workers are there and none is known to be dead. Reads memory only. */

@@ -549,12 +549,6 @@ void shoal_lower_priority(void) {
 }
 
 #ifdef __linux__
-static int set_one_cpu(int cpu, cpu_set_t *one) {
-    CPU_ZERO(one);
-    CPU_SET((unsigned)cpu, one);
-    return sched_setaffinity(0, sizeof *one, one) == 0;
-}
-
 void shoal_move_to_unused_cpu(const shoal_cpu_set *used, int preferred) {
     cpu_set_t allowed, one;
     if (sched_getaffinity(0, sizeof allowed, &allowed) != 0)
@@ -564,34 +558,15 @@ void shoal_move_to_unused_cpu(const shoal_cpu_set *used, int preferred) {
         if (CPU_ISSET((unsigned)cpu, &allowed) && !shoal_cpu_set_has(used, cpu) &&
             (to < 0 || cpu == preferred))
             to = cpu;
-    if (to >= 0 && set_one_cpu(to, &one))
+    if (to < 0)
+        return;
+    CPU_ZERO(&one);
+    CPU_SET((unsigned)to, &one);
+    if (sched_setaffinity(0, sizeof one, &one) == 0)
         (void)sched_setaffinity(0, sizeof allowed, &allowed);
-}
-
-static _Thread_local cpu_set_t allowed_before, held; /* held: empty while no core is held */
-
-void shoal_hold_cpu(void) {
-    const int cpu = shoal_cpu();
-    if (CPU_COUNT(&held) != 0 || cpu < 0 || cpu >= CPU_SETSIZE ||
-        sched_getaffinity(0, sizeof allowed_before, &allowed_before) != 0)
-        return;
-    if (!set_one_cpu(cpu, &held))
-        CPU_ZERO(&held);
-}
-
-void shoal_release_cpu(void) {
-    cpu_set_t now;
-    if (CPU_COUNT(&held) == 0 || sched_getaffinity(0, sizeof now, &now) != 0)
-        return;
-    /* If somebody has set other cores meanwhile, for example with taskset, they stay. If the call fails, the
-     * next release tries it again. */
-    if (!CPU_EQUAL(&now, &held) || sched_setaffinity(0, sizeof allowed_before, &allowed_before) == 0)
-        CPU_ZERO(&held);
 }
 #else
 void shoal_move_to_unused_cpu(const shoal_cpu_set *used, int preferred) { (void)used, (void)preferred; }
-void shoal_hold_cpu(void) {}
-void shoal_release_cpu(void) {}
 #endif
 
 static uint64_t fork_count;

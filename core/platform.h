@@ -134,9 +134,6 @@ static inline int shoal_cpu_set_has(const shoal_cpu_set *set, int cpu) {
 /* Moves this thread to `preferred`, or else to any core, that is not in `used` and on which it may run. The
  * kernel may move it again. */
 void shoal_move_to_unused_cpu(const shoal_cpu_set *used, int preferred);
-/* Between these two calls this thread stays on its core, so that a wake-up finds it there. */
-void shoal_hold_cpu(void);
-void shoal_release_cpu(void);
 
 /* How often this process and its ancestors forked since the library was loaded. If the number differs from an
  * earlier one, this process is a forked child; no system call is needed. */

@@ -43,8 +43,7 @@ class Gates {
     bool post_all(uint32_t command, uint32_t slot, uint64_t row, bool if_all_live) {
         if (if_all_live && !all_live())
             return false;
-        for (uint32_t w = 0; w < all_.count; w++)
-            shoal_gates_post(&all_, w, command, slot, row, 0);
+        shoal_gates_post_all(&all_, command, slot, row);
         return true;
     }
 

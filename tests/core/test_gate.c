@@ -214,6 +214,7 @@ static void worker_that_shares_a_core_moves_to_the_parents_free_core(void) {
         other = here == 1 ? 2 : 1;
         atomic_store(&w->wakeup.core, other);
         atomic_store(&w->gates[0].core, here);
+        shoal_gate_publish_core(&w->gates[1]);
         shoal_gate_spread(w->gates, 2, 1, &w->wakeup);
         moved += (uint32_t)shoal_cpu() + 1 == other && atomic_load(&w->gates[1].core) == other;
     }
@@ -225,6 +226,7 @@ static void worker_that_shares_a_core_moves_to_the_parents_free_core(void) {
         other = here == 1 ? 2 : 1;
         atomic_store(&w->wakeup.core, turn % 2 ? other : 0);      /* 0: the parent does not sleep */
         atomic_store(&w->gates[0].core, turn % 2 ? other : here); /* it is there already */
+        shoal_gate_publish_core(&w->gates[1]);
         shoal_gate_spread(w->gates, 2, 1, &w->wakeup);
         stayed += (uint32_t)shoal_cpu() + 1 == here;
     }
@@ -257,80 +259,6 @@ static void thread_moves_to_a_core_that_is_not_used(void) {
     shoal_move_to_unused_cpu(&used, 0); /* there is none */
     const cpu_set_t after = affinity_of(0);
     CHECK(CPU_EQUAL(&before, &after));
-}
-
-static void core_is_held_until_it_is_released(void) {
-    const cpu_set_t before = affinity_of(0);
-    for (int turn = 0; turn < 2; turn++) {
-        shoal_hold_cpu();
-        cpu_set_t now = affinity_of(0);
-        CHECK_EQUAL(CPU_COUNT(&now), 1);
-        CHECK(CPU_ISSET((unsigned)shoal_cpu(), &now));
-        shoal_release_cpu();
-        now = affinity_of(0);
-        CHECK(CPU_EQUAL(&now, &before));
-    }
-    shoal_release_cpu(); /* nothing is held */
-    cpu_set_t now = affinity_of(0);
-    CHECK(CPU_EQUAL(&now, &before));
-}
-
-static void affinity_that_was_changed_while_a_core_was_held_stays(void) {
-    const cpu_set_t before = affinity_of(0);
-    if (CPU_COUNT(&before) < 2) {
-        printf("   skipped: one core\n");
-        return;
-    }
-    shoal_hold_cpu();
-    cpu_set_t other = before;
-    CPU_CLR((unsigned)shoal_cpu(), &other);
-    CHECK_EQUAL(sched_setaffinity(0, sizeof other, &other), 0);
-    shoal_release_cpu();
-    const cpu_set_t now = affinity_of(0);
-    CHECK(CPU_EQUAL(&now, &other));
-    CHECK_EQUAL(sched_setaffinity(0, sizeof before, &before), 0);
-}
-
-typedef struct sleeper {
-    world *w;
-    int holds_core;
-    _Atomic int thread;
-    cpu_set_t before;
-} sleeper;
-
-static void *sleep_once(void *argument) {
-    sleeper *s = argument;
-    shoal_wait_policy policy = shoal_wait_policy_new(1, 0);
-    policy.holds_core = s->holds_core;
-    policy.average_ns = 4 * policy.limit_ns; /* waits are long: it does not yield first */
-    atomic_store(&s->thread, (int)gettid());
-    const uint32_t seen = atomic_load(&s->w->gates[0].go);
-    while (shoal_gate_wait(&s->w->gates[0], seen, &policy) == seen)
-        continue;
-    const cpu_set_t after = affinity_of(0);
-    return CPU_EQUAL(&after, &s->before) ? NULL : argument;
-}
-
-static void worker_that_holds_its_core_is_woken_there(void) {
-    for (int holds = 0; holds < 2; holds++) {
-        sleeper s = {open_world(0), holds, 0, affinity_of(0)};
-        pthread_t thread;
-        CHECK_EQUAL(pthread_create(&thread, NULL, sleep_once, &s), 0);
-        while (!atomic_load(&s.w->gates[0].asleep))
-            usleep(100);
-        const int expected = holds ? 1 : CPU_COUNT(&s.before);
-        cpu_set_t asleep;
-        int tries = 0;
-        do /* it wakes up for a moment every 50 ms */
-            asleep = affinity_of((pid_t)atomic_load(&s.thread));
-        while (CPU_COUNT(&asleep) != expected && ++tries < 1000);
-        CHECK_EQUAL(CPU_COUNT(&asleep), expected);
-        shoal_gate_post(&s.w->gates[0], WORK);
-        void *is_wrong = NULL;
-        CHECK_EQUAL(pthread_join(thread, &is_wrong), 0);
-        CHECK(is_wrong == NULL); /* awake, it may run anywhere again */
-        close_world(s.w);
-    }
 }
 #endif
 
@@ -372,9 +300,6 @@ int main(void) {
     RUN(worker_that_shares_a_core_moves_to_the_parents_free_core);
 #ifdef __linux__
     RUN(thread_moves_to_a_core_that_is_not_used);
-    RUN(core_is_held_until_it_is_released);
-    RUN(affinity_that_was_changed_while_a_core_was_held_stays);
-    RUN(worker_that_holds_its_core_is_woken_there);
 #endif
     RUN(worker_killed_just_before_the_wakeup_costs_the_parent_one_slice);
     return 0;

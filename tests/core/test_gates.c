@@ -293,6 +293,37 @@ static void crowded_parent_publishes_its_core_only_while_it_sleeps(void) {
     close_parent(&p);
 }
 
+/* Returns in how many of 50 turns worker `late` is posted to after the other one, while it is on the parent's
+ * core; each gets the command once. */
+static int count_posted_last(int crowded, uint32_t late) {
+    parent p;
+    open_parent(&p, open_world(0), 2, crowded);
+    int last = 0;
+    for (uint32_t turn = 1; turn <= 50; turn++) { /* the kernel may move this thread meanwhile */
+        atomic_store(&p.w->gates[late].core, (uint32_t)(shoal_cpu() + 1));
+        atomic_store(&p.w->gates[!late].core, 1000);
+        shoal_gates_post_all(&p.all, WORK, 3, 7);
+        for (uint32_t w = 0; w < 2; w++) {
+            CHECK_EQUAL(atomic_load(&p.w->gates[w].go), turn);
+            CHECK(p.w->gates[w].command == WORK && p.w->gates[w].slot == 3 && p.w->gates[w].row == 7);
+            finish(&p, w);
+        }
+        last += p.w->gates[late].posted_ns > p.w->gates[!late].posted_ns;
+    }
+    close_parent(&p);
+    return last;
+}
+
+static void worker_on_the_parents_core_is_woken_last(void) {
+    if (shoal_cpu() < 0) {
+        printf("   skipped: nobody says on which core a thread is\n");
+        return;
+    }
+    CHECK(count_posted_last(1, 0) > 25);
+    CHECK(count_posted_last(1, 1) > 25);
+    CHECK_EQUAL(count_posted_last(0, 0), 0); /* not crowded: in order */
+}
+
 /* -- deaths, see test_gate_deaths.c too
  * ---------------------------------------------------------------------- */
 
@@ -351,6 +382,7 @@ int main(void) {
     RUN(a_worker_that_is_absent_counts_as_idle_and_gets_no_command);
     RUN(worker_finds_earlier_commands_and_measures_steps);
     RUN(crowded_parent_publishes_its_core_only_while_it_sleeps);
+    RUN(worker_on_the_parents_core_is_woken_last);
     RUN(a_worker_killed_at_any_moment_never_hangs_the_parent);
     RUN(processes_lose_no_wakeup_and_no_value_in_100000_steps);
     RUN(threads_lose_no_wakeup_and_no_value_in_100000_steps);
