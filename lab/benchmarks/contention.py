@@ -1,6 +1,6 @@
 """Threads while other programs use the cores: the default number of threads against one, in turns.
 
-python lab/benchmarks/contention.py [--rounds 15] [--smoke]
+python lab/benchmarks/contention.py [--busy N ...] [--rounds 15] [--smoke]
 
 A busy process is a Python loop that never sleeps. A ratio of 1 means that the default is as fast as one
 thread. The last column compares one thread with another vector environment on one thread: the noise. The goal
@@ -24,9 +24,13 @@ import shoal
 
 CASES = [
     ("CartPole-v1", 1_024),
+    ("CartPole-v1", 2_048),
     ("CartPole-v1", 8_192),
     ("CartPole-v1", 262_144),
+    ("Squared-v0", 1_024),
     ("Squared-v0", 4_096),
+    ("Snake-v0", 32),
+    ("Reef-v0", 8),
     ("Reef-v0", 64),
 ]
 
@@ -62,6 +66,13 @@ def busy_processes(count: int) -> Iterator[None]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--busy",
+        type=int,
+        nargs="+",
+        metavar="N",
+        help="numbers of busy processes (default: none, one, half of the cores, as many, twice as many)",
+    )
     parser.add_argument("--rounds", type=int, default=15, help="turns of each rival (default: %(default)s)")
     parser.add_argument(
         "--smoke", action="store_true", help="only check that it runs: one short turn of each rival"
@@ -69,7 +80,8 @@ def main() -> None:
     args = parser.parse_args()
     rounds, seconds = (1, 0.01) if args.smoke else (args.rounds, 0.25)
     cores = shoal._core.cpu_count()
-    counts = [0, 1] if args.smoke else sorted({0, 1, cores // 2, cores, 2 * cores})
+    usual = [0, 1] if args.smoke else sorted({0, 1, cores // 2, cores, 2 * cores})
+    counts = args.busy or usual
     print(f"default against one thread, {cores} cores: median (smallest, largest) of {rounds} rounds; noise")
     with ExitStack() as stack:
         rivals = [(env, n, *(open_envs(stack, env, n, t) for t in (None, 1, 1))) for env, n in CASES]
