@@ -116,10 +116,10 @@ int shoal_wakeup_sleep_on_words(shoal_wakeup *wakeup, shoal_liveness *const *liv
 /* Worker: waits for a number other than `seen`, at most one slice; returns the current number. */
 uint32_t shoal_gate_wait(shoal_gate *gate, uint32_t seen, shoal_wait_policy *policy);
 /* With one worker per core the parent shares a core with a worker, and leaves it to that worker while it
- * sleeps. Parent: publishes on which core it sleeps (`sleeps` 0: it does not sleep). Worker, before it waits:
- * publishes on which core it runs. Worker, now and then:
- * moves to a core without a worker, first of all the parent's, if an earlier worker shares its own core. The
- * cores are those that workers published last; while the parent is awake, nobody moves. */
+ * sleeps. Parent: publishes on which core it sleeps (`sleeps` 0: it does not sleep). Worker: publishes before
+ * each wait on which core it runs; now and then, it moves to a core without a worker, first of all the
+ * parent's, if an earlier worker shares its own core. The cores are those that workers published last; while
+ * the parent is awake, nobody moves. */
 void shoal_wakeup_publish_core(shoal_wakeup *wakeup, int sleeps);
 void shoal_gate_publish_core(shoal_gate *gate);
 void shoal_gate_spread(shoal_gate *gates, uint32_t count, uint32_t worker, const shoal_wakeup *wakeup);

@@ -45,7 +45,7 @@ typedef struct shoal_gates {
     struct pollfd *polled;           /* the wake-up descriptor, then one per worker */
     shoal_gate **busy;               /* scratch memory of one wait */
     struct pollfd *deaths;           /* per worker: what to poll for its death; fd -1: there is no worker */
-    uint8_t *is_marked;              /* per worker; scratch memory of one send */
+    uint8_t *is_marked;              /* per worker; scratch memory of one call */
 } shoal_gates;
 
 /* Parent: `memory` has shoal_gates_bytes(count) bytes, aligned for a pointer, and stays the caller's. */

@@ -49,7 +49,10 @@ typedef struct shoal_copy_threads {
     shoal_choice *choice;
 } shoal_copy_threads;
 
-enum { SHOAL_COPY_CHUNKS = 32 }; /* for each thread: rows in memory take longer than rows in a cache */
+enum {
+    SHOAL_COPY_LEAST_BYTES = 1 << 18, /* several threads copy batches from this size on */
+    SHOAL_COPY_CHUNKS = 32            /* for each thread; many, since rows that are in no cache take longer */
+};
 
 /* Into how many chunks the threads divide `count` rows: each has at least `least`. Rows are prefetched only
  * inside a chunk, so short rows need larger ones. */

@@ -497,8 +497,8 @@ static uint64_t gather_all(void *context) {
 uint64_t shoal_walk_gather(shoal_walk *walk, shoal_copy_threads threads) {
     const uint64_t count = walk->missing;
     job j = {walk, shoal_copy_chunks(threads, count, shoal_rows_least_chunk(walk->links->ring))};
-    if (threads.pool != NULL) {
-        const uint64_t bytes = 1 + count * count_entry_bytes(walk);
+    const uint64_t bytes = count * count_entry_bytes(walk);
+    if (threads.pool != NULL && bytes >= SHOAL_COPY_LEAST_BYTES) {
         set_is_large(walk, threads.count);
         const shoal_pool_job all = {
             .run_chunk = gather_chunk, .run_all = gather_all, .context = &j, .chunks = j.chunks};

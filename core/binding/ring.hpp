@@ -244,7 +244,7 @@ class Ring {
     uint64_t walk(shoal_walk *walk, const shoal_tree *tree, shoal_rng *rng) {
         const bool is_large = bytes_of(walk->obs) * walk->count * 2 * walk->stack +
                                   bytes_of(walk->rest) * walk->count * std::max<uint64_t>(walk->length, 1) >=
-                              MIN_SHARED_BYTES;
+                              SHOAL_COPY_LEAST_BYTES;
         bool is_drawn;
         shoal_walk_begin(walk);
         while ((is_drawn = shoal_walk_draw(walk, tree, rng) != 0)) {
@@ -271,7 +271,7 @@ class Ring {
     }
     /* Whether releasing the GIL and using threads pays off. */
     static bool is_large_batch(shoal_columns columns, uint64_t count) {
-        return bytes_of(columns) * count >= MIN_SHARED_BYTES;
+        return bytes_of(columns) * count >= SHOAL_COPY_LEAST_BYTES;
     }
     /* Reserves the ring's threads, if no other Python thread uses them. */
     class CopyThreads {
@@ -443,7 +443,6 @@ class Ring {
     std::vector<Field> fields_;
     std::vector<shoal_column> columns_;
     std::vector<uint64_t> ids_;
-    static constexpr uint64_t MIN_SHARED_BYTES = 1 << 18;
     static constexpr uint32_t MAX_COPY_THREADS = 16;
     shoal_pool *pool_ = nullptr; /* created when first needed */
     uint32_t pool_threads_ = 0;  /* number of threads in the pool; 1: there is no pool, 0: not known yet */
