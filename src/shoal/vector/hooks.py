@@ -114,17 +114,18 @@ class Hooks(ActionHooks):
 
     def raise_bad_ids(self, env_ids: Any, lanes: int, num_envs: int, index: int) -> NoReturn:
         """Raises for the group of `lanes` ids that begins at `index`."""
-        whole = "" if lanes == 1 else f" in whole groups of {lanes} adjacent ones, as recv returns them"
+        whole = "" if lanes == 1 else f", in whole groups of {lanes} adjacent ones, as recv returns them"
         group = np.asarray(env_ids)[index : index + lanes].tolist()
+        wrong = [k for k, env in enumerate(group) if env != group[0] + k]
         found = f"env_ids[{index}] is {group[0]}"
-        if 0 <= group[0] < num_envs and lanes > 1:
-            wrong = [k for k, env in enumerate(group) if env != group[0] + k]
-            if wrong:
-                found += f" and env_ids[{index + wrong[0]}] is {group[wrong[0]]}"
-            elif len(group) < lanes:
-                found += f", and only {len(group)} ids begin there"
+        if 0 <= group[0] < num_envs and group[0] % lanes != 0:
+            found += ", which is not the first one of its group"
+        elif 0 <= group[0] < num_envs and wrong:
+            found += f" and env_ids[{index + wrong[0]}] is {group[wrong[0]]}"
+        elif 0 <= group[0] < num_envs:
+            found += f", and its group has {len(group)} of {lanes} ids"
         raise ValueError(
-            f"env_ids must name environments, from 0 to {num_envs - 1}{whole}; {found}; nothing was sent"
+            f"env_ids must name environments from 0 to {num_envs - 1}{whole}; {found}; nothing was sent"
         )
 
     def raise_too_few(self, under_way: int, batch: int) -> NoReturn:
