@@ -238,4 +238,16 @@ static inline uint64_t mix(uint64_t hash, const void *data, uint64_t bytes) {
     return hash;
 }
 
+/* Adds all that a user can see of the last step. */
+static inline uint64_t mix_results(uint64_t hash, const world *w) {
+    hash = mix(hash, w->observations[0], w->rows * 12);
+    hash = mix(hash, w->observations[1], w->rows * 8);
+    hash = mix(hash, w->finals[0], w->rows * 12);
+    hash = mix(hash, w->targets.rewards, w->rows * 8);
+    hash = mix(hash, w->targets.terminated, w->rows);
+    hash = mix(hash, w->targets.truncated, w->rows);
+    hash = mix(hash, w->arrays.last_return, w->rows * 8);
+    return mix(hash, w->arrays.last_length, w->rows * 4);
+}
+
 #endif

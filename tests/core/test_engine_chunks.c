@@ -77,12 +77,7 @@ static uint64_t hash_steps(setting wanted, uint64_t *sizes) {
             w.actions[row] = drawn <= TRUNCATE ? drawn : GO_ON;
         }
         hash = (hash ^ step_world(&w)) * 0x100000001b3u;
-        hash = mix(hash, w.observations[0], w.rows * 12);
-        hash = mix(hash, w.finals[0], w.rows * 12);
-        hash = mix(hash, w.targets.rewards, w.rows * 8);
-        hash = mix(hash, w.targets.terminated, w.rows);
-        hash = mix(hash, w.targets.truncated, w.rows);
-        hash = mix(hash, w.arrays.last_length, w.rows * 4);
+        hash = mix_results(hash, &w);
         *sizes += w.engine->chunk_envs != before;
         before = w.engine->chunk_envs;
     }

@@ -22,14 +22,7 @@ static uint64_t trace(setting wanted, int steps) {
         for (uint64_t env = 0; env < now.num_envs; env++)
             expected_steps += w.arrays.reset[env] ? 0 : now.agents;
         finished += step_world(&w);
-        hash = mix(hash, w.observations[0], w.rows * 12);
-        hash = mix(hash, w.observations[1], w.rows * 8);
-        hash = mix(hash, w.finals[0], w.rows * 12);
-        hash = mix(hash, w.targets.rewards, w.rows * 8);
-        hash = mix(hash, w.targets.terminated, w.rows);
-        hash = mix(hash, w.targets.truncated, w.rows);
-        hash = mix(hash, w.arrays.last_return, w.rows * 8);
-        hash = mix(hash, w.arrays.last_length, w.rows * 4);
+        hash = mix_results(hash, &w);
     }
     shoal_statistics sum;
     shoal_engine_statistics(w.engine, &sum);
