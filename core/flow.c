@@ -22,8 +22,8 @@ enum {
     PATIENCE_NS = 200000,    /* unless recv has waited so long for it */
     MEAN_UNITS = 1 << 16,    /* the mean time of a unit is over about so many of the last ones */
     SLOW_NS = 5 * TAKE_NS,   /* units that took so long together are taken one by one the next time */
-    SHORT_RUN = 8,           /* units */
-    FEW_UNITS = 64           /* not worth sorting */
+    SHORT_RUN = 8,           /* runs of fewer units are joined, */
+    FEW_UNITS = 64           /* unless the send has fewer than this */
 };
 
 typedef struct batch {
