@@ -49,38 +49,27 @@ class Flow {
     uint64_t place_of(uint64_t env) const {
         return env / unit_ * stepper_.description().spec.lanes + env % unit_;
     }
-    /* Units are in units_ and busy from the moment they are claimed; those that are not sent, because
-     * something raised, are released. */
-    struct Claim {
-        Flow &flow;
-        ~Claim();
-    };
-    void claim(uint64_t unit) {
-        units_.push_back(unit); /* first, because it may run out of memory */
-        busy_[unit] = 1;
-    }
-    void claim_all(nb::handle env_ids);
-    void submit();
+    void add_batches(uint64_t units);
+    [[noreturn]] void raise_refusal(const shoal_refusal &refusal, const shoal_sending &sending,
+                                    nb::handle env_ids);
 
     nb::object owner_, hooks_, slots_object_;
     Slots
         &slots_; /* of batches, without a limit: units under way need a place, even if the user keeps many */
     Stepper &stepper_;
     shoal_flow *flow_ = nullptr;
-    uint64_t unit_, batch_;
+    uint64_t unit_, batch_, num_units_;
     bool check_nan_, was_reset_ = false;
-    std::vector<size_t> order_;   /* slots under way, oldest first */
-    std::vector<uint8_t> busy_;   /* per unit: sent and not yet received */
-    std::vector<uint64_t> units_; /* that are being sent, in this order */
-    const Slot *last_ = nullptr;  /* the batch that was received last */
+    std::vector<size_t> order_;  /* slots under way, oldest first */
+    const Slot *last_ = nullptr; /* the batch that was received last */
 };
 
 inline Flow::Flow(nb::object stepper, uint32_t threads, uint64_t unit, uint64_t batch, bool check_nan,
                   nb::object hooks, nb::object slots)
     : owner_(stepper), hooks_(hooks), slots_object_(slots), slots_(nb::cast<Slots &>(slots)),
-      stepper_(nb::cast<Stepper &>(stepper)), unit_(unit), batch_(batch), check_nan_(check_nan),
-      busy_(stepper_.num_envs() / stepper_.description().spec.lanes) {
-    require_success(shoal_flow_create(stepper_.engine(), &stepper_.description(), threads, busy_.size(), unit,
+      stepper_(nb::cast<Stepper &>(stepper)), unit_(unit), batch_(batch),
+      num_units_(stepper_.num_envs() / stepper_.description().spec.lanes), check_nan_(check_nan) {
+    require_success(shoal_flow_create(stepper_.engine(), &stepper_.description(), threads, num_units_, unit,
                                       batch, &flow_));
     shoal_flow_actions(flow_, stepper_.own_actions());
 }
@@ -90,8 +79,8 @@ inline void Flow::require_open() const {
         hooks_.attr("refuse")("closed");
 }
 
-inline void Flow::submit() {
-    for (uint64_t missing = shoal_flow_batches_needed(flow_, units_.size()); missing > 0; missing--) {
+inline void Flow::add_batches(uint64_t units) {
+    for (uint64_t missing = shoal_flow_batches_needed(flow_, units); missing > 0; missing--) {
         order_.push_back(slots_.take());
         Slot &slot = slots_.at(order_.back());
         slot.is_out = true;
@@ -99,52 +88,26 @@ inline void Flow::submit() {
         /* The last field of a batch holds the ids of the environments. */
         shoal_flow_add_batch(flow_, &targets, static_cast<int64_t *>(slot.addresses[stepper_.num_fields()]));
     }
-    shoal_flow_send(flow_, units_.data(), units_.size());
-    units_.clear();
 }
 
 inline void Flow::reset() {
     require_open();
     if (shoal_flow_under_way(flow_) != 0)
         hooks_.attr("refuse")("under way");
-    const Claim claimed = {*this};
-    for (uint64_t unit = 0; unit < busy_.size(); unit++)
-        claim(unit);
+    add_batches(num_units_);
     stepper_.mark_reset();
-    submit();
+    shoal_flow_send_all(flow_);
     was_reset_ = true;
 }
 
-/* Reads the units of these environments into units_, and marks them as busy. */
-inline void Flow::claim_all(nb::handle env_ids) {
-    Buffer ids; /* also of a read-only array */
-    if (!ids.try_take(env_ids))
-        throw nb::type_error("env_ids must be a contiguous array");
-    const auto *values = static_cast<const int64_t *>(ids->buf);
-    const size_t count = ids->len / sizeof(int64_t);
-    const uint64_t num_envs = busy_.size() * unit_;
-    for (size_t i = 0; i < count; i += unit_) {
-        const uint64_t first = static_cast<uint64_t>(values[i]); /* a negative id becomes a very large one */
-        bool whole = first < num_envs && first % unit_ == 0 && i + unit_ <= count;
-        if (whole) {
-            uint64_t wrong = 0;
-            for (uint64_t k = 1; k < unit_; k++)
-                wrong |= static_cast<uint64_t>(values[i + k]) ^ (first + k);
-            whole = wrong == 0;
-        }
-        if (!whole)
-            hooks_.attr("raise_bad_ids")(env_ids, unit_, num_envs, i);
-        const uint64_t unit = first / unit_;
-        if (busy_[unit])
-            hooks_.attr("refuse")("sent twice");
-        claim(unit);
-    }
-}
-
-inline Flow::Claim::~Claim() {
-    for (const uint64_t unit : flow.units_)
-        flow.busy_[unit] = 0;
-    flow.units_.clear();
+inline void Flow::raise_refusal(const shoal_refusal &refusal, const shoal_sending &sending,
+                                nb::handle env_ids) {
+    if (refusal.reason == SHOAL_BAD_ACTION)
+        stepper_.raise_bad_action(refusal.field, refusal.at, sending.actions[refusal.field]);
+    if (refusal.reason == SHOAL_BAD_ID)
+        hooks_.attr("raise_bad_ids")(env_ids, unit_, num_units_ * unit_, refusal.at);
+    hooks_.attr("refuse")("sent twice");
+    throw nb::value_error("the send was refused"); /* not reached: the hooks raise */
 }
 
 inline void Flow::send(nb::object actions, nb::object env_ids) {
@@ -152,10 +115,17 @@ inline void Flow::send(nb::object actions, nb::object env_ids) {
     require_open();
     if (!was_reset_)
         hooks_.attr("refuse")("not async reset");
-    const Claim claimed = {*this};
-    claim_all(env_ids);
-    stepper_.scatter_actions(actions, units_, unit_);
-    submit();
+    Buffer ids; /* also of a read-only array */
+    if (!ids.try_take(env_ids))
+        throw nb::type_error("env_ids must be a contiguous array");
+    shoal_sending sending = {};
+    sending.ids = static_cast<const int64_t *>(ids->buf);
+    sending.num_ids = static_cast<uint64_t>(ids->len) / sizeof(int64_t);
+    const auto views = stepper_.take_sent_actions(actions, sending);
+    add_batches(std::min(sending.num_ids / unit_, num_units_));
+    shoal_refusal refusal;
+    if (!shoal_flow_send(flow_, &sending, &refusal))
+        raise_refusal(refusal, sending, env_ids);
 }
 
 inline nb::object Flow::recv() {
@@ -176,9 +146,6 @@ inline nb::object Flow::recv() {
     Slot &slot = slots_.at(order_.front());
     order_.erase(order_.begin());
     const size_t fields = stepper_.num_fields();
-    const int64_t *ids = static_cast<const int64_t *>(slot.addresses[fields]);
-    for (uint64_t i = 0; i < batch_; i += unit_)
-        busy_[static_cast<uint64_t>(ids[i]) / unit_] = 0; /* the user does not have these ids yet */
     nb::dict info;
     info["env_id"] = slot.arrays[fields];
     nb::object result = slots_.results(slot, info);
@@ -230,10 +197,10 @@ inline nb::tuple Flow::glance(uint64_t env) {
  * because this call is inside the guard. */
 inline void Flow::wait_for_step(uint64_t env) {
     require_open();
-    if (env >= busy_.size() * unit_)
+    if (env >= num_units_ * unit_)
         throw nb::index_error("no such environment");
     const uint64_t unit = env / unit_;
-    while (busy_[unit] && !shoal_flow_is_done(flow_, unit)) {
+    while (!shoal_flow_is_done(flow_, unit)) {
         {
             Unlocked unlocked;
             shoal_flow_await(flow_, unit, SLICE_NS);

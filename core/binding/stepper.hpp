@@ -16,6 +16,7 @@
 #include "plugin.hpp"
 #include "python.hpp"
 #include "seed.h"
+#include "send.h"
 #include "slots.hpp"
 #include "state.hpp"
 
@@ -76,7 +77,7 @@ class Stepper {
     /* For a Flow over the same environments. */
     shoal_engine *engine() const { return engine_; }
     const shoal_description &description() const { return description_.d; }
-    const void *const *own_actions() const { return own_actions_.data(); }
+    void *const *own_actions() const { return own_actions_.data(); }
     bool is_due() const { return due_ != nullptr && due_->load(std::memory_order_relaxed) != 0; }
     void publish(nb::handle source);
     nb::list fields_of(uint64_t env) const;
@@ -86,7 +87,8 @@ class Stepper {
     uint64_t num_envs() const { return num_envs_; }
     uint64_t num_fields() const { return fields_; }
     void mark_reset() { memset(arrays_.reset, 1, num_envs_); }
-    void scatter_actions(nb::handle actions, const std::vector<uint64_t> &units, uint64_t unit);
+    std::unique_ptr<Buffer[]> take_sent_actions(nb::handle actions, shoal_sending &sending);
+    void raise_bad_action(uint64_t field, uint64_t row, const void *rows) const;
     Guard &guard() const { return guard_; }
     bool has_nan(void *const *observations, const double *rewards, uint64_t rows) const;
 
@@ -103,10 +105,11 @@ class Stepper {
     void find_ended() { any_over_ = std::find(over_, over_ + num_envs_, 1) != over_ + num_envs_; }
     void require_no_nan(Slot &slot);
     nb::object result(Slot &slot, bool copied);
-    void take_actions(nb::handle actions, Buffer *views, uint64_t rows);
+    void take_fields(nb::handle actions, Buffer *views, uint64_t rows);
+    void take_actions(nb::handle actions, Buffer *views);
     bool take_array(uint64_t f, nb::handle given, Buffer &view, uint64_t rows);
     void take_field(uint64_t f, nb::handle given, Buffer &view, uint64_t rows);
-    void check_actions(uint64_t rows);
+    void check_actions();
     void run(const Slot &slot);
     uint64_t timed_step(const shoal_targets &targets);
     shoal_checkpoints checkpoints() const;
@@ -118,7 +121,7 @@ class Stepper {
     shoal_engine *engine_ = nullptr;
     shoal_engine_arrays arrays_ = {};
     std::vector<nb::object> kept_; /* arrays behind arrays_ and own_actions_ */
-    std::vector<const void *> own_actions_;
+    std::vector<void *> own_actions_;
     std::vector<const void *> actions_; /* of the step in progress */
     std::vector<std::string> formats_;
     std::vector<nb::object> dtypes_; /* of action fields */
@@ -310,7 +313,7 @@ inline void Stepper::take_field(uint64_t f, nb::handle given, Buffer &view, uint
     actions_[f] = view->buf;
 }
 
-inline void Stepper::take_actions(nb::handle actions, Buffer *views, uint64_t rows) {
+inline void Stepper::take_fields(nb::handle actions, Buffer *views, uint64_t rows) {
     const size_t count = own_actions_.size();
     if (!actions.is_valid()) { /* those in the action buffer */
         for (size_t f = 0; f < count; f++)
@@ -331,45 +334,45 @@ inline void Stepper::take_actions(nb::handle actions, Buffer *views, uint64_t ro
             take_field(f, part, views[f], rows);
         }
     }
+}
+
+/* Takes, and checks, the actions of a step of all environments. */
+inline void Stepper::take_actions(nb::handle actions, Buffer *views) {
+    take_fields(actions, views, rows_);
     if ((flags_ & (CHECK_ACTIONS | CHECK_NAN)) != 0)
-        check_actions(rows);
+        check_actions();
     /* The last block runs through the whole kernel, so its padding must be readable. */
-    for (size_t f = 0; !whole_ && rows == rows_ && f < count; f++)
+    for (size_t f = 0; !whole_ && f < actions_.size(); f++)
         if (actions_[f] != own_actions_[f]) {
-            memcpy(const_cast<void *>(own_actions_[f]), actions_[f],
-                   rows * shoal_field_bytes(&description_.d.actions.items[f]));
+            memcpy(own_actions_[f], actions_[f], rows_ * shoal_field_bytes(&description_.d.actions.items[f]));
             actions_[f] = own_actions_[f];
         }
 }
 
-/* Copies the actions of some units of a flow, in the order of `units`, to their rows of the buffer. Units
- * that are adjacent in both are copied together. */
-inline void Stepper::scatter_actions(nb::handle actions, const std::vector<uint64_t> &units, uint64_t unit) {
-    const uint64_t agents = description_.d.spec.agents, lanes = description_.d.spec.lanes;
+/* Describes the actions of a flow's send; they stay valid while the returned views exist. */
+inline std::unique_ptr<Buffer[]> Stepper::take_sent_actions(nb::handle actions, shoal_sending &sending) {
     std::unique_ptr<Buffer[]> views(new Buffer[own_actions_.size()]);
-    take_actions(actions, views.get(), units.size() * unit * agents);
-    for (size_t i = 0, end; i < units.size(); i = end) {
-        for (end = i + 1; unit == lanes && end < units.size() && units[end] == units[end - 1] + 1;)
-            end++;
-        for (size_t f = 0; f < own_actions_.size(); f++) {
-            const uint64_t bytes = shoal_field_bytes(&description_.d.actions.items[f]) * agents;
-            memcpy(static_cast<char *>(const_cast<void *>(own_actions_[f])) + units[i] * lanes * bytes,
-                   static_cast<const char *>(actions_[f]) + i * unit * bytes, (end - i) * unit * bytes);
-        }
-    }
+    take_fields(actions, views.get(), sending.num_ids * description_.d.spec.agents);
+    sending.actions = actions_.data();
+    sending.checks_ranges = (flags_ & CHECK_ACTIONS) != 0;
+    sending.checks_nan = (flags_ & CHECK_NAN) != 0;
+    return views;
 }
 
-inline void Stepper::check_actions(uint64_t rows) {
+inline void Stepper::raise_bad_action(uint64_t field, uint64_t row, const void *rows) const {
+    const uint64_t bytes = shoal_field_bytes(&description_.d.actions.items[field]);
+    hooks_.attr("raise_bad_action")(field, row,
+                                    nb::bytes(static_cast<const char *>(rows) + row * bytes, bytes));
+}
+
+inline void Stepper::check_actions() {
     for (size_t f = 0; f < actions_.size(); f++) {
         const shoal_field &field = description_.d.actions.items[f];
         if ((flags_ & CHECK_ACTIONS) == 0 && field.dtype.code != SHOAL_CODE_FLOAT)
             continue;
-        const int64_t bad = rows == rows_ ? shoal_engine_check_actions(engine_, &field, actions_[f])
-                                          : shoal_engine_bad_action(&field, actions_[f], rows, true);
-        if (bad >= 0) {
-            const char *row = static_cast<const char *>(actions_[f]) + bad * shoal_field_bytes(&field);
-            hooks_.attr("raise_bad_action")(f, bad, nb::bytes(row, shoal_field_bytes(&field)));
-        }
+        const int64_t bad = shoal_engine_check_actions(engine_, &field, actions_[f]);
+        if (bad >= 0)
+            raise_bad_action(f, static_cast<uint64_t>(bad), actions_[f]);
     }
 }
 
@@ -568,7 +571,7 @@ inline nb::object Stepper::step(nb::handle actions) {
     require_reset();
     Buffer one;
     std::unique_ptr<Buffer[]> many(own_actions_.size() > 1 ? new Buffer[own_actions_.size()] : nullptr);
-    take_actions(actions, many ? many.get() : &one, rows_);
+    take_actions(actions, many ? many.get() : &one);
     bool copied;
     Slot &slot = take_slot(copied);
     run(slot);
@@ -583,7 +586,7 @@ inline nb::object Stepper::step(nb::handle actions) {
 inline uint64_t Stepper::step_into(nb::object actions, nb::tuple arrays, nb::object recorded) {
     require_reset();
     std::unique_ptr<Buffer[]> views(new Buffer[own_actions_.size()]);
-    take_actions(actions.is_none() ? nb::object() : actions, views.get(), rows_);
+    take_actions(actions.is_none() ? nb::object() : actions, views.get());
     Slot slot(arrays, fields_);
     for (size_t f = 0; !recorded.is_none() && f < actions_.size(); f++) {
         const size_t bytes = rows_ * shoal_field_bytes(&description_.d.actions.items[f]);

@@ -5,7 +5,7 @@
 #include "counting.h"
 #include "flow.h"
 
-enum { UNITS = 12, TURNS = 400, MOST_ENVS = 1536, MOST_BATCHES = 16 };
+enum { UNITS = 12, TURNS = 400, MOST_ENVS = 8192, MOST_BATCHES = 16 };
 
 typedef struct results {
     int32_t where[MOST_ENVS][3];
@@ -14,6 +14,8 @@ typedef struct results {
     int64_t ids[MOST_ENVS];
     void *observations[2];
 } results;
+
+static const int64_t no_actions[MOST_ENVS];
 
 /* Sends and receives `TURNS` batches; checks each row against what that environment must have counted. */
 static void run_units(uint64_t num_units, uint32_t lanes, uint64_t unit, uint64_t batch_units,
@@ -27,16 +29,16 @@ static void run_units(uint64_t num_units, uint32_t lanes, uint64_t unit, uint64_
     shoal_flow *flow;
     uint64_t batch = batch_units * unit;
     CHECK_EQUAL(shoal_flow_create(w.engine, &w.description, threads, num_units, unit, batch, &flow), 0);
-    const void *actions[1] = {w.actions};
+    void *actions[1] = {w.actions};
+    const void *const sent_actions[1] = {no_actions};
     shoal_flow_actions(flow, actions);
     static results pool[MOST_BATCHES];
     CHECK(num_units * lanes <= MOST_ENVS && num_units / batch_units + 2 <= MOST_BATCHES);
-    uint64_t lent = 0, units[MOST_ENVS], steps[MOST_ENVS] = {0};
+    uint64_t lent = 0, steps[MOST_ENVS] = {0};
     int sent[MOST_ENVS] = {0};
-    for (uint64_t i = 0; i < num_units; i++)
-        units[i] = i;
-    uint64_t sending = num_units;
+    const int64_t *ids = NULL; /* all environments, for the first send */
     for (int turn = 0; turn < TURNS; turn++) {
+        const uint64_t sending = ids == NULL ? num_units : batch_units;
         while (shoal_flow_batches_needed(flow, sending) > 0) {
             results *r = &pool[lent++ % MOST_BATCHES];
             r->observations[0] = r->where;
@@ -44,9 +46,14 @@ static void run_units(uint64_t num_units, uint32_t lanes, uint64_t unit, uint64_
             shoal_targets targets = {r->observations, r->rewards, r->terminated, r->truncated, NULL};
             shoal_flow_add_batch(flow, &targets, r->ids);
         }
-        shoal_flow_send(flow, units, sending);
         for (uint64_t i = 0; i < sending * unit; i++)
-            sent[units[i / unit] * unit + i % unit]++;
+            sent[ids == NULL ? i : (uint64_t)ids[i]]++;
+        const shoal_sending what = {ids, sending * unit, sent_actions, 1, 1};
+        shoal_refusal refusal;
+        if (ids == NULL)
+            shoal_flow_send_all(flow);
+        else
+            CHECK_EQUAL(shoal_flow_send(flow, &what, &refusal) ? 100 : refusal.reason, 100);
         while (!shoal_flow_recv(flow, 50000000))
             continue;
         results *r = &pool[(uint64_t)turn % MOST_BATCHES];
@@ -60,9 +67,7 @@ static void run_units(uint64_t num_units, uint32_t lanes, uint64_t unit, uint64_
             CHECK(r->terminated[i] == 0 && r->truncated[i] == 0);
             steps[env]++;
         }
-        sending = batch_units;
-        for (uint64_t i = 0; i < batch_units; i++)
-            units[i] = (uint64_t)r->ids[i * unit] / unit;
+        ids = r->ids;
         CHECK_EQUAL(shoal_flow_under_way(flow), num_units - batch_units);
     }
     shoal_flow_destroy(flow); /* with units under way */
@@ -77,7 +82,7 @@ static void every_environment_steps_once_per_send(void) {
     for (uint32_t threads = 1; threads <= 4; threads++) {
         run_flow(1, 1, 3, threads, 0);
         run_flow(4, 4, 2, threads, 0);
-        run_flow(16, 5, 4, threads, 0); /* part of each block */
+        run_flow(16, 4, 4, threads, 0); /* part of each block */
         run_flow(4, 2, UNITS, threads, 0);
     }
 }
@@ -88,10 +93,18 @@ static void slow_environments_and_sleeping_threads_lose_nothing(void) { run_flow
 static void many_cheap_units_are_taken_together(void) {
     for (uint32_t threads = 1; threads <= 4; threads++) {
         run_units(1536, 1, 1, 384, threads, 0);
-        run_units(1400, 1, 1, 199, threads, 0); /* a prime number: no other grain divides a batch */
+        run_units(1400, 1, 1, 199, threads, 0);
         run_units(1500, 1, 1, 250, threads, 0);
         run_units(90, 16, 16, 30, threads, 0);
         run_units(90, 16, 8, 15, threads, 0);
+    }
+}
+
+/* Batches are so large that each thread has places of its own, and sends so large that they have pieces. */
+static void large_batches_are_divided(void) {
+    for (uint32_t threads = 2; threads <= 4; threads++) {
+        run_units(MOST_ENVS, 1, 1, MOST_ENVS / 2, threads, 0);
+        run_units(MOST_ENVS / 16 - 1, 16, 16, (MOST_ENVS / 16 - 1) / 3, threads, 0);
     }
 }
 
@@ -113,6 +126,7 @@ int main(void) {
     main_thread = pthread_self();
     RUN(every_environment_steps_once_per_send);
     RUN(many_cheap_units_are_taken_together);
+    RUN(large_batches_are_divided);
     RUN(slow_environments_and_sleeping_threads_lose_nothing);
     RUN(a_flow_that_is_never_used_ends);
     return 0;

@@ -1,4 +1,5 @@
-/* Tests of core/flow.c: how many units a thread takes, which threads wake up, and a unit that takes long. */
+/* Tests of core/flow.c: how many units a thread takes, of which part, which threads wake up, and a unit that
+ * takes long. */
 // SPDX-License-Identifier: MIT
 #define _GNU_SOURCE
 #define shoal_flow_create tested_flow_create
@@ -7,65 +8,47 @@
 #define shoal_flow_batches_needed tested_flow_batches_needed
 #define shoal_flow_add_batch tested_flow_add_batch
 #define shoal_flow_send tested_flow_send
+#define shoal_flow_send_all tested_flow_send_all
 #define shoal_flow_recv tested_flow_recv
 #define shoal_flow_is_done tested_flow_is_done
 #define shoal_flow_await tested_flow_await
 #define shoal_flow_under_way tested_flow_under_way
 #define shoal_flow_statistics tested_flow_statistics
+#define shoal_flow_wake_others tested_flow_wake_others
+#define shoal_flow_wake_reserve tested_flow_wake_reserve
+#define shoal_flow_run_thread tested_flow_run_thread
 #include "platform.h"
-static uint32_t count_two(void) { return 2; }
-#define shoal_cpu_count count_two
+static uint32_t num_cpus = 2;
+static uint32_t count_cpus(void) { return num_cpus; }
+#define shoal_cpu_count count_cpus
 #include "../../core/flow.c"
+#include "../../core/flow_thread.c"
 
 #include "counting.h"
 
 #include <unistd.h>
 
-static void grains_divide_each_other_and_a_batch(void) {
-    for (uint64_t batch = 1; batch < 5000; batch++) {
-        shoal_grains grains;
-        shoal_grains_choose(&grains, batch, 1024);
-        CHECK(grains.count >= 1 && grains.count <= SHOAL_MOST_GRAINS && grains.sizes[0] == 1);
-        for (uint32_t i = 0; i < grains.count; i++) {
-            CHECK(grains.sizes[i] <= 1024 && batch % grains.sizes[i] == 0);
-            CHECK(i == 0 || grains.sizes[i] % grains.sizes[i - 1] == 0);
-        }
-        for (uint64_t most = 0; most <= 1024; most += 33) {
-            const uint32_t count = shoal_grains_take(&grains, batch * 7 + most, most);
-            CHECK(count >= 1 && (count == 1 || count <= most));
-        }
-    }
-}
-
 static void a_thread_takes_little_work_and_no_more_than_its_share(void) {
-    shoal_flow flow = {.most = 1024, .num_places = 4};
-    shoal_grains_choose(&flow.grains, 2500, flow.most); /* 1, 2, 4, 20, 100, 500 */
-    worker self = {.unit_ns = 0};
-    CHECK_EQUAL(count_to_take(&flow, &self, 0, 100000), 1); /* it knows nothing yet */
+    shoal_flow flow = {.most = 1024, .num_places = 4, .take_ns = TAKE_NS};
+    shoal_flow_worker self = {.unit_ns = 0};
+    CHECK_EQUAL(count_to_take(&flow, &self, 100000), 1); /* it knows nothing yet */
     self.unit_ns = 2 * TAKE_NS;
-    CHECK_EQUAL(count_to_take(&flow, &self, 0, 100000), 1);
-    self.unit_ns = 10;
-    CHECK_EQUAL(count_to_take(&flow, &self, 0, 100000), 500);
-    CHECK_EQUAL(count_to_take(&flow, &self, 730, 100000), 270); /* up to a multiple of the grain */
-    CHECK_EQUAL(count_to_take(&flow, &self, 0, 16 * 120), 100); /* a sixteenth of what waits, in grains */
-    CHECK_EQUAL(count_to_take(&flow, &self, 0, 15), 1);
+    CHECK_EQUAL(count_to_take(&flow, &self, 100000), 1);
+    self.unit_ns = 20;
+    CHECK_EQUAL(count_to_take(&flow, &self, 100000), TAKE_NS / 20);
+    self.unit_ns = 5;
+    CHECK_EQUAL(count_to_take(&flow, &self, 100000), 1024);
+    CHECK_EQUAL(count_to_take(&flow, &self, 16 * 120), 120); /* a sixteenth of what waits */
+    CHECK_EQUAL(count_to_take(&flow, &self, 15), 1);
     self.is_alone = 1;
-    CHECK_EQUAL(count_to_take(&flow, &self, 0, 15), 15);
+    CHECK_EQUAL(count_to_take(&flow, &self, 15), 15);
     self.unit_ns = 1000;
-    CHECK_EQUAL(count_to_take(&flow, &self, 0, 15), 1); /* worth a second thread */
-}
-
-static void a_batch_without_divisors_is_cut_anywhere(void) {
-    shoal_flow flow = {.most = 1024, .num_places = 1};
-    shoal_grains_choose(&flow.grains, 4999, flow.most);
-    const worker self = {.unit_ns = 20};
-    CHECK_EQUAL(flow.grains.count, 1);
-    CHECK_EQUAL(count_to_take(&flow, &self, 123, 100000), TAKE_NS / 20);
+    CHECK_EQUAL(count_to_take(&flow, &self, 15), 1); /* worth a second thread */
 }
 
 static void rare_long_steps_count_in_the_mean(void) {
     static shoal_flow flow;
-    worker self = {.flow = &flow};
+    shoal_flow_worker self = {.flow = &flow};
     for (int i = 0; i < 1000; i++)
         learn_unit_ns(&self, i % 100 == 0 ? 10000000 : 100, 1); /* one step in a hundred takes 10 ms */
     CHECK(self.unit_ns > TAKE_NS);
@@ -75,55 +58,7 @@ static void rare_long_steps_count_in_the_mean(void) {
     CHECK(self.unit_ns < 2000 && is_little(&flow, 10)); /* but not for ever */
 }
 
-static void units_that_took_long_are_taken_alone_until_they_are_fast_again(void) {
-    static shoal_flow flow;
-    static _Atomic(uint8_t) is_slow[8];
-    const uint64_t units[] = {3, 4, 5, 6};
-    flow.is_slow = is_slow;
-    mark_slow(&flow, units, 4, SLOW_NS);
-    CHECK_EQUAL(count_before_slow(&flow, units, 4), 4);
-    mark_slow(&flow, units + 2, 1, SLOW_NS + 1);
-    mark_slow(&flow, units + 2, 1, SLOW_NS + 1); /* counted once */
-    CHECK_EQUAL(flow.num_slow, 1);
-    CHECK_EQUAL(count_before_slow(&flow, units, 4), 2);
-    CHECK_EQUAL(count_before_slow(&flow, units + 2, 2), 1);
-    CHECK_EQUAL(count_before_slow(&flow, units + 3, 1), 1);
-    mark_slow(&flow, units, 4, SLOW_NS + 1); /* all of them, since nobody knows which one it was */
-    CHECK_EQUAL(flow.num_slow, 4);
-    for (int i = 0; i < 4; i++)
-        mark_slow(&flow, units + i, 1, i == 1 ? SLOW_NS + 1 : 100);
-    CHECK_EQUAL(flow.num_slow, 1);
-    CHECK_EQUAL(count_before_slow(&flow, units, 4), 1);
-    mark_slow(&flow, units, 4, 100);
-    CHECK_EQUAL(flow.num_slow, 0);
-    CHECK_EQUAL(count_before_slow(&flow, units, 4), 4);
-}
-
-static void a_send_of_short_runs_is_sorted_if_that_makes_them_longer(void) {
-    static shoal_flow flow;
-    uint64_t units[1000];
-    for (uint64_t i = 0; i < 1000; i++)
-        units[i] = 50 + i * 7 % 1000; /* all from 50 to 1049 */
-    join_runs(&flow, units, 63);      /* few */
-    CHECK_EQUAL(units[1], 57);
-    join_runs(&flow, units, 1000);
-    for (uint64_t i = 0; i < 1000; i++)
-        CHECK_EQUAL(units[i], 50 + i);
-    for (uint64_t i = 0; i < 1000; i++)
-        units[i] = 50 + (i + 500) % 1000; /* two long runs stay in their order */
-    join_runs(&flow, units, 1000);
-    CHECK_EQUAL(units[0], 550);
-    CHECK_EQUAL(flow.sends_without_joining, 0);
-    for (int turn = 0; turn < 2; turn++) {
-        for (uint64_t i = 0; i < 1000; i++)
-            units[i] = (999 - i) * 2; /* none are adjacent */
-        join_runs(&flow, units, 1000);
-        CHECK_EQUAL(units[0], turn == 0 ? 0 : 1998);
-    }
-    CHECK_EQUAL(flow.sends_without_joining, 999);
-}
-
-enum { UNITS = 12, BATCH = 3, MOST_BATCHES = 8 };
+enum { UNITS = 64, BATCH = 4, MOST_BATCHES = 32 };
 
 typedef struct results {
     int32_t where[BATCH][3];
@@ -134,9 +69,9 @@ typedef struct results {
 } results;
 
 static results pool[MOST_BATCHES];
-static uint64_t lent, received;
+static uint64_t lent, received, steps[UNITS];
 
-static void send_units(shoal_flow *flow, uint64_t *units, uint64_t count) {
+static void add_batches(shoal_flow *flow, uint64_t count) {
     while (tested_flow_batches_needed(flow, count) > 0) {
         results *r = &pool[lent++ % MOST_BATCHES];
         r->observations[0] = r->where;
@@ -144,18 +79,41 @@ static void send_units(shoal_flow *flow, uint64_t *units, uint64_t count) {
         const shoal_targets targets = {r->observations, r->rewards, r->terminated, r->truncated, NULL};
         tested_flow_add_batch(flow, &targets, r->ids);
     }
-    tested_flow_send(flow, units, count);
+}
+
+static void send_all(shoal_flow *flow) {
+    add_batches(flow, UNITS);
+    tested_flow_send_all(flow);
+}
+
+static void open_flow(world *w, shoal_flow **flow, setting wanted, uint32_t threads) {
+    static void *actions[1];
+    wanted.num_envs = UNITS;
+    wanted.lanes = wanted.agents = wanted.threads = 1;
+    wanted.fails = -1;
+    CHECK_EQUAL(open_world(w, wanted), 0);
+    memset(w->arrays.reset, 1, UNITS);
+    memset(w->actions, 0, w->padded * sizeof *w->actions);
+    CHECK_EQUAL(tested_flow_create(w->engine, &w->description, threads, UNITS, 1, BATCH, flow), 0);
+    actions[0] = w->actions;
+    tested_flow_actions(*flow, actions);
+    lent = received = 0;
+    memset(steps, 0, sizeof steps);
 }
 
 /* Receives a batch and sends it again. Returns 0 if none came in time. */
 static int turn_over(shoal_flow *flow, uint64_t timeout_ns) {
-    uint64_t units[BATCH];
+    static const int64_t zeros[BATCH];
+    const void *const actions[1] = {zeros};
     if (!tested_flow_recv(flow, timeout_ns))
         return 0;
+    const results *r = &pool[received++ % MOST_BATCHES];
     for (int i = 0; i < BATCH; i++)
-        units[i] = (uint64_t)pool[received % MOST_BATCHES].ids[i];
-    received++;
-    send_units(flow, units, BATCH);
+        CHECK_EQUAL(r->where[i][2], steps[r->ids[i]]++);
+    const shoal_sending sending = {r->ids, BATCH, actions, 1, 1};
+    shoal_refusal refusal;
+    add_batches(flow, BATCH);
+    CHECK(tested_flow_send(flow, &sending, &refusal));
     return 1;
 }
 
@@ -163,18 +121,9 @@ static int turn_over(shoal_flow *flow, uint64_t timeout_ns) {
  * does not end, and the other one must do the rest. */
 static void other_units_go_on_while_one_takes_long(void) {
     world w;
-    const setting wanted = {.num_envs = UNITS, .lanes = 1, .agents = 1, .threads = 1, .fails = -1};
-    CHECK_EQUAL(open_world(&w, wanted), 0);
-    memset(w.arrays.reset, 1, UNITS);
-    memset(w.actions, 0, w.padded * sizeof *w.actions);
     shoal_flow *flow;
-    CHECK_EQUAL(tested_flow_create(w.engine, &w.description, 2, UNITS, 1, BATCH, &flow), 0);
-    const void *actions[1] = {w.actions};
-    tested_flow_actions(flow, actions);
-    uint64_t units[UNITS];
-    for (uint64_t i = 0; i < UNITS; i++)
-        units[i] = i;
-    send_units(flow, units, UNITS);
+    open_flow(&w, &flow, (setting){.busy_ns = 0}, 2);
+    send_all(flow);
     for (int i = 0; i < 500; i++)
         CHECK(turn_over(flow, UINT64_C(10000000000)));
     atomic_store(&stalled_env, 5);
@@ -184,7 +133,7 @@ static void other_units_go_on_while_one_takes_long(void) {
     uint64_t going = 0;
     while (turn_over(flow, UINT64_C(1000000000)) && going < 1000)
         going++;
-    CHECK(going == 1000 || atomic_load(&flow->tail) == atomic_load(&flow->head));
+    CHECK(going == 1000 || atomic_load(&flow->waiting) == 0);
     printf("   %llu batches meanwhile\n", (unsigned long long)going);
     atomic_store(&stall_ends, 1);
     for (int i = 0; i < 100; i++)
@@ -193,26 +142,96 @@ static void other_units_go_on_while_one_takes_long(void) {
     close_world(&w);
 }
 
+/* The other thread always has units of its own, and still steps those of the thread that does not come back,
+ * except the few that were taken together with the long one. */
+static void units_of_a_thread_in_a_long_step_do_not_wait_for_it(void) {
+    world w;
+    shoal_flow *flow;
+    open_flow(&w, &flow, (setting){.busy_ns = 3000}, 2);
+    atomic_store(&stall_begun, 0);
+    atomic_store(&stall_ends, 0);
+    send_all(flow);
+    for (int i = 0; i < 500; i++)
+        CHECK(turn_over(flow, UINT64_C(10000000000)));
+    atomic_store(&stalled_env, 5);
+    while (!atomic_load(&stall_begun))
+        CHECK(turn_over(flow, UINT64_C(10000000000)));
+    uint64_t before[UNITS];
+    memcpy(before, steps, sizeof before);
+    for (int i = 0; i < 2000; i++)
+        CHECK(turn_over(flow, UINT64_C(10000000000)));
+    int waiting = 0;
+    for (int i = 0; i < UNITS; i++)
+        waiting += steps[i] - before[i] < 20;
+    CHECK(waiting >= 1 && waiting <= 1 + TAKE_NS / 3000);
+    atomic_store(&stall_ends, 1);
+    tested_flow_destroy(flow);
+    close_world(&w);
+}
+
+/* The last thread has a part, and then has none, while units are under way. */
+static void a_change_of_the_division_loses_no_unit(void) {
+    world w;
+    shoal_flow *flow;
+    num_cpus = 4;
+    open_flow(&w, &flow, (setting){.busy_ns = 0}, 4);
+    num_cpus = 2;
+    CHECK_EQUAL(flow->pending[1].num_parts, 3);
+    while (atomic_load(&flow->rest.sleepers) != 4)
+        nanosleep(&(struct timespec){0, 1000000}, NULL);
+    for (uint32_t i = 0; i < 4 + 3; i++) /* the parts of threads that sleep are late in both divisions */
+        CHECK(is_late(flow, find_part(flow, i), 0));
+    send_all(flow);
+    for (int i = 0; i < 3000; i++) {
+        atomic_store(&flow->division, (uint32_t)i / 3 % 2);
+        tested_flow_wake_reserve(flow);
+        CHECK(turn_over(flow, UINT64_C(10000000000)));
+    }
+    tested_flow_destroy(flow);
+    close_world(&w);
+}
+
+static void one_core_is_left_to_the_caller_if_steps_are_cheap(void) {
+    world w;
+    shoal_flow *flow;
+    num_cpus = 4;
+    open_flow(&w, &flow, (setting){.busy_ns = 0}, 4);
+    num_cpus = 2;
+    const uint64_t limit_ns = 4 * SENDER_NS;
+    const struct {
+        uint64_t unit_ns;
+        uint32_t division;
+    } cases[] = {{0, 0}, {limit_ns, 0}, {limit_ns - 1, 1}, {0, 1}, {2 * limit_ns, 1}, {2 * limit_ns + 1, 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        atomic_store(&flow->unit_ns, cases[i].unit_ns);
+        choose_division(flow);
+        CHECK_EQUAL(shoal_flow_division(flow), cases[i].division);
+    }
+    CHECK(find_own(flow, &flow->workers[3]) == &flow->pending[0].parts[3]);
+    atomic_store(&flow->division, 1);
+    CHECK(find_own(flow, &flow->workers[3]) == NULL);
+    CHECK(find_own(flow, &flow->workers[2]) == &flow->pending[1].parts[2]);
+    tested_flow_destroy(flow);
+    close_world(&w);
+    open_flow(&w, &flow, (setting){.busy_ns = 0}, 4); /* on two cores there is none to leave */
+    atomic_store(&flow->unit_ns, 1);
+    choose_division(flow);
+    CHECK_EQUAL(shoal_flow_division(flow), 0);
+    tested_flow_destroy(flow);
+    close_world(&w);
+}
+
 /* Without the help of recv. Steps take so long that a second one of a thread cannot be mistaken for the first
  * one of another thread. */
 static void a_send_wakes_all_threads_if_there_is_work_for_them(void) {
     world w;
-    const setting wanted = {
-        .num_envs = UNITS, .lanes = 1, .agents = 1, .threads = 1, .fails = -1, .slow_ns = 700000000};
-    CHECK_EQUAL(open_world(&w, wanted), 0);
-    memset(w.arrays.reset, 1, UNITS);
     shoal_flow *flow;
-    CHECK_EQUAL(tested_flow_create(w.engine, &w.description, 5, UNITS, 1, BATCH, &flow), 0);
-    const void *actions[1] = {w.actions};
-    tested_flow_actions(flow, actions);
+    open_flow(&w, &flow, (setting){.slow_ns = 700000000}, 5);
     while (atomic_load(&flow->rest.sleepers) != 5)
         nanosleep(&(struct timespec){0, 1000000}, NULL);
-    uint64_t units[UNITS], done = 0;
-    for (uint64_t i = 0; i < UNITS; i++)
-        units[i] = i;
-    lent = 0;
+    uint64_t done = 0;
     atomic_store(&calls, 0);
-    send_units(flow, units, UNITS);
+    send_all(flow);
     while (atomic_load(&calls) < 5 && done == 0) {
         nanosleep(&(struct timespec){0, 1000000}, NULL);
         done = 0;
@@ -227,13 +246,12 @@ static void a_send_wakes_all_threads_if_there_is_work_for_them(void) {
 int main(void) {
     alarm(120);
     main_thread = pthread_self();
-    RUN(grains_divide_each_other_and_a_batch);
     RUN(a_thread_takes_little_work_and_no_more_than_its_share);
-    RUN(a_batch_without_divisors_is_cut_anywhere);
     RUN(rare_long_steps_count_in_the_mean);
-    RUN(units_that_took_long_are_taken_alone_until_they_are_fast_again);
-    RUN(a_send_of_short_runs_is_sorted_if_that_makes_them_longer);
     RUN(other_units_go_on_while_one_takes_long);
+    RUN(units_of_a_thread_in_a_long_step_do_not_wait_for_it);
+    RUN(a_change_of_the_division_loses_no_unit);
+    RUN(one_core_is_left_to_the_caller_if_steps_are_cheap);
     RUN(a_send_wakes_all_threads_if_there_is_work_for_them);
     return 0;
 }
