@@ -1,5 +1,5 @@
-/* Checks actions before anything is stepped: discrete ranges and NaN, at memory speed. The build compiles
- * this file once for each instruction set (core/isa.c). */
+/* Checks actions before anything is stepped: discrete ranges and NaN, at memory speed; and makes bytes of
+ * small actions. The build compiles this file once for each instruction set (core/isa.c). */
 // SPDX-License-Identifier: MIT
 #include "engine.h"
 
@@ -79,4 +79,37 @@ int64_t shoal_engine_bad_action(const shoal_field *field, const void *rows, uint
             OUTSIDE(int64_t, uint64_t)
         OUTSIDE(uint64_t, uint64_t)
     }
+}
+
+#define TO_BYTES(T)                                                                                          \
+    {                                                                                                        \
+        const T *values = (const T *)((const char *)rows + begin * bytes_per_row);                           \
+        uint8_t *to = bytes + begin * elements;                                                              \
+        for (uint64_t i = 0; i < (end - begin) * elements; i++)                                              \
+            to[i] = (uint8_t)values[i];                                                                      \
+        break;                                                                                               \
+    }
+
+enum { BLOCK_ELEMENTS = 2048 }; /* stay in the first cache between the check and the copy */
+
+int64_t shoal_engine_actions_to_bytes(const shoal_field *field, const void *rows, uint64_t count,
+                                      uint8_t *bytes) {
+    const uint64_t elements = shoal_field_elements(field), bytes_per_row = shoal_field_bytes(field);
+    const uint64_t block = elements < BLOCK_ELEMENTS ? BLOCK_ELEMENTS / elements : 1;
+    for (uint64_t begin = 0, end; begin < count; begin = end) {
+        end = count - begin < block ? count : begin + block;
+        const int64_t bad =
+            shoal_engine_bad_action(field, (const char *)rows + begin * bytes_per_row, end - begin, 0);
+        if (bad >= 0)
+            return (int64_t)begin + bad;
+        switch (field->dtype.bits) {
+        case 16:
+            TO_BYTES(uint16_t)
+        case 32:
+            TO_BYTES(uint32_t)
+        default:
+            TO_BYTES(uint64_t)
+        }
+    }
+    return -1;
 }

@@ -435,6 +435,16 @@ int64_t shoal_engine_check_actions(shoal_engine *engine, const shoal_field *fiel
     return shoal_pool_run(engine->pool, &parts) == 0 ? -1 : (int64_t)atomic_load(&job.first_bad);
 }
 
+int shoal_engine_actions_fit_bytes(const shoal_field *field) {
+    if (field->dtype.code == SHOAL_CODE_FLOAT || field->dtype.bits <= 8 || field->kind == SHOAL_BOX)
+        return 0;
+    for (uint64_t i = 0; i < shoal_field_elements(field); i++)
+        if ((field->lows == NULL ? field->low : field->lows[i]) < 0 ||
+            (field->highs == NULL ? field->high : field->highs[i]) > UINT8_MAX)
+            return 0;
+    return 1;
+}
+
 void shoal_engine_statistics(const shoal_engine *engine, shoal_statistics *sum) {
     *sum = engine->statistics;
     for (uint32_t i = 0; i < engine->most_chunks; i++)

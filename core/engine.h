@@ -83,6 +83,12 @@ uint64_t shoal_engine_step_range(shoal_engine *engine, shoal_envs *envs, uint64_
 /* Returns the first row whose action is out of bounds (or NaN, with `check_nan`); -1 if there is none. */
 int64_t shoal_engine_bad_action(const shoal_field *field, const void *rows, uint64_t count, int check_nan);
 
+/* Whether every valid action of a field is an integer from 0 to 255 that takes more than one byte; and the
+ * actions of such a field as bytes. Returns the first row that is out of bounds, or -1. */
+int shoal_engine_actions_fit_bytes(const shoal_field *field);
+int64_t shoal_engine_actions_to_bytes(const shoal_field *field, const void *rows, uint64_t count,
+                                      uint8_t *bytes);
+
 /* The same for one row per agent of every environment, on several threads if steps run on them. */
 int64_t shoal_engine_check_actions(shoal_engine *engine, const shoal_field *field, const void *rows);
 

@@ -94,8 +94,9 @@ const char *shoal_isa_error(void) {
 #define DECLARE(isa)                                                                                         \
     uint64_t shoal_settle_##isa(const shoal_engine_arrays *, const shoal_envs *, uint64_t, uint64_t,         \
                                 uint32_t, shoal_due *, shoal_statistics *);                                  \
-    int64_t shoal_engine_bad_action_##isa(const shoal_field *, const void *, uint64_t, int);
-#define LOOPS(isa) {shoal_settle_##isa, shoal_engine_bad_action_##isa}
+    int64_t shoal_engine_bad_action_##isa(const shoal_field *, const void *, uint64_t, int);                 \
+    int64_t shoal_engine_actions_to_bytes_##isa(const shoal_field *, const void *, uint64_t, uint8_t *);
+#define LOOPS(isa) {shoal_settle_##isa, shoal_engine_bad_action_##isa, shoal_engine_actions_to_bytes_##isa}
 
 DECLARE(default)
 DECLARE(avx2)
@@ -105,6 +106,7 @@ typedef struct loops {
     uint64_t (*settle)(const shoal_engine_arrays *, const shoal_envs *, uint64_t, uint64_t, uint32_t,
                        shoal_due *, shoal_statistics *);
     int64_t (*bad_action)(const shoal_field *, const void *, uint64_t, int);
+    int64_t (*to_bytes)(const shoal_field *, const void *, uint64_t, uint8_t *);
 } loops;
 
 static const loops EACH[SHOAL_ISAS] = {LOOPS(default), LOOPS(avx2), LOOPS(avx512)};
@@ -119,5 +121,10 @@ uint64_t shoal_settle(const shoal_engine_arrays *arrays, const shoal_envs *to, u
 
 int64_t shoal_engine_bad_action(const shoal_field *field, const void *rows, uint64_t count, int check_nan) {
     return used->bad_action(field, rows, count, check_nan);
+}
+
+int64_t shoal_engine_actions_to_bytes(const shoal_field *field, const void *rows, uint64_t count,
+                                      uint8_t *bytes) {
+    return used->to_bytes(field, rows, count, bytes);
 }
 #endif

@@ -208,7 +208,9 @@ NB_MODULE(_core, m) {
         .def("info", &Plugin::info);
     nb::class_<ActionChecks>(m, "ActionChecks")
         .def(nb::init<nb::object, nb::list>(), "plugin"_a, "values"_a)
-        .def("find_bad", &ActionChecks::find_bad, "number"_a, "rows"_a);
+        .def("find_bad", &ActionChecks::find_bad, "number"_a, "rows"_a)
+        .def("fit_bytes", &ActionChecks::fit_bytes, "number"_a)
+        .def("to_bytes", &ActionChecks::to_bytes, "number"_a, "rows"_a, "bytes"_a);
 
     nb::class_<Guard>(m, "Guard")
         .def(nb::init<>())

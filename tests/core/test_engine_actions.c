@@ -1,4 +1,5 @@
-/* Tests of shoal_engine_bad_action: the first row out of bounds, for every dtype and kind of bounds. */
+/* Tests of core/actions.c: the first row out of bounds, for every dtype and kind of bounds; actions as bytes.
+ */
 // SPDX-License-Identifier: MIT
 #include "engine.h"
 
@@ -173,11 +174,79 @@ static void nan_is_found_if_check_nan_is_set(void) {
     CHECK_FLOATS(uint16_t, 16, 0xfc01, 0xfc00);
 }
 
+/* Every type with more than one byte, scalars and rows longer than a block. */
+#define CHECK_BYTES(T, dtype_code, dtype_bits)                                                               \
+    static void check_bytes_##T(uint64_t elements) {                                                         \
+        static T values[3 * ROWS];                                                                           \
+        static uint8_t bytes[3 * ROWS];                                                                      \
+        const uint64_t rows = 3 * ROWS / elements;                                                           \
+        shoal_field field = {.dtype = {dtype_code, dtype_bits, 1},                                           \
+                             .kind = elements == 1 ? SHOAL_DISCRETE : SHOAL_MULTI_DISCRETE,                  \
+                             .ndim = elements != 1,                                                          \
+                             .shape = {(int64_t)elements},                                                   \
+                             .low = 3,                                                                       \
+                             .high = 255};                                                                   \
+        CHECK(shoal_engine_actions_fit_bytes(&field));                                                       \
+        for (uint64_t i = 0; i < rows * elements; i++)                                                       \
+            values[i] = (T)(3 + i % 253);                                                                    \
+        CHECK_EQUAL(shoal_engine_actions_to_bytes(&field, values, rows, bytes), -1);                         \
+        for (uint64_t i = 0; i < rows * elements; i++)                                                       \
+            CHECK_EQUAL(bytes[i], 3 + i % 253);                                                              \
+        for (uint64_t bad = 0; bad < rows; bad += rows / 7 + 1)                                              \
+            for (int k = 0; k < 3; k++) {                                                                    \
+                const T wrong[] = {2, 256, (T) - 1};                                                         \
+                T *place = &values[bad * elements + elements / 2], before = *place;                          \
+                *place = wrong[k];                                                                           \
+                CHECK_EQUAL(shoal_engine_actions_to_bytes(&field, values, rows, bytes), bad);                \
+                *place = before;                                                                             \
+            }                                                                                                \
+        field.high = 256;                                                                                    \
+        CHECK(!shoal_engine_actions_fit_bytes(&field));                                                      \
+        field.low = -1;                                                                                      \
+        field.high = 5;                                                                                      \
+        CHECK(!shoal_engine_actions_fit_bytes(&field));                                                      \
+        field.low = 0;                                                                                       \
+        field.kind = SHOAL_BOX;                                                                              \
+        CHECK(!shoal_engine_actions_fit_bytes(&field));                                                      \
+    }
+
+CHECK_BYTES(int16_t, SHOAL_CODE_INT, 16)
+CHECK_BYTES(uint16_t, SHOAL_CODE_UINT, 16)
+CHECK_BYTES(int32_t, SHOAL_CODE_INT, 32)
+CHECK_BYTES(uint32_t, SHOAL_CODE_UINT, 32)
+CHECK_BYTES(int64_t, SHOAL_CODE_INT, 64)
+CHECK_BYTES(uint64_t, SHOAL_CODE_UINT, 64)
+
+static void small_actions_become_bytes(void) {
+    const uint64_t lengths[] = {1, 3, 7000};
+    for (int i = 0; i < 3; i++) {
+        check_bytes_int16_t(lengths[i]);
+        check_bytes_uint16_t(lengths[i]);
+        check_bytes_int32_t(lengths[i]);
+        check_bytes_uint32_t(lengths[i]);
+        check_bytes_int64_t(lengths[i]);
+        check_bytes_uint64_t(lengths[i]);
+    }
+    double lows[2] = {0, -1}, highs[2] = {255, 255};
+    shoal_field field = {
+        .dtype = {SHOAL_CODE_INT, 32, 1}, .kind = SHOAL_MULTI_DISCRETE, .ndim = 1, .shape = {2}};
+    field.lows = lows;
+    field.highs = highs;
+    CHECK(!shoal_engine_actions_fit_bytes(&field)); /* one element is enough */
+    lows[1] = 0;
+    CHECK(shoal_engine_actions_fit_bytes(&field));
+    highs[1] = 256;
+    CHECK(!shoal_engine_actions_fit_bytes(&field));
+    const shoal_field byte = {.dtype = {SHOAL_CODE_UINT, 8, 1}, .kind = SHOAL_DISCRETE, .high = 3};
+    CHECK(!shoal_engine_actions_fit_bytes(&byte)); /* nothing is gained */
+}
+
 int main(void) {
     RUN(integers_outside_their_bounds_are_found_in_every_dtype);
     RUN(every_value_is_compared_with_every_pair_of_bounds);
     RUN(extreme_values_of_every_dtype_are_out_of_bounds);
     RUN(binary_fields_hold_zeros_and_ones);
     RUN(nan_is_found_if_check_nan_is_set);
+    RUN(small_actions_become_bytes);
     return 0;
 }

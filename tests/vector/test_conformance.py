@@ -339,6 +339,22 @@ def test_actions_in_the_buffer_are_used_and_checked(backend):
         assert_same(envs.step(), native.step(envs.actions.copy()))
 
 
+@both
+@pytest.mark.parametrize("check", ["actions", ()])
+def test_actions_that_are_passed_and_those_in_the_buffer_can_alternate(backend, check):
+    with make(backend, check=check) as envs, make("native") as native:
+        envs.reset(seed=0)
+        native.reset(seed=0)
+        for turn in range(30):
+            actions = native.action_space.sample()
+            if turn % 3 == 0:
+                envs.actions[:] = actions
+                assert_same(envs.step(), native.step(actions))
+            else:
+                given = [actions, actions.astype(np.int32), actions.tolist()][turn % 3 if turn > 9 else 0]
+                assert_same(envs.step(given), native.step(actions))
+
+
 @needs_compiler
 @both
 def test_dict_actions_can_be_written_into_the_buffers(backend, plugin):

@@ -18,7 +18,18 @@ from shoal.process.requests import Bind, StepperMethod
 from shoal.process.worker import ERROR, STEP
 from shoal.state.publish import Publisher
 
-__all__ = ["NativeChunk"]
+__all__ = ["NativeChunk", "read_actions"]
+
+
+def read_actions(segment: Segment) -> tuple[Any, list[Any], list[Any]]:
+    """Returns the arrays of a parent's actions: whether bytes are used; rows and bytes (or None) by field."""
+    rows = [name for name in segment if name.startswith("action/")]
+    narrow = [name.replace("action", "bytes") for name in rows]
+    return (
+        segment["is_bytes"],
+        [segment[name] for name in rows],
+        [segment[name] if name in segment else None for name in narrow],
+    )
 
 
 class NativeChunk:
@@ -49,7 +60,8 @@ class NativeChunk:
         self._state = state = Segment(Layout({**own, **actions}))
         arrays = shared | {name: state[name] for name in own}
         self._actions = [state[name] for name in actions]
-        self._shared_actions: list[Any] = []
+        self._is_bytes: Any = None  # of the parent's actions; see read_actions
+        self._shared_actions: list[tuple[Any, Any]] = []
         self._stepper = _core.Stepper(
             info.plugin, info.values, plan.count, 1, plan.autoreset, time_limit, arrays,
             tuple(self._actions), self, 0, _core.Guard(), None,
@@ -85,8 +97,9 @@ class NativeChunk:
         if self._fresh:  # the parent marks environments that a replacement has to reset in its first step
             self._fresh = False
             self._state["reset"][: self._plan.count] |= self._mark_restarted
-        for own, shared in zip(self._actions, self._shared_actions, strict=True):
-            own[: len(shared)] = shared
+        is_bytes = self._is_bytes[0]
+        for own, (shared, narrow) in zip(self._actions, self._shared_actions, strict=True):
+            own[: len(shared)] = narrow if is_bytes and narrow is not None else shared
         self._stepper.step_into(None, self._targets(slot, row), None)
 
     def _targets(self, slot: int, row: int) -> tuple[Any, ...]:
@@ -101,7 +114,11 @@ class NativeChunk:
         blocks = request.blocks
         segment, *of_blocks = map(Segment.from_fileno, self._worker.receive_fds(1 + len(blocks)))
         end = self._begin + self._plan.count * self._info.agents
-        self._shared_actions = [segment[name][self._begin : end] for name in segment]
+        self._is_bytes, rows, narrow = read_actions(segment)
+        self._shared_actions = [
+            (one[self._begin : end], None if few is None else few[self._begin : end])
+            for one, few in zip(rows, narrow, strict=True)
+        ]
         segment.close()
         for block, of_block in zip(blocks, of_blocks, strict=True):
             self._add_slot(of_block, *block)

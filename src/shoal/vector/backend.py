@@ -131,6 +131,8 @@ class Call:
     state: State = State.UNCLAIMED
     actions: Any = None
     """Step: actions that the backend has not copied into shared memory."""
+    taken: Any = None
+    """Step: actions as arrays of the space's dtypes, if they are not in `envs.actions`."""
     seeds: list[int | None] = field(default_factory=list)
     options: Any = None
     mask: NDArray[Any] | None = None

@@ -473,8 +473,10 @@ class VectorEnv(StateAccess, gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._finish_abandoned("step")
         call = Call("step", 0, block, row)
         self._backend.take_actions(call, actions)
-        shared = self._backend.actions if call.actions is None else None
-        record(recorded, t, actions if shared is None else shared)  # before stepping, because it may raise
+        taken = call.taken
+        if taken is None and call.actions is None:
+            taken = self._backend.actions
+        record(recorded, t, actions if taken is None else taken)  # before stepping, because it may raise
         reports = self._backend.wait(self._post(call))
         self._call = None
         infos: dict[str, Any] = {}

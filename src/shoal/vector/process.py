@@ -227,6 +227,9 @@ class ProcessBackend:
                 )
             self._actions.check_shared()
             call.actions = None
+        elif isinstance(self._actions, PluginActions):
+            call.taken = self._actions.take(actions)
+            call.actions = None
         else:
             call.actions = self._actions.take(actions)
 
