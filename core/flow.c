@@ -18,6 +18,7 @@ enum {
     SCRATCH_BYTES = 1 << 16, /* and at most so many bytes of results, which stay in its core's cache */
     SENDER_NS = 8,           /* the caller needs about this time for each environment */
     LEAST_CPUS = 4,          /* with which one can be left to the caller */
+    LEAST_UNITS = 16,        /* of a part; with fewer units, threads share parts */
     LEAST_PLACES = 512       /* environments of a thread in a batch; if there are fewer, all threads share */
 };
 
@@ -78,8 +79,10 @@ int shoal_flow_create(shoal_engine *engine, const shoal_description *description
     flow->forks = shoal_fork_count();
     void *batches = NULL, *workers = NULL, *parts = NULL;
     int error = shoal_send_open(&flow->send, description, units, unit, threads);
-    error |= shoal_pending_open(&flow->pending[0], units, threads);
-    if (threads >= flow->num_cpus && flow->num_cpus >= LEAST_CPUS && threads > 1)
+    const uint64_t parts_that_fit = units / LEAST_UNITS < 1 ? 1 : units / LEAST_UNITS;
+    error |= shoal_pending_open(&flow->pending[0], units,
+                                threads < parts_that_fit ? threads : (uint32_t)parts_that_fit);
+    if (threads >= flow->num_cpus && flow->num_cpus >= LEAST_CPUS && threads - 1 <= parts_that_fit)
         error |= shoal_pending_open(&flow->pending[1], units, threads - 1);
     error |= posix_memalign(&batches, 64, flow->num_batches * sizeof *flow->batches);
     error |= posix_memalign(&workers, 64, threads * sizeof *flow->workers);
@@ -200,18 +203,19 @@ static void choose_division(shoal_flow *flow) {
 
 /* Makes the runs of a send visible to threads. */
 static void add_runs(shoal_flow *flow, uint64_t units) {
-    const uint64_t now = shoal_now_ns();
-    if (flow->sent == flow->received * flow->units_per_batch) /* the threads have had no work */
-        shoal_rest_learn(&flow->rest, now - flow->ended_ns);
-    if (!shoal_flow_has_units(flow))
-        atomic_store_explicit(&flow->began_ns, now, memory_order_relaxed);
     choose_division(flow);
     for (uint32_t p = 0; p < flow->send.num_pieces; p++)
         for (uint64_t r = 0; r < flow->send.pieces[p].num_runs; r++)
             shoal_pending_add(&flow->pending[shoal_flow_division(flow)], flow->send.pieces[p].runs[r].first,
                               flow->send.pieces[p].runs[r].count);
-    flow->sent += units;
     const int64_t before = atomic_fetch_add(&flow->waiting, (int64_t)units);
+    if (before <= 0) {
+        const uint64_t now = shoal_now_ns();
+        atomic_store_explicit(&flow->began_ns, now, memory_order_relaxed);
+        if (flow->sent == flow->received * flow->units_per_batch) /* the threads have had no work */
+            shoal_rest_learn(&flow->rest, now - flow->ended_ns);
+    }
+    flow->sent += units;
     shoal_flow_wake_others(flow, (uint64_t)(before < 0 ? 0 : before) + units);
 }
 

@@ -11,6 +11,8 @@ enum {
     MEAN_UNITS = 1 << 16,   /* the mean time of a unit is over about so many of the last ones */
     SLOW_TAKES = 5,         /* units whose steps took the time of so many are taken one by one next time */
     LATE_TAKES = 3,         /* a part is late if no thread has taken from it for the time of so many takes */
+    TRY_AGAIN_RELAX = 4,    /* pauses between two tries: others need the cache lines to take units */
+    LEAST_TAKE_NS = 2000,   /* units of shorter steps are not taken one by one */
     WORTH_MOVING_NS = 2000, /* units whose steps take so long may move to any core */
 };
 
@@ -20,18 +22,25 @@ static int has_work(const void *context) {
            atomic_load_explicit(&flow->stop, memory_order_relaxed);
 }
 
-/* The part of a thread; NULL: it has none. */
+/* The part of a thread in a division; NULL: it has none, like the last thread in division 1. */
+static shoal_part *find_part_in(const shoal_flow *flow, const shoal_flow_worker *self, uint32_t division) {
+    const shoal_pending *pending = &flow->pending[division];
+    if (pending->num_parts == 0 || (division == 1 && self->number == pending->num_parts))
+        return NULL;
+    return &pending->parts[self->number % pending->num_parts];
+}
+
 static shoal_part *find_own(const shoal_flow *flow, const shoal_flow_worker *self) {
-    const shoal_pending *now = &flow->pending[shoal_flow_division(flow)];
-    return self->number < now->num_parts ? &now->parts[self->number] : NULL;
+    return find_part_in(flow, self, shoal_flow_division(flow));
 }
 
 /* Says in the thread's parts of both divisions whether it sleeps. */
-static void set_asleep(shoal_flow *flow, const shoal_flow_worker *self, uint32_t is_asleep) {
-    for (int i = 0; i < 2; i++)
-        if (self->number < flow->pending[i].num_parts)
-            atomic_store_explicit(&flow->pending[i].parts[self->number].is_asleep, is_asleep,
-                                  memory_order_relaxed);
+static void set_asleep(const shoal_flow *flow, const shoal_flow_worker *self, uint32_t is_asleep) {
+    for (uint32_t division = 0; division < 2; division++) {
+        shoal_part *part = find_part_in(flow, self, division);
+        if (part != NULL)
+            atomic_store_explicit(&part->is_asleep, is_asleep, memory_order_relaxed);
+    }
 }
 
 /* Waits until there are units. Some threads spin; one core stays free for the caller. */
@@ -86,14 +95,16 @@ static uint64_t fit_places(const shoal_flow *flow, uint64_t wanted) {
     return (places + takes - 1) / takes;
 }
 
-/* How many units to take, if `waiting` are pending: about `take_ns` of work, but not more than a fair share.
- */
+/* How many units to take, if `waiting` are pending: about `take_ns` of work, but not more than a quarter of a
+ * fair share, so that a batch is soon complete; or the whole share, if it is very little work. */
 static uint32_t count_to_take(const shoal_flow *flow, const shoal_flow_worker *self, uint64_t waiting) {
     if (self->unit_ns == 0)
         return 1;
     if (is_for_one(flow, self, waiting))
         return (uint32_t)waiting;
-    const uint64_t fair = waiting / (4 * (uint64_t)flow->num_places);
+    const uint64_t threads = flow->num_places, share = (waiting + threads - 1) / threads;
+    const uint64_t quarter = (share + 3) / 4, least = LEAST_TAKE_NS / self->unit_ns;
+    const uint64_t fair = quarter > least ? quarter : share < least ? share : least;
     const uint64_t wanted = fit_places(flow, flow->take_ns / self->unit_ns);
     const uint64_t most = fair < wanted ? fair : wanted;
     return (uint32_t)(most < 1 ? 1 : most < flow->most ? most : flow->most);
@@ -172,7 +183,8 @@ static uint32_t take_units(shoal_flow *flow, shoal_flow_worker *self) {
             wait_for_units(flow, self);
             has_waited = 1;
         } else {
-            shoal_relax();
+            for (int i = 0; i < TRY_AGAIN_RELAX; i++)
+                shoal_relax();
         }
         self->now_ns = shoal_now_ns();
     }

@@ -38,12 +38,18 @@ static void a_thread_takes_little_work_and_no_more_than_its_share(void) {
     CHECK_EQUAL(count_to_take(&flow, &self, 100000), TAKE_NS / 20);
     self.unit_ns = 5;
     CHECK_EQUAL(count_to_take(&flow, &self, 100000), 1024);
-    CHECK_EQUAL(count_to_take(&flow, &self, 16 * 120), 120); /* a sixteenth of what waits */
-    CHECK_EQUAL(count_to_take(&flow, &self, 15), 1);
+    CHECK_EQUAL(count_to_take(&flow, &self, 16 * 600), 600);              /* a quarter of a share */
+    CHECK_EQUAL(count_to_take(&flow, &self, 4 * 500), LEAST_TAKE_NS / 5); /* less is not worth it, */
+    CHECK_EQUAL(count_to_take(&flow, &self, 4 * 300), 300);               /* up to the share */
+    CHECK_EQUAL(count_to_take(&flow, &self, 3), 1);
+    self.unit_ns = 3000;
+    CHECK_EQUAL(count_to_take(&flow, &self, 16 * 3), 3);
+    CHECK_EQUAL(count_to_take(&flow, &self, 16), 1);
+    self.unit_ns = 5;
     self.is_alone = 1;
     CHECK_EQUAL(count_to_take(&flow, &self, 15), 15);
     self.unit_ns = 1000;
-    CHECK_EQUAL(count_to_take(&flow, &self, 15), 1); /* worth a second thread */
+    CHECK_EQUAL(count_to_take(&flow, &self, 15), 2); /* worth a second thread */
 }
 
 static void rare_long_steps_count_in_the_mean(void) {
@@ -211,6 +217,8 @@ static void one_core_is_left_to_the_caller_if_steps_are_cheap(void) {
     atomic_store(&flow->division, 1);
     CHECK(find_own(flow, &flow->workers[3]) == NULL);
     CHECK(find_own(flow, &flow->workers[2]) == &flow->pending[1].parts[2]);
+    set_asleep(flow, &flow->workers[3], 0);
+    CHECK_EQUAL(atomic_load(&flow->pending[0].parts[3].is_asleep), 0);
     tested_flow_destroy(flow);
     close_world(&w);
     open_flow(&w, &flow, (setting){.busy_ns = 0}, 4); /* on two cores there is none to leave */
