@@ -14,12 +14,14 @@ enum {
     PATIENCE_NS = 200000,    /* if recv has waited so long, it wakes all threads */
     TAKE_NS = 10000,         /* a thread takes units for about this time, or with many threads */
     THREAD_TAKE_NS = 1250,   /* for this time for each: all of them change the same words at each take; */
+    MOST_TAKE_NS = 50000,    /* at most for this time, */
     MOST_TAKEN = 1024,       /* at most so many, */
     SCRATCH_BYTES = 1 << 16, /* and at most so many bytes of results, which stay in its core's cache */
     SENDER_NS = 8,           /* the caller needs about this time for each environment */
     LEAST_CPUS = 4,          /* with which one can be left to the caller */
     LEAST_UNITS = 16,        /* of a part; with fewer units, threads share parts */
-    LEAST_PLACES = 512       /* environments of a thread in a batch; if there are fewer, all threads share */
+    LEAST_PLACES = 512,      /* environments of a thread in a batch, */
+    LEAST_PLACES_UNITS = 4   /* and units; if there are fewer, all threads share the places */
 };
 
 static int prepare(shoal_flow *flow, shoal_flow_worker *self) {
@@ -73,8 +75,8 @@ int shoal_flow_create(shoal_engine *engine, const shoal_description *description
     flow->rows = (flow->most - 1) * unit * flow->agents + flow->lanes * flow->agents; /* unused lanes, too */
     flow->num_cpus = shoal_cpu_count();
     flow->most_spinners = threads < flow->num_cpus ? threads : flow->num_cpus - 1;
-    flow->take_ns =
-        threads * (uint64_t)THREAD_TAKE_NS > TAKE_NS ? threads * (uint64_t)THREAD_TAKE_NS : TAKE_NS;
+    const uint64_t take_ns = threads * (uint64_t)THREAD_TAKE_NS;
+    flow->take_ns = take_ns < TAKE_NS ? TAKE_NS : take_ns < MOST_TAKE_NS ? take_ns : MOST_TAKE_NS;
     shoal_rest_begin(&flow->rest, threads <= flow->num_cpus);
     flow->forks = shoal_fork_count();
     void *batches = NULL, *workers = NULL, *parts = NULL;
@@ -86,7 +88,8 @@ int shoal_flow_create(shoal_engine *engine, const shoal_description *description
         error |= shoal_pending_open(&flow->pending[1], units, threads - 1);
     error |= posix_memalign(&batches, 64, flow->num_batches * sizeof *flow->batches);
     error |= posix_memalign(&workers, 64, threads * sizeof *flow->workers);
-    const int is_divided = batch_envs >= (uint64_t)LEAST_PLACES * threads && threads > 1;
+    const int is_divided = threads > 1 && batch_envs >= (uint64_t)LEAST_PLACES * threads &&
+                           flow->units_per_batch >= (uint64_t)LEAST_PLACES_UNITS * threads;
     if (is_divided)
         error |= posix_memalign(&parts, 64, flow->num_batches * threads * sizeof *flow->parts);
     flow->batches = batches;
@@ -163,6 +166,8 @@ void shoal_flow_actions(shoal_flow *flow, void *const *actions) {
 }
 
 uint64_t shoal_flow_batches_needed(const shoal_flow *flow, uint64_t units) {
+    const uint64_t idle = flow->num_units - shoal_flow_under_way(flow);
+    units = units < idle ? units : idle; /* a send of more is refused */
     uint64_t needed = (flow->sent + units + flow->units_per_batch - 1) / flow->units_per_batch;
     return needed > flow->added ? needed - flow->added : 0;
 }

@@ -7,10 +7,10 @@
  * 1. A unit is up to `lanes` adjacent environments that are stepped together. It is pending, or one thread is
  *    stepping it, but never twice, so its environments have one writer.
  * 2. A thread takes the next units of its own part, one or several if they are cheap and many wait; if there
- *    are none, it takes those of a thread that is late, or spins and then sleeps (rest.h). After stepping
- * them it adds them to the number of units delivered (fetch_add), which says to which batch they belong,
- * copies the rows there and adds to the batch's count (release; partner: recv's acquire).
- * 3. A batch is complete when its count is full. The sender adds enough batches before it sends, so there is
+ *    are none, it takes those of others, or spins and then sleeps (rest.h). After stepping them it adds them
+ *    to the number of units delivered (fetch_add), which says to which batch they belong, copies the rows
+ *    there and adds to the batch's count (release; partner: recv's acquire).
+ * 3. A batch is complete when its count is full. The caller adds enough batches before it sends, so there is
  *    always a place. A large batch is divided like the units, so that a thread writes to the same memory in
  *    every step. */
 // SPDX-License-Identifier: MIT
@@ -35,7 +35,7 @@ void shoal_flow_destroy(shoal_flow *flow);
 /* Sets the action arrays, one row per environment, to which send copies. */
 void shoal_flow_actions(shoal_flow *flow, void *const *actions);
 
-/* How many batches must be added before `units` more can be sent. */
+/* How many batches must be added before `units` more can be sent. If the send is refused, they stay. */
 uint64_t shoal_flow_batches_needed(const shoal_flow *flow, uint64_t units);
 void shoal_flow_add_batch(shoal_flow *flow, const shoal_targets *targets, int64_t *env_ids);
 

@@ -12,6 +12,7 @@ enum {
     SLOW_TAKES = 5,         /* units whose steps took the time of so many are taken one by one next time */
     LATE_TAKES = 3,         /* a part is late if no thread has taken from it for the time of so many takes */
     TRY_AGAIN_RELAX = 4,    /* pauses between two tries: others need the cache lines to take units */
+    FOR_ONE_NS = 10000,     /* one thread does less work than this alone, if no other spins */
     LEAST_TAKE_NS = 2000,   /* units of shorter steps are not taken one by one */
     WORTH_MOVING_NS = 2000, /* units whose steps take so long may move to any core */
 };
@@ -78,7 +79,7 @@ void shoal_flow_wake_others(shoal_flow *flow, uint64_t waiting) {
 /* Whether `waiting` units are so little that one thread takes all: waking another would take longer. */
 static int is_for_one(const shoal_flow *flow, const shoal_flow_worker *self, uint64_t waiting) {
     return self->is_alone && self->unit_ns != 0 && waiting <= flow->most &&
-           waiting * self->unit_ns < flow->take_ns;
+           waiting * self->unit_ns < FOR_ONE_NS;
 }
 
 void shoal_flow_wake_reserve(shoal_flow *flow) {
@@ -96,17 +97,18 @@ static uint64_t fit_places(const shoal_flow *flow, uint64_t wanted) {
 }
 
 /* How many units to take, if `waiting` are pending: about `take_ns` of work, but not more than a quarter of a
- * fair share, so that a batch is soon complete; or the whole share, if it is very little work. */
+ * fair share, so that a batch is soon complete; or the whole share, if it is very little work. Enough units
+ * for a batch are left, so that recv can return one even if a step hangs. */
 static uint32_t count_to_take(const shoal_flow *flow, const shoal_flow_worker *self, uint64_t waiting) {
     if (self->unit_ns == 0)
         return 1;
-    if (is_for_one(flow, self, waiting))
-        return (uint32_t)waiting;
     const uint64_t threads = flow->num_places, share = (waiting + threads - 1) / threads;
     const uint64_t quarter = (share + 3) / 4, least = LEAST_TAKE_NS / self->unit_ns;
     const uint64_t fair = quarter > least ? quarter : share < least ? share : least;
     const uint64_t wanted = fit_places(flow, flow->take_ns / self->unit_ns);
-    const uint64_t most = fair < wanted ? fair : wanted;
+    const uint64_t spare = flow->num_units - flow->units_per_batch;
+    uint64_t most = is_for_one(flow, self, waiting) ? waiting : fair < wanted ? fair : wanted;
+    most = spare != 0 && spare < most ? spare : most;
     return (uint32_t)(most < 1 ? 1 : most < flow->most ? most : flow->most);
 }
 
@@ -129,36 +131,34 @@ static int is_late(const shoal_flow *flow, const shoal_part *part, uint64_t now)
 
 /* Looks at one part after the other, and takes units of it if it is late. All threads do so between units of
  * their own: otherwise the units of a thread that is in a long step could wait for ever. */
-static uint32_t take_late(shoal_flow *flow, shoal_flow_worker *self, uint32_t most) {
+static void take_late(const shoal_flow *flow, shoal_flow_worker *self, shoal_taken *taken) {
     self->next = self->next + 1 < count_parts(flow) ? self->next + 1 : 0;
     shoal_part *part = find_part(flow, self->next);
-    if (part == find_own(flow, self) || !is_late(flow, part, self->now_ns))
-        return 0;
-    return shoal_pending_take(part, self->units, most, 1, self->now_ns);
+    if (part != find_own(flow, self) && is_late(flow, part, taken->now_ns))
+        shoal_pending_take(part, taken);
 }
 
-/* Takes units of all parts that are late, or of any part if moving them to this core costs little. Returns
- * how many units the worker has then. */
-static uint32_t take_from_all(shoal_flow *flow, shoal_flow_worker *self, uint32_t count, uint32_t most) {
+/* Takes units of all parts that are late, or of any part if moving them to this core costs little. */
+static void take_from_all(const shoal_flow *flow, const shoal_flow_worker *self, shoal_taken *taken) {
     const uint32_t parts = count_parts(flow);
     const int is_any = self->unit_ns == 0 || self->unit_ns >= WORTH_MOVING_NS;
-    for (uint32_t i = 1; i <= parts && count < most; i++) {
+    for (uint32_t i = 1; i <= parts && !shoal_taken_is_full(taken); i++) {
         shoal_part *part = find_part(flow, (self->number + i) % parts);
-        if (is_any || is_late(flow, part, self->now_ns))
-            count += shoal_pending_take(part, self->units + count, most - count, count == 0, self->now_ns);
+        if (is_any || is_late(flow, part, taken->now_ns))
+            shoal_pending_take(part, taken);
     }
-    return count;
 }
 
-static uint32_t try_take(shoal_flow *flow, shoal_flow_worker *self, uint64_t waiting) {
-    const uint32_t most = count_to_take(flow, self, waiting);
-    uint32_t count = take_late(flow, self, most);
+static uint32_t try_take(const shoal_flow *flow, shoal_flow_worker *self, uint64_t waiting) {
+    shoal_taken taken = {
+        .units = self->units, .most = count_to_take(flow, self, waiting), .now_ns = self->now_ns};
+    take_late(flow, self, &taken);
     shoal_part *own = find_own(flow, self);
-    if (count == 0 && own != NULL)
-        count = shoal_pending_take(own, self->units, most, 1, self->now_ns);
-    if (count == 0 || (count < most && is_for_one(flow, self, waiting)))
-        count = take_from_all(flow, self, count, most);
-    return count;
+    if (taken.count == 0 && own != NULL)
+        shoal_pending_take(own, &taken);
+    if (taken.count == 0 || is_for_one(flow, self, waiting))
+        take_from_all(flow, self, &taken);
+    return taken.count;
 }
 
 /* Waits for units and takes some. Returns how many; 0: the flow ends. */
@@ -178,6 +178,9 @@ static uint32_t take_units(shoal_flow *flow, shoal_flow_worker *self) {
             return count;
         }
         if (find_own(flow, self) == NULL) {
+            if (has_waited && waiting > 0)
+                shoal_flow_wake_others(flow,
+                                       (uint64_t)waiting); /* this thread was woken in place of another */
             shoal_futex_wait(&flow->reserve, reserve, SHOAL_REST_SLEEP_NS);
         } else if (waiting <= 0) {
             wait_for_units(flow, self);

@@ -80,8 +80,9 @@ static inline uint32_t shoal_flow_division(const shoal_flow *flow) {
 
 /* Threads that do not sleep. In division 1, the last one sleeps unless recv has woken it. */
 static inline uint32_t shoal_flow_count_awake(const shoal_flow *flow) {
-    return flow->num_workers - atomic_load_explicit(&flow->rest.sleepers, memory_order_relaxed) -
-           shoal_flow_division(flow);
+    const uint32_t asleep =
+        atomic_load_explicit(&flow->rest.sleepers, memory_order_relaxed) + shoal_flow_division(flow);
+    return asleep < flow->num_workers ? flow->num_workers - asleep : 0;
 }
 
 /* Wakes threads for `waiting` units, which the calling thread has made visible, or has left for others. */

@@ -1,11 +1,12 @@
-/* The units of a flow that were sent and wait for a thread: one bit each. Private to flow.c.
+/* The units of a flow that were sent and wait for a thread: one bit each. Private to flow.c and
+ * flow_thread.c.
  *
- *   part 0 (thread 0)           part 1 (thread 1)           a part has adjacent units, and cache lines of its
- * own | 1 1 1 0 0 0 1 1 |         | 0 0 1 1 1 1 0 0 |         send sets bits, a thread that takes units
- * clears them ^ cursor                        ^ cursor          the next take begins here, and goes round
+ *   part 0: thread 0      part 1: thread 1        a part has adjacent units, and its own cache lines
+ *   | 1 1 1 0 0 0 1 1 |   | 0 0 1 1 1 1 0 0 |     send sets bits; a thread that takes units clears them
+ *         ^ cursor                  ^ cursor      the next take begins here, and goes round
  *
- * 1. Each thread takes the units of its own part, so their rows stay in its core's cache. Others take them if
- *    the part is late: its thread sleeps, or none has taken from it for a while (flow.c).
+ * 1. Each thread takes the units of its own part, so their rows stay in its core's cache. flow_thread.c says
+ *    when others take them.
  * 2. To take units is to clear their bits by fetch_and: of all threads that try, one finds a bit set.
  * 3. The cursor is a hint. All that take from a part move it on, so every unit is reached within one round,
  *    also while others are sent again and again.
@@ -99,10 +100,16 @@ static inline void shoal_pending_add(shoal_pending *pending, uint64_t first, uin
     }
 }
 
-static inline int shoal_pending_has(const shoal_pending *pending, uint64_t unit) {
-    const shoal_part *part = shoal_pending_part_of(pending, unit);
-    const uint64_t at = unit - part->first;
-    return (int)(atomic_load(&part->bits[at / SHOAL_WORD_UNITS]) >> at % SHOAL_WORD_UNITS & 1);
+/* The units that a thread takes, of one part or of several. */
+typedef struct shoal_taken {
+    uint64_t *units;
+    uint32_t count, most;
+    int is_slow; /* it is one slow unit, and no other is added */
+    uint64_t now_ns;
+} shoal_taken;
+
+static inline int shoal_taken_is_full(const shoal_taken *taken) {
+    return taken->count >= taken->most || taken->is_slow;
 }
 
 /* Of the units in `bits`, those to take at once: the first `most`, but only those before a slow one. Returns
@@ -121,16 +128,14 @@ static inline uint64_t shoal_pending_choose(uint64_t bits, uint64_t slow, uint32
     return bits ^ left;
 }
 
-/* Takes at most `most` units of a part, and writes their numbers to `units`. Returns how many. With
- * `is_first` 0 the thread has taken units already, and a slow one is left. */
-static inline uint32_t shoal_pending_take(shoal_part *part, uint64_t *units, uint32_t most, int is_first,
-                                          uint64_t now_ns) {
+/* Adds units of a part to those that a thread has taken. */
+static inline void shoal_pending_take(shoal_part *part, shoal_taken *taken) {
     const uint64_t words = (part->count + SHOAL_WORD_UNITS - 1) / SHOAL_WORD_UNITS;
+    const uint32_t count = taken->count;
     uint64_t at = atomic_load_explicit(&part->cursor, memory_order_relaxed);
-    uint32_t taken = 0;
     /* One more look than there are words: the last one finds the units of the first word before the cursor.
      */
-    for (uint64_t look = 0; look <= words && taken < most && words != 0; look++) {
+    for (uint64_t look = 0; look <= words && !shoal_taken_is_full(taken); look++) {
         if (at >= part->count)
             at = 0;
         const uint64_t word = at / SHOAL_WORD_UNITS, base = word * SHOAL_WORD_UNITS;
@@ -140,23 +145,24 @@ static inline uint32_t shoal_pending_take(shoal_part *part, uint64_t *units, uin
         if (here == 0)
             continue;
         const uint64_t slow = atomic_load_explicit(&part->slow[word], memory_order_relaxed);
-        const uint64_t chosen = shoal_pending_choose(here, slow, most - taken, is_first && taken == 0);
+        const uint64_t chosen =
+            shoal_pending_choose(here, slow, taken->most - taken->count, taken->count == 0);
         if (chosen != 0) {
             const uint64_t before =
                 atomic_fetch_and_explicit(&part->bits[word], ~chosen, memory_order_acquire);
             for (uint64_t left = before & chosen; left != 0; left &= left - 1)
-                units[taken++] = part->first + base + (uint64_t)__builtin_ctzll(left);
+                taken->units[taken->count++] = part->first + base + (uint64_t)__builtin_ctzll(left);
+            taken->is_slow = (before & chosen & slow) != 0;
         }
-        if (taken != 0 && chosen != here) { /* the next take begins with the first unit that is left */
+        if (taken->count != count && chosen != here) { /* the next take begins with the first that is left */
             at = base + (uint64_t)__builtin_ctzll(here & ~chosen);
             break;
         }
     }
-    if (taken != 0) {
+    if (taken->count != count) {
         atomic_store_explicit(&part->cursor, at, memory_order_relaxed);
-        atomic_store_explicit(&part->taken_ns, now_ns, memory_order_relaxed);
+        atomic_store_explicit(&part->taken_ns, taken->now_ns, memory_order_relaxed);
     }
-    return taken;
 }
 
 /* Remembers whether units that were taken together took long. If they did, all are marked, because nobody

@@ -32,8 +32,8 @@ enum {
 /* One for all threads of a pool. */
 typedef struct shoal_rest {
     _Alignas(128) shoal_word sleepers; /* threads that sleep or are about to. Writers: threads */
-    shoal_word wake;                  /* they sleep on this word. Writer: the poster, if there are sleepers */
-    _Alignas(128) shoal_word spin_ns; /* writer: the poster */
+    shoal_word wake;                   /* they sleep on this word. Writers: those who wake them */
+    _Alignas(128) shoal_word spin_ns;  /* writer: the poster */
     int may_spin;
     _Alignas(128) uint64_t mean_gap_ns; /* the poster's */
 } shoal_rest;

@@ -25,10 +25,9 @@ int shoal_send_open(shoal_send *send, const shoal_description *description, uint
     send->agents = description->spec.agents;
     send->lanes = description->spec.lanes;
     send->num_threads = num_threads;
-    send->num_claimed_words = num_units / WORD_UNITS + 1;
     send->stages = malloc(num_units * sizeof *send->stages);
     send->runs = malloc((num_units + 1) * sizeof *send->runs); /* one may be refused after all others */
-    send->claimed = calloc(send->num_claimed_words, sizeof *send->claimed);
+    send->claimed = calloc(num_units / WORD_UNITS + 1, sizeof *send->claimed);
     if (send->stages == NULL || send->runs == NULL || send->claimed == NULL)
         return -ENOMEM;
     for (uint64_t i = 0; i < num_units; i++)
@@ -39,7 +38,7 @@ int shoal_send_open(shoal_send *send, const shoal_description *description, uint
 void shoal_send_close(shoal_send *send) {
     free((void *)send->stages);
     free(send->runs);
-    free(send->claimed);
+    free((void *)send->claimed);
 }
 
 /* Whether `count` ids are `first`, `first` + 1 and so on. */
@@ -50,9 +49,8 @@ static int are_adjacent(const int64_t *ids, uint64_t first, uint64_t count) {
     return wrong == 0;
 }
 
-/* How many of the ids, from the first one on, are a run of whole units; 0: not even one unit. */
-static uint64_t count_adjacent(const shoal_send *send, const int64_t *ids, uint64_t num_ids) {
-    const uint64_t first = (uint64_t)ids[0]; /* a negative id becomes a very large one */
+/* How many of the ids, from `first` on, are a run of whole units; 0: not even one unit. */
+static uint64_t count_adjacent(const shoal_send *send, uint64_t first, const int64_t *ids, uint64_t num_ids) {
     const uint64_t num_envs = send->num_units * send->unit;
     if (first >= num_envs || (first & (send->unit - 1)) != 0)
         return 0;
@@ -66,27 +64,80 @@ static uint64_t count_adjacent(const shoal_send *send, const int64_t *ids, uint6
     return count;
 }
 
-/* Sets the stages of a run to `under way`. Returns 0, and changes none, if one of the units may not be sent.
- */
-static int claim_run(shoal_send *send, const shoal_run *run) {
+/* The bits of a run's units from `at` on that are in one word; `next` is the first unit behind them. */
+static uint64_t bits_from(const shoal_run *run, uint64_t at, uint64_t *next) {
+    const uint64_t end = run->first + run->count, word_end = (at / WORD_UNITS + 1) * WORD_UNITS;
+    *next = end < word_end ? end : word_end;
+    const uint64_t count = *next - at;
+    return ((count == WORD_UNITS ? 0 : UINT64_C(1) << count) - 1) << at % WORD_UNITS;
+}
+
+static void release_bits(shoal_send *send, const shoal_run *run) {
+    for (uint64_t at = run->first, next; at < run->first + run->count; at = next) {
+        const uint64_t bits = bits_from(run, at, &next);
+        atomic_fetch_and_explicit(&send->claimed[at / WORD_UNITS], ~bits, memory_order_relaxed);
+    }
+}
+
+/* Sets the bits of a run, or none. Returns the first unit that another run has claimed, or UINT64_MAX. */
+static uint64_t claim_bits(shoal_send *send, const shoal_run *run) {
+    for (uint64_t at = run->first, next; at < run->first + run->count; at = next) {
+        const uint64_t bits = bits_from(run, at, &next);
+        _Atomic(uint64_t) *word = &send->claimed[at / WORD_UNITS];
+        const uint64_t both = atomic_fetch_or_explicit(word, bits, memory_order_relaxed) & bits;
+        if (both != 0) {
+            atomic_fetch_and_explicit(word, ~(bits & ~both), memory_order_relaxed);
+            release_bits(send, &(shoal_run){run->first, at - run->first});
+            return at / WORD_UNITS * WORD_UNITS + (uint64_t)__builtin_ctzll(both);
+        }
+    }
+    return UINT64_MAX;
+}
+
+/* The first unit of a run that may not be sent, or UINT64_MAX. */
+static uint64_t find_busy(const shoal_send *send, const shoal_run *run) {
+    const uint64_t end = run->first + run->count, last = send->last_stage - SHOAL_IDLE;
     uint64_t wrong = 0;
-    for (uint64_t i = run->first; i < run->first + run->count; i++) /* `under way` becomes a very large one */
-        wrong |= atomic_load_explicit(&send->stages[i], memory_order_relaxed) - SHOAL_IDLE >
-                 send->last_stage - SHOAL_IDLE;
-    for (uint64_t i = run->first; !wrong && i < run->first + run->count; i++)
-        atomic_store_explicit(&send->stages[i], SHOAL_UNDER_WAY, memory_order_relaxed);
-    return !wrong;
+    for (uint64_t i = run->first; i < end; i++) /* `under way` becomes a very large one */
+        wrong |= atomic_load_explicit(&send->stages[i], memory_order_relaxed) - SHOAL_IDLE > last;
+    for (uint64_t i = run->first; wrong && i < end; i++)
+        if (atomic_load_explicit(&send->stages[i], memory_order_relaxed) - SHOAL_IDLE > last)
+            return i;
+    return UINT64_MAX;
+}
+
+static void set_stages(shoal_send *send, const shoal_run *run, uint64_t stage) {
+    for (uint64_t i = run->first; i < run->first + run->count; i++)
+        atomic_store_explicit(&send->stages[i], stage, memory_order_relaxed);
+}
+
+/* Claims the units of a run. Returns UINT64_MAX; or the first unit that may not be sent, and changes nothing.
+ */
+static uint64_t claim_run(shoal_send *send, const shoal_run *run) {
+    const int has_bits = send->num_pieces > 1;
+    uint64_t bad = has_bits ? claim_bits(send, run) : UINT64_MAX;
+    if (bad != UINT64_MAX)
+        return bad;
+    bad = find_busy(send, run);
+    if (bad == UINT64_MAX)
+        set_stages(send, run, SHOAL_UNDER_WAY);
+    else if (has_bits)
+        release_bits(send, run);
+    return bad;
 }
 
 static shoal_refusal claim_runs(shoal_send *send, shoal_piece *piece, uint64_t begin, uint64_t end) {
     for (uint64_t at = begin, count; at < end; at += count) {
-        count = count_adjacent(send, send->now.ids + at, end - at);
+        const uint64_t first = (uint64_t)send->now.ids[at]; /* a negative id becomes a very large one */
+        count = count_adjacent(send, first, send->now.ids + at, end - at);
         if (count == 0)
             return (shoal_refusal){.reason = SHOAL_BAD_ID, .at = at};
         shoal_run *run = &piece->runs[piece->num_runs];
-        *run = (shoal_run){(uint64_t)send->now.ids[at] >> send->shift, count >> send->shift};
-        if (!claim_run(send, run))
-            return (shoal_refusal){.reason = SHOAL_SENT_TWICE, .at = at};
+        *run = (shoal_run){first >> send->shift, count >> send->shift};
+        const uint64_t bad = claim_run(send, run);
+        if (bad != UINT64_MAX)
+            return (shoal_refusal){.reason = SHOAL_SENT_TWICE,
+                                   .at = at + ((bad - run->first) << send->shift)};
         piece->num_runs++;
     }
     return (shoal_refusal){.reason = SHOAL_ACCEPTED};
@@ -191,32 +242,6 @@ static void do_pieces(shoal_send *send) {
             shoal_futex_wait(&send->finished, finished, SLEEP_NS);
 }
 
-/* Sets the bits of a run to `value`. Returns whether one of them was set before. */
-static int set_claimed(shoal_send *send, const shoal_run *run, int value) {
-    uint64_t before = 0;
-    for (uint64_t at = run->first, end = run->first + run->count, next; at < end; at = next) {
-        next = (at / WORD_UNITS + 1) * WORD_UNITS;
-        next = next < end ? next : end;
-        const uint64_t bits = (next - at == WORD_UNITS ? 0 : UINT64_C(1) << (next - at)) - 1;
-        const uint64_t mask = bits << at % WORD_UNITS;
-        before |= send->claimed[at / WORD_UNITS] & mask;
-        if (value)
-            send->claimed[at / WORD_UNITS] |= mask;
-        else
-            send->claimed[at / WORD_UNITS] &= ~mask;
-    }
-    return before != 0;
-}
-
-static int is_twice(shoal_send *send) {
-    int twice = 0;
-    for (int value = 1; value >= 0; value--)
-        for (uint32_t p = 0; p < send->num_pieces; p++)
-            for (uint64_t r = 0; r < send->pieces[p].num_runs; r++)
-                twice |= set_claimed(send, &send->pieces[p].runs[r], value) & value;
-    return twice;
-}
-
 /* The reason that the sender reports: a bad id before a bad action, and the first of its kind. */
 static shoal_refusal first_refusal(const shoal_send *send) {
     shoal_refusal first = {.reason = SHOAL_ACCEPTED};
@@ -242,22 +267,19 @@ int shoal_send_run(shoal_send *send, const shoal_sending *sending, uint64_t rece
         send->num_pieces = 1; /* one is twice; a single piece stops there, so its runs have room */
     do_pieces(send);
     *refusal = first_refusal(send);
-    if (refusal->reason == SHOAL_ACCEPTED && send->num_pieces > 1 && is_twice(send))
-        refusal->reason = SHOAL_SENT_TWICE;
-    if (refusal->reason == SHOAL_ACCEPTED)
-        return 1;
     for (uint32_t p = 0; p < send->num_pieces; p++)
-        for (uint64_t r = 0; r < send->pieces[p].num_runs; r++)
-            for (uint64_t i = 0; i < send->pieces[p].runs[r].count; i++)
-                atomic_store_explicit(&send->stages[send->pieces[p].runs[r].first + i], SHOAL_IDLE,
-                                      memory_order_relaxed);
-    return 0;
+        for (uint64_t r = 0; r < send->pieces[p].num_runs; r++) {
+            if (send->num_pieces > 1)
+                release_bits(send, &send->pieces[p].runs[r]);
+            if (refusal->reason != SHOAL_ACCEPTED)
+                set_stages(send, &send->pieces[p].runs[r], SHOAL_IDLE);
+        }
+    return refusal->reason == SHOAL_ACCEPTED;
 }
 
 void shoal_send_all(shoal_send *send) {
-    for (uint64_t i = 0; i < send->num_units; i++)
-        atomic_store_explicit(&send->stages[i], SHOAL_UNDER_WAY, memory_order_relaxed);
     send->num_pieces = 1;
     send->pieces[0] = (shoal_piece){.runs = send->runs, .num_runs = 1};
     send->runs[0] = (shoal_run){0, send->num_units};
+    set_stages(send, send->runs, SHOAL_UNDER_WAY);
 }

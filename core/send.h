@@ -1,19 +1,19 @@
 /* What a flow does before it can step environments that were sent: it checks their ids and actions, and
- * copies the actions to the environments' rows. Private to flow.c.
+ * copies the actions to the environments' rows. Private to flow.c and flow_thread.c.
  *
  *   ids      | 8 9 10 11 2 3 4 | 5 6 7 20 21 22 23 |       two pieces
  *   runs     | (8, 4) (2, 3)   | (5, 3) (20, 4)    |       of adjacent units
  *
  * 1. A large send is divided into pieces. Threads of the flow take pieces, too, if they are between two
  *    steps; the sender does not wait for a thread to begin. Thread i prefers piece i: this is where the last
- *    batch had its results (flow.c), so it finds the ids in its own cache.
+ *    batch had its results (flow_thread.c), so it finds the ids in its own cache.
  * 2. `open` holds the number of the send and one bit for each piece that nobody has taken. A thread takes a
  *    piece by compare-and-swap, so it cannot take one of an earlier send; while it has one, the send goes on.
- * 3. The stage of a unit says whether it may be sent. A piece checks and sets the stages of its units, which
- *    finds a unit that is twice in this piece. A unit that is in two pieces is found afterwards, by their
- * runs.
- * 4. If anything is refused, the stages are as before. Rows of actions may have changed, but nothing reads
- *    them before the next send of their units. */
+ * 3. The stage of a unit says whether it may be sent. A piece claims its units: if there are several pieces,
+ *    by one bit for each unit (fetch_or), so that one of them gets a unit that is in two; then it checks and
+ *    sets the stages. Only then it copies actions, so each row has one writer.
+ * 4. If anything is refused, all units that were claimed are idle again. Rows of actions may have changed,
+ *    but nothing reads them before the next send of their units. */
 // SPDX-License-Identifier: MIT
 #ifndef SHOAL_SEND_H
 #define SHOAL_SEND_H
@@ -65,10 +65,9 @@ typedef struct shoal_send {
     _Atomic(uint64_t) *stages;   /* by unit. Writers: pieces; and the thread that has stepped the unit */
     void *const *rows;           /* where the actions are copied to */
     shoal_run *runs;             /* room for one per unit */
-    uint64_t *claimed;           /* a bit for each unit, 0 between two sends */
-    uint64_t num_claimed_words;
-    shoal_sending now;   /* the send in progress. Writer: the sender */
-    uint64_t last_stage; /* that may be sent */
+    _Atomic(uint64_t) *claimed;  /* a bit for each unit, 0 between sends. Writers: pieces; the sender */
+    shoal_sending now;           /* the send in progress. Writer: the sender */
+    uint64_t last_stage;         /* that may be sent */
     uint32_t num_pieces, number;
     _Alignas(64) _Atomic(uint64_t) open; /* see 2. Writers: the sender, and threads that take pieces */
     _Alignas(64) shoal_word finished;    /* pieces. Writers: those who did them */

@@ -106,7 +106,7 @@ inline void Flow::raise_refusal(const shoal_refusal &refusal, const shoal_sendin
         stepper_.raise_bad_action(refusal.field, refusal.at, sending.actions[refusal.field]);
     if (refusal.reason == SHOAL_BAD_ID)
         hooks_.attr("raise_bad_ids")(env_ids, unit_, num_units_ * unit_, refusal.at);
-    hooks_.attr("refuse")("sent twice");
+    hooks_.attr("raise_sent_twice")(env_ids, refusal.at);
     throw nb::value_error("the send was refused"); /* not reached: the hooks raise */
 }
 
@@ -122,7 +122,7 @@ inline void Flow::send(nb::object actions, nb::object env_ids) {
     sending.ids = static_cast<const int64_t *>(ids->buf);
     sending.num_ids = static_cast<uint64_t>(ids->len) / sizeof(int64_t);
     const auto views = stepper_.take_sent_actions(actions, sending);
-    add_batches(std::min(sending.num_ids / unit_, num_units_));
+    add_batches(sending.num_ids / unit_);
     shoal_refusal refusal;
     if (!shoal_flow_send(flow_, &sending, &refusal))
         raise_refusal(refusal, sending, env_ids);

@@ -263,7 +263,7 @@ NB_MODULE(_core, m) {
         .def(nb::init<nb::object, uint32_t, uint64_t, uint64_t, bool, nb::object, nb::object>(), "stepper"_a,
              "threads"_a, "unit"_a, "batch"_a, "check_nan"_a, "hooks"_a, "slots"_a)
         .def("reset", &Flow::reset)
-        .def("send", &Flow::send, "actions"_a, "env_ids"_a)
+        .def("send", &Flow::send, "actions"_a.none(), "env_ids"_a.none())
         .def("recv", &Flow::recv)
         .def("look", &Flow::look, "env"_a)
         .def("glance", &Flow::glance, "env"_a)

@@ -123,6 +123,7 @@ class Stepper {
     std::vector<nb::object> kept_; /* arrays behind arrays_ and own_actions_ */
     std::vector<void *> own_actions_;
     std::vector<const void *> actions_; /* of the step in progress */
+    std::vector<std::vector<char>> sent_copies_;
     std::vector<std::string> formats_;
     std::vector<nb::object> dtypes_; /* of action fields */
     nb::object array_type_;          /* numpy.ndarray; none: its objects do not have the expected layout */
@@ -352,7 +353,18 @@ inline void Stepper::take_actions(nb::handle actions, Buffer *views) {
 /* Describes the actions of a flow's send; they stay valid while the returned views exist. */
 inline std::unique_ptr<Buffer[]> Stepper::take_sent_actions(nb::handle actions, shoal_sending &sending) {
     std::unique_ptr<Buffer[]> views(new Buffer[own_actions_.size()]);
-    take_fields(actions, views.get(), sending.num_ids * description_.d.spec.agents);
+    const uint64_t rows = sending.num_ids * description_.d.spec.agents;
+    take_fields(actions, views.get(), rows);
+    sent_copies_.resize(own_actions_.size());
+    for (size_t f = 0; f < own_actions_.size(); f++) { /* actions in the buffer itself would be overwritten */
+        const uint64_t bytes = shoal_field_bytes(&description_.d.actions.items[f]);
+        const char *given = static_cast<const char *>(actions_[f]),
+                   *own = static_cast<char *>(own_actions_[f]);
+        if (given < own + num_envs_ * description_.d.spec.agents * bytes && own < given + rows * bytes) {
+            sent_copies_[f].assign(given, given + rows * bytes);
+            actions_[f] = sent_copies_[f].data();
+        }
+    }
     sending.actions = actions_.data();
     sending.checks_ranges = (flags_ & CHECK_ACTIONS) != 0;
     sending.checks_nan = (flags_ & CHECK_NAN) != 0;

@@ -105,6 +105,7 @@ static void large_batches_are_divided(void) {
     for (uint32_t threads = 2; threads <= 4; threads++) {
         run_units(MOST_ENVS, 1, 1, MOST_ENVS / 2, threads, 0);
         run_units(MOST_ENVS / 16 - 1, 16, 16, (MOST_ENVS / 16 - 1) / 3, threads, 0);
+        run_units(4, 1024, 1024, 2, threads, 0); /* fewer units than threads */
     }
 }
 

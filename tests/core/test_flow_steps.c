@@ -29,7 +29,8 @@ static uint32_t count_cpus(void) { return num_cpus; }
 #include <unistd.h>
 
 static void a_thread_takes_little_work_and_no_more_than_its_share(void) {
-    shoal_flow flow = {.most = 1024, .num_places = 4, .take_ns = TAKE_NS};
+    shoal_flow flow = {
+        .most = 1024, .num_places = 4, .take_ns = TAKE_NS, .num_units = 100000, .units_per_batch = 100};
     shoal_flow_worker self = {.unit_ns = 0};
     CHECK_EQUAL(count_to_take(&flow, &self, 100000), 1); /* it knows nothing yet */
     self.unit_ns = 2 * TAKE_NS;
@@ -50,6 +51,12 @@ static void a_thread_takes_little_work_and_no_more_than_its_share(void) {
     CHECK_EQUAL(count_to_take(&flow, &self, 15), 15);
     self.unit_ns = 1000;
     CHECK_EQUAL(count_to_take(&flow, &self, 15), 2); /* worth a second thread */
+    self.unit_ns = 5;
+    flow.units_per_batch = 99990; /* recv needs all but ten */
+    CHECK_EQUAL(count_to_take(&flow, &self, 15), 10);
+    CHECK_EQUAL(count_to_take(&flow, &self, 100000), 10);
+    flow.units_per_batch = 100000; /* or all */
+    CHECK_EQUAL(count_to_take(&flow, &self, 15), 15);
 }
 
 static void rare_long_steps_count_in_the_mean(void) {
@@ -175,6 +182,29 @@ static void units_of_a_thread_in_a_long_step_do_not_wait_for_it(void) {
     close_world(&w);
 }
 
+/* A send that is refused needs no batch: the ring has none to spare while all units are under way. */
+static void a_refused_send_leaves_batches_in_use_alone(void) {
+    world w;
+    shoal_flow *flow;
+    int64_t ids[UNITS];
+    static const int64_t zeros[UNITS];
+    const void *const actions[1] = {zeros};
+    open_flow(&w, &flow, (setting){.busy_ns = 0}, 2);
+    send_all(flow);
+    for (int64_t i = 0; i < UNITS; i++)
+        ids[i] = i;
+    for (int turn = 0; turn < 200; turn++) {
+        const shoal_sending sending = {ids, UNITS, actions, 1, 1};
+        shoal_refusal refusal;
+        CHECK_EQUAL(tested_flow_batches_needed(flow, UNITS), 0);
+        CHECK(!tested_flow_send(flow, &sending, &refusal));
+        CHECK_EQUAL(refusal.reason, SHOAL_SENT_TWICE);
+        CHECK(turn_over(flow, UINT64_C(10000000000)));
+    }
+    tested_flow_destroy(flow);
+    close_world(&w);
+}
+
 /* The last thread has a part, and then has none, while units are under way. */
 static void a_change_of_the_division_loses_no_unit(void) {
     world w;
@@ -258,6 +288,7 @@ int main(void) {
     RUN(rare_long_steps_count_in_the_mean);
     RUN(other_units_go_on_while_one_takes_long);
     RUN(units_of_a_thread_in_a_long_step_do_not_wait_for_it);
+    RUN(a_refused_send_leaves_batches_in_use_alone);
     RUN(a_change_of_the_division_loses_no_unit);
     RUN(one_core_is_left_to_the_caller_if_steps_are_cheap);
     RUN(a_send_wakes_all_threads_if_there_is_work_for_them);

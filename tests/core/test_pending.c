@@ -19,6 +19,12 @@ static uint64_t draw(uint64_t below) { /* xorshift */
     return state % below;
 }
 
+static uint32_t take(shoal_part *part, uint64_t *units, uint32_t most) {
+    shoal_taken taken = {.units = units, .most = most, .now_ns = 1};
+    shoal_pending_take(part, &taken);
+    return taken.count;
+}
+
 static void parts_have_all_units_and_lines_of_their_own(void) {
     for (uint64_t units = 1; units <= 300; units++)
         for (uint32_t parts = 1; parts <= 17; parts++) {
@@ -60,7 +66,7 @@ static void every_unit_is_taken_once(void) {
             shoal_part *part = &pending.parts[draw(parts)];
             uint64_t taken[MOST_UNITS];
             const uint32_t most = (uint32_t)draw(300);
-            const uint32_t got = shoal_pending_take(part, taken, most, 1, 1);
+            const uint32_t got = take(part, taken, most);
             uint64_t had = 0;
             for (uint64_t unit = part->first; unit < part->first + part->count; unit++)
                 had += is_pending[unit];
@@ -82,7 +88,7 @@ static void takes_go_round(void) {
     shoal_pending_add(&pending, 0, 200);
     uint64_t wanted = 0;
     for (int i = 0; i < 1000; i++) { /* what was taken comes back at once, and is then the last one */
-        const uint32_t count = shoal_pending_take(pending.parts, taken, 7, 1, 1);
+        const uint32_t count = take(pending.parts, taken, 7);
         CHECK_EQUAL(count, 7);
         for (uint32_t k = 0; k < count; k++, wanted = (wanted + 1) % 200)
             CHECK_EQUAL(taken[k], wanted);
@@ -99,29 +105,39 @@ static void a_slow_unit_is_taken_alone_and_in_its_turn(void) {
     const uint64_t slow[] = {0, 70};
     shoal_pending_mark(&pending, slow, 2, 1);
     shoal_pending_add(&pending, 0, 1);
-    CHECK_EQUAL(shoal_pending_take(pending.parts, taken, 130, 0, 1), 0); /* not together with others */
-    CHECK_EQUAL(shoal_pending_take(pending.parts, taken, 130, 1, 1), 1);
+    shoal_taken others = {.units = taken, .count = 1, .most = 130};
+    shoal_pending_take(pending.parts, &others);
+    CHECK_EQUAL(others.count, 1); /* not together with others */
+    CHECK_EQUAL(take(pending.parts, taken, 130), 1);
     shoal_pending_add(&pending, 1, 129);
-    CHECK_EQUAL(shoal_pending_take(pending.parts, taken, 130, 1, 1), 6); /* 64 to 69: the next word */
-    CHECK_EQUAL(shoal_pending_take(pending.parts, taken, 130, 1, 1), 1);
+    CHECK_EQUAL(take(pending.parts, taken, 130), 6); /* 64 to 69: the next word */
+    CHECK_EQUAL(take(pending.parts, taken, 130), 1);
     CHECK_EQUAL(taken[0], 70);
-    CHECK_EQUAL(shoal_pending_take(pending.parts, taken, 130, 1, 1), 122); /* 71 to 129, and 1 to 63 */
+    CHECK_EQUAL(take(pending.parts, taken, 130), 122); /* 71 to 129, and 1 to 63 */
     for (int turn = 0; turn < 3; turn++) {
         atomic_store(&pending.parts->cursor, 0);
         shoal_pending_add(&pending, 0, 130);
-        CHECK_EQUAL(shoal_pending_take(pending.parts, taken, 130, 1, 1), 1);
+        CHECK_EQUAL(take(pending.parts, taken, 130), 1);
         CHECK_EQUAL(taken[0], 0);
-        CHECK_EQUAL(shoal_pending_take(pending.parts, taken, 130, 1, 1), 69);
+        CHECK_EQUAL(take(pending.parts, taken, 130), 69);
         CHECK(taken[0] == 1 && taken[68] == 69);
-        CHECK_EQUAL(shoal_pending_take(pending.parts, taken, 130, 1, 1), 1);
+        CHECK_EQUAL(take(pending.parts, taken, 130), 1);
         CHECK_EQUAL(taken[0], 70);
-        CHECK_EQUAL(shoal_pending_take(pending.parts, taken, 130, 1, 1), 59);
-        CHECK_EQUAL(shoal_pending_take(pending.parts, taken, 130, 1, 1), 0);
+        CHECK_EQUAL(take(pending.parts, taken, 130), 59);
+        CHECK_EQUAL(take(pending.parts, taken, 130), 0);
     }
+    atomic_store(&pending.parts->cursor, 0); /* it is the only one of its word that is pending */
+    shoal_pending_add(&pending, 0, 1);
+    shoal_pending_add(&pending, 64, 6);
+    shoal_taken alone = {.units = taken, .most = 130};
+    shoal_pending_take(pending.parts, &alone);
+    shoal_pending_take(pending.parts, &alone);
+    CHECK(alone.count == 1 && alone.is_slow && shoal_taken_is_full(&alone));
+    CHECK_EQUAL(take(pending.parts, taken, 130), 6);
     const uint64_t fast = 70;
     shoal_pending_mark(&pending, &fast, 1, 0);
     shoal_pending_add(&pending, 60, 20);
-    CHECK_EQUAL(shoal_pending_take(pending.parts, taken, 130, 1, 1), 20);
+    CHECK_EQUAL(take(pending.parts, taken, 130), 20);
     shoal_pending_close(&pending);
 }
 
@@ -133,7 +149,7 @@ static void *take_all(void *unused) {
     (void)unused;
     uint64_t taken[64];
     while (atomic_load(&left) != 0) {
-        const uint32_t count = shoal_pending_take(shared.parts, taken, 64, 1, 1);
+        const uint32_t count = take(shared.parts, taken, 64);
         for (uint32_t i = 0; i < count; i++)
             if (atomic_fetch_add(&times[taken[i]], 1) + 1 < 200)
                 shoal_pending_add(&shared, taken[i], 1);

@@ -135,12 +135,14 @@ static void faults_are_found_and_change_nothing(void) {
         const shoal_sending sending = all_of(num_ids);
         CHECK_EQUAL(shoal_send_run(&send, &sending, 0, &found), 0);
         CHECK_EQUAL(found.reason, SHOAL_SENT_TWICE);
+        CHECK_EQUAL(ids[found.at], ids[begin]);
         check_stages(&send, SHOAL_IDLE);
         memcpy(ids + begin, kept, unit * sizeof *ids);
         const uint64_t busy = draw(num_units);
         atomic_store(&send.stages[busy], SHOAL_UNDER_WAY);
         CHECK_EQUAL(shoal_send_run(&send, &sending, 0, &found), 0);
         CHECK_EQUAL(found.reason, SHOAL_SENT_TWICE);
+        CHECK_EQUAL(ids[found.at], busy * unit);
         CHECK_EQUAL(atomic_load(&send.stages[busy]), SHOAL_UNDER_WAY);
         atomic_store(&send.stages[busy], SHOAL_IDLE);
         check_stages(&send, SHOAL_IDLE);

@@ -77,7 +77,9 @@ def test_a_large_send_raises_or_steps_all_of_its_environments(env, threads):
             envs.send(bad_actions, ids)
         with pytest.raises(ValueError, match=rf"from 0 to 40959.* env_ids\[{half - 1 - turn}\] is -1"):
             envs.send(actions, bad_ids)
-        with pytest.raises(ShoalError, match="under way already"):
+        with pytest.raises(
+            ShoalError, match=r"env_ids\[\d+\] and env_ids\[\d+\] are both .* nothing was sent"
+        ):
             envs.send(actions, twice)
         done[ids] += 1
         envs.send(actions, ids)
@@ -182,7 +184,7 @@ def test_wrong_use_raises_and_never_hangs():
     with pytest.raises(Exception, match="call async_reset"):
         envs.send([0, 0, 0], [0, 1, 2])
     envs.async_reset(seed=0)
-    with pytest.raises(ShoalError, match="under way already"):
+    with pytest.raises(ShoalError, match=r"env_ids\[0\] is 0, which is under way already; recv\(\) it first"):
         envs.send([0, 0, 0], [0, 1, 2])
     with pytest.raises(ShoalError, match="recv.. them before"):
         envs.async_reset()
@@ -190,8 +192,10 @@ def test_wrong_use_raises_and_never_hangs():
     for bad in ([9, 1, 2], [-1, 0, 1], [2**62, 0, 1]):
         with pytest.raises(ValueError, match="env_ids must name environments"):
             envs.send([0, 0, 0], bad)
-    with pytest.raises(ShoalError, match="under way already"):
+    with pytest.raises(ShoalError, match=rf"env_ids\[0\] and env_ids\[1\] are both {ids[0]}; nothing was"):
         envs.send([0, 0, 0], [ids[0]] * 3)
+    with pytest.raises(ValueError, match=r"expected shape \(3,\), found \(\)"):
+        envs.send(None, ids)
     with pytest.raises(TypeError, match="env_ids must be a list of ints"):
         envs.send([0, 0, 0], [0.0, 1.0, 2.0])
     with pytest.raises(ValueError, match=r"expected shape \(3,\), found \(2,\)"):
@@ -208,6 +212,41 @@ def test_wrong_use_raises_and_never_hangs():
     envs.close()
     with pytest.raises(ClosedError):
         envs.recv()
+
+
+@pytest.mark.parametrize("batch_size", [2, 4, 6])
+def test_a_refused_send_of_all_environments_changes_no_batch(batch_size):
+    with (
+        shoal.make_vec("Squared-v0", 12) as sync,
+        shoal.make_vec("Squared-v0", 12, batch_size=batch_size, num_threads=2) as envs,
+    ):
+        expected = sync.reset(seed=1)[0]
+        envs.async_reset(seed=1)
+        for _ in range(30):
+            seen = set()
+            with pytest.raises(ShoalError, match="under way already"):
+                envs.send(np.zeros(12, np.int64), np.arange(12))
+            for _ in range(12 // batch_size):
+                observations, *_, info = envs.recv()
+                assert np.array_equal(observations, expected[info["env_id"]])
+                seen.update(info["env_id"].tolist())
+            assert len(seen) == 12
+            envs.send(np.ones(12, np.int64), np.arange(12))
+            expected = sync.step(np.ones(12, np.int64))[0].copy()
+
+
+def test_actions_in_the_buffer_itself_can_be_sent_in_any_order():
+    with (
+        shoal.make_vec("Squared-v0", 4) as sync,
+        shoal.make_vec("Squared-v0", 4, batch_size=4, num_threads=1) as envs,
+    ):
+        sync.reset(seed=1)
+        envs.async_reset(seed=1)
+        envs.recv()
+        envs.actions[:] = [1, 2, 3, 4]
+        envs.send(envs.actions, [1, 0, 3, 2])
+        observations, *_, info = envs.recv()
+        assert np.array_equal(observations, sync.step(np.array([2, 1, 4, 3]))[0][info["env_id"]])
 
 
 @pytest.mark.parametrize(

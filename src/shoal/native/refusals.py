@@ -28,7 +28,6 @@ _REFUSALS: dict[str, tuple[type[Exception], str]] = {
         'reset(options={"reset_mask": terminated | truncated}) before the next step',
     ),
     "under way": (ShoalError, "environments are under way; recv() them before this call"),
-    "sent twice": (ShoalError, "an environment was sent that is under way already; recv() it first"),
     "no checkpoint": (
         ShoalError,
         "this environment cannot be saved: it has no shoal.checkpoint/1; add the extension to the plug-in",

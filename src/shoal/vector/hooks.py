@@ -128,6 +128,16 @@ class Hooks(ActionHooks):
             f"env_ids must name environments from 0 to {num_envs - 1}{whole}; {found}; nothing was sent"
         )
 
+    def raise_sent_twice(self, env_ids: Any, index: int) -> NoReturn:
+        """Raises for an id that is under way, or that is in `env_ids` twice."""
+        ids = np.asarray(env_ids)
+        places = np.flatnonzero(ids == ids[index])
+        if len(places) > 1:
+            found = f"env_ids[{places[0]}] and env_ids[{places[1]}] are both {ids[index]}"
+        else:
+            found = f"env_ids[{index}] is {ids[index]}, which is under way already; recv() it first"
+        raise ShoalError(f"an environment can be sent once; {found}; nothing was sent")
+
     def raise_too_few(self, under_way: int, batch: int) -> NoReturn:
         raise ShoalError(
             f"recv would wait for ever: it returns {batch} environments and only {under_way} are under way; "
