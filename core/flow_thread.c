@@ -138,10 +138,11 @@ static void take_late(const shoal_flow *flow, shoal_flow_worker *self, shoal_tak
         shoal_pending_take(part, taken);
 }
 
-/* Takes units of all parts that are late, or of any part if moving them to this core costs little. */
+/* Takes units of all parts that are late, or of any part if moving them to this core costs little, or if
+ * there are more threads than cores: then the part's thread may have no core. */
 static void take_from_all(const shoal_flow *flow, const shoal_flow_worker *self, shoal_taken *taken) {
     const uint32_t parts = count_parts(flow);
-    const int is_any = self->unit_ns == 0 || self->unit_ns >= WORTH_MOVING_NS;
+    const int is_any = self->unit_ns == 0 || self->unit_ns >= WORTH_MOVING_NS || !flow->rest.may_spin;
     for (uint32_t i = 1; i <= parts && !shoal_taken_is_full(taken); i++) {
         shoal_part *part = find_part(flow, (self->number + i) % parts);
         if (is_any || is_late(flow, part, taken->now_ns))
@@ -178,9 +179,8 @@ static uint32_t take_units(shoal_flow *flow, shoal_flow_worker *self) {
             return count;
         }
         if (find_own(flow, self) == NULL) {
-            if (has_waited && waiting > 0)
-                shoal_flow_wake_others(flow,
-                                       (uint64_t)waiting); /* this thread was woken in place of another */
+            if (has_waited && waiting > 0) /* this thread was woken in place of another */
+                shoal_flow_wake_others(flow, (uint64_t)waiting);
             shoal_futex_wait(&flow->reserve, reserve, SHOAL_REST_SLEEP_NS);
         } else if (waiting <= 0) {
             wait_for_units(flow, self);

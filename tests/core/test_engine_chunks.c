@@ -12,6 +12,7 @@
 #define shoal_engine_step tested_engine_step
 #define shoal_engine_step_range tested_engine_step_range
 #define shoal_engine_check_actions tested_engine_check_actions
+#define shoal_engine_actions_fit_bytes tested_engine_actions_fit_bytes
 #define shoal_engine_statistics tested_engine_statistics
 #define shoal_engine_set_epoch tested_engine_set_epoch
 #define shoal_statistics_add tested_statistics_add

@@ -58,7 +58,8 @@ typedef struct shared {
     shoal_flow *flow;
     results pool[UNITS + 4];
     uint64_t lent, received, calls, refused; /* of calls that are inside alone, so nothing else orders them */
-    uint64_t ready[UNITS], num_ready;
+    int64_t ready[UNITS];
+    uint64_t num_ready;
 } shared;
 
 static void lend_and_send(shared *s) {
@@ -69,7 +70,11 @@ static void lend_and_send(shared *s) {
         shoal_targets targets = {r->observations, r->rewards, r->terminated, r->truncated, NULL};
         shoal_flow_add_batch(s->flow, &targets, r->ids);
     }
-    shoal_flow_send(s->flow, s->ready, s->num_ready);
+    static const int64_t zeros[UNITS];
+    const void *const actions[1] = {zeros};
+    const shoal_sending sending = {s->ready, s->num_ready, actions, 1, 1};
+    shoal_refusal refusal;
+    CHECK(shoal_flow_send(s->flow, &sending, &refusal));
     s->num_ready = 0;
 }
 
@@ -82,7 +87,7 @@ static int receive(shared *s) {
         return 0;
     const results *r = &s->pool[s->received++ % (UNITS + 4)];
     for (int i = 0; i < BATCH; i++)
-        s->ready[s->num_ready++] = (uint64_t)r->ids[i];
+        s->ready[s->num_ready++] = r->ids[i];
     return 1;
 }
 
@@ -152,9 +157,9 @@ static void run_round(uint64_t number) {
     memset(s.w.arrays.reset, 1, wanted.num_envs);
     memset(s.w.actions, 0, s.w.padded * sizeof *s.w.actions);
     CHECK_EQUAL(shoal_flow_create(s.w.engine, &s.w.description, 2, UNITS, 1, BATCH, &s.flow), 0);
-    const void *actions[1] = {s.w.actions};
+    void *actions[1] = {s.w.actions};
     shoal_flow_actions(s.flow, actions);
-    for (uint64_t i = 0; i < UNITS; i++)
+    for (int64_t i = 0; i < UNITS; i++)
         s.ready[s.num_ready++] = i;
     shoal_guard_init(&s.guard);
     pthread_t callers[CALLERS], closers[CLOSERS];
