@@ -12,10 +12,10 @@ enum {
     SPIN_NS = 20000,         /* recv spins for this time, */
     SLEEP_NS = 50000000,     /* and then sleeps for at most this time at once */
     PATIENCE_NS = 200000,    /* if recv has waited so long, it wakes all threads */
-    TAKE_NS = 10000,         /* a thread takes units for about this time, or with many threads */
-    THREAD_TAKE_NS = 1250,   /* for this time for each: all of them change the same words at each take; */
-    MOST_TAKE_NS = 50000,    /* at most for this time, */
-    MOST_TAKEN = 1024,       /* at most so many, */
+    TAKE_NS = 10000,         /* a thread takes units for at least this time, */
+    THREAD_TAKE_NS = 1250,   /* for this time for each thread: all change the same words at each take, */
+    MOST_TAKE_NS = 50000,    /* and at most for this time; */
+    MOST_TAKEN = 1024,       /* at most so many units, */
     SCRATCH_BYTES = 1 << 16, /* and at most so many bytes of results, which stay in its core's cache */
     SENDER_NS = 8,           /* the caller needs about this time for each environment */
     LEAST_CPUS = 4,          /* with which one can be left to the caller */
@@ -95,7 +95,7 @@ int shoal_flow_create(shoal_engine *engine, const shoal_description *description
     flow->batches = batches;
     flow->workers = workers;
     flow->parts = parts;
-    flow->num_places = workers == NULL ? 0 : threads;
+    flow->num_threads = workers == NULL ? 0 : threads;
     if (batches != NULL) /* before anything can fail, because destroy frees what is not NULL */
         memset(batches, 0, flow->num_batches * sizeof *flow->batches);
     if (workers != NULL)
@@ -138,7 +138,7 @@ void shoal_flow_destroy(shoal_flow *flow) {
         for (uint32_t i = 0; i < flow->num_workers; i++)
             pthread_join(flow->workers[i].thread, NULL);
     }
-    for (uint32_t i = 0; i < flow->num_places; i++) {
+    for (uint32_t i = 0; i < flow->num_threads; i++) {
         shoal_flow_worker *self = &flow->workers[i];
         for (uint64_t f = 0; self->scratch != NULL && f < flow->description->observations.count; f++)
             free(self->scratch[f]);

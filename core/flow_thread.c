@@ -65,8 +65,8 @@ static int is_little(const shoal_flow *flow, uint64_t waiting) {
 
 /* If a thread spins, it sees the units. Both it and this function change one word by read-modify-write
  * operations, so a thread that counts as spinning here looks for units once more before it sleeps, and calls
- * this function if it leaves some. For little work, the last core is left to the caller; if one
- * of the units then takes long after all, recv wakes the others. */
+ * this function if it leaves some. For little work, the last core is left to the caller; if one of the units
+ * then takes long after all, recv wakes the others. */
 void shoal_flow_wake_others(shoal_flow *flow, uint64_t waiting) {
     if (atomic_fetch_add(&flow->spinners, 0) != 0)
         return;
@@ -102,7 +102,7 @@ static uint64_t fit_places(const shoal_flow *flow, uint64_t wanted) {
 static uint32_t count_to_take(const shoal_flow *flow, const shoal_flow_worker *self, uint64_t waiting) {
     if (self->unit_ns == 0)
         return 1;
-    const uint64_t threads = flow->num_places, share = (waiting + threads - 1) / threads;
+    const uint64_t threads = flow->num_threads, share = (waiting + threads - 1) / threads;
     const uint64_t quarter = (share + 3) / 4, least = LEAST_TAKE_NS / self->unit_ns;
     const uint64_t fair = quarter > least ? quarter : share < least ? share : least;
     const uint64_t wanted = fit_places(flow, flow->take_ns / self->unit_ns);

@@ -53,7 +53,7 @@ struct shoal_flow {
     shoal_flow_batch *batches; /* a ring */
     shoal_flow_places *parts;  /* of all batches */
     uint64_t sent, added, received, ended_ns, forks;
-    uint32_t num_workers, num_places; /* workers that run; workers that there is memory for */
+    uint32_t num_workers, num_threads; /* threads that run; threads that there is memory for */
     uint32_t num_cpus, most_spinners;
     _Atomic(uint64_t) unit_ns; /* about the mean time of a unit; 0: not known. Writers: threads */
     shoal_flow_worker *workers;

@@ -27,7 +27,7 @@ enum { SHOAL_WORD_UNITS = 64, SHOAL_LINE_WORDS = 16 }; /* 16 words of 8 bytes: t
 typedef struct shoal_part {
     _Alignas(128) _Atomic(uint64_t) cursor; /* a unit of the part. Writers: threads that take */
     _Atomic(uint64_t) taken_ns;             /* when one last took from it. Writers: the same */
-    shoal_word is_asleep;                   /* its thread. Writer: that thread */
+    shoal_word is_asleep;                   /* a thread of this part. Writers: its threads */
     uint64_t first, count;                  /* its units */
     _Atomic(uint64_t) *bits;                /* writers: send, and threads that take */
     _Atomic(uint64_t) *slow;                /* writers: threads that have stepped the units */

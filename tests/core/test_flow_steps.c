@@ -30,7 +30,7 @@ static uint32_t count_cpus(void) { return num_cpus; }
 
 static void a_thread_takes_little_work_and_no_more_than_its_share(void) {
     shoal_flow flow = {
-        .most = 1024, .num_places = 4, .take_ns = TAKE_NS, .num_units = 100000, .units_per_batch = 100};
+        .most = 1024, .num_threads = 4, .take_ns = TAKE_NS, .num_units = 100000, .units_per_batch = 100};
     shoal_flow_worker self = {.unit_ns = 0};
     CHECK_EQUAL(count_to_take(&flow, &self, 100000), 1); /* it knows nothing yet */
     self.unit_ns = 2 * TAKE_NS;
