@@ -32,6 +32,12 @@ enum { UNDER_SANITIZERS = 0 };
         }                                                                                                    \
     } while (0)
 
+/* The next number of a sequence (xorshift), below `below`; `state` is not 0. */
+static inline unsigned long long draw_below(unsigned long long *state, unsigned long long below) {
+    *state ^= *state << 13, *state ^= *state >> 7, *state ^= *state << 17;
+    return *state % below;
+}
+
 #define RUN(test)                                                                                            \
     do {                                                                                                     \
         test();                                                                                              \

@@ -10,14 +10,7 @@
 
 enum { MOST_UNITS = 1000, TAKERS = 4, ROUNDS = 2000 };
 
-static uint64_t state = 1;
-
-static uint64_t draw(uint64_t below) { /* xorshift */
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    return state % below;
-}
+static unsigned long long state = 1;
 
 static uint32_t take(shoal_part *part, uint64_t *units, uint32_t most) {
     shoal_taken taken = {.units = units, .most = most, .now_ns = 1};
@@ -50,22 +43,23 @@ static void parts_have_all_units_and_lines_of_their_own(void) {
 static void every_unit_is_taken_once(void) {
     for (int round = 0; round < ROUNDS; round++) {
         shoal_pending pending;
-        const uint64_t units = 1 + draw(MOST_UNITS);
-        const uint32_t parts = 1 + (uint32_t)draw(5);
+        const uint64_t units = 1 + draw_below(&state, MOST_UNITS);
+        const uint32_t parts = 1 + (uint32_t)draw_below(&state, 5);
         uint8_t is_pending[MOST_UNITS] = {0};
         CHECK_EQUAL(shoal_pending_open(&pending, units, parts), 0);
         for (int turn = 0; turn < 30; turn++) {
-            const uint64_t first = draw(units);
+            const uint64_t first = draw_below(&state, units);
             uint64_t count = 0;
-            for (const uint64_t most = 1 + draw(200); count < most && first + count < units; count++) {
+            for (const uint64_t most = 1 + draw_below(&state, 200); count < most && first + count < units;
+                 count++) {
                 if (is_pending[first + count])
                     break; /* none may be added twice */
                 is_pending[first + count] = 1;
             }
             shoal_pending_add(&pending, first, count);
-            shoal_part *part = &pending.parts[draw(parts)];
+            shoal_part *part = &pending.parts[draw_below(&state, parts)];
             uint64_t taken[MOST_UNITS];
-            const uint32_t most = (uint32_t)draw(300);
+            const uint32_t most = (uint32_t)draw_below(&state, 300);
             const uint32_t got = take(part, taken, most);
             uint64_t had = 0;
             for (uint64_t unit = part->first; unit < part->first + part->count; unit++)

@@ -20,14 +20,7 @@ static int64_t ids[MOST_ENVS + 64], moves[MOST_ENVS + 64], move_rows[4 * MOST_EN
 static float forces[MOST_ENVS + 64][2], force_rows[4 * MOST_ENVS][2];
 static const void *const actions[] = {moves, forces};
 static void *const rows[] = {move_rows, force_rows};
-static uint64_t state = 1;
-
-static uint64_t draw(uint64_t below) { /* xorshift */
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    return state % below;
-}
+static unsigned long long state = 1;
 
 static void open_send(shoal_send *send, uint64_t num_units, uint64_t unit, uint32_t lanes, uint32_t threads) {
     description.actions = (shoal_fields){.items = fields, .count = 2};
@@ -42,14 +35,14 @@ static void open_send(shoal_send *send, uint64_t num_units, uint64_t unit, uint3
 static void draw_ids(uint64_t num_units, uint64_t unit, uint64_t mean) {
     static uint64_t begins[MOST_ENVS + 1];
     uint64_t runs = 0, at = 0;
-    for (uint64_t first = 0; first < num_units; first += 1 + draw(2 * mean))
+    for (uint64_t first = 0; first < num_units; first += 1 + draw_below(&state, 2 * mean))
         begins[runs++] = first;
     begins[runs] = num_units;
     static uint64_t order[MOST_ENVS];
     for (uint64_t i = 0; i < runs; i++)
         order[i] = i;
     for (uint64_t i = runs; i > 1; i--) {
-        const uint64_t k = draw(i), kept = order[k];
+        const uint64_t k = draw_below(&state, i), kept = order[k];
         order[k] = order[i - 1];
         order[i - 1] = kept;
     }
@@ -57,7 +50,7 @@ static void draw_ids(uint64_t num_units, uint64_t unit, uint64_t mean) {
         for (uint64_t env = begins[order[i]] * unit; env < begins[order[i] + 1] * unit; env++)
             ids[at++] = (int64_t)env;
     for (uint64_t i = 0; i < num_units * unit; i++) {
-        moves[i] = (int64_t)draw(3);
+        moves[i] = (int64_t)draw_below(&state, 3);
         forces[i][0] = (float)i;
         forces[i][1] = -(float)i;
     }
@@ -108,26 +101,28 @@ static void set_stages(shoal_send *send, uint64_t stage) {
 static void faults_are_found_and_change_nothing(void) {
     for (int turn = 0; turn < 3000; turn++) {
         shoal_send send;
-        const uint64_t unit = UINT64_C(1) << draw(6), mean = 1 + draw(100);
-        const uint64_t num_units = 2 + draw((turn % 8 == 0 ? MOST_ENVS : 2000) / unit - 1);
-        const uint64_t num_ids = num_units * unit, bad = draw(num_ids), begin = bad / unit * unit;
-        open_send(&send, num_units, unit, (uint32_t)(unit << draw(2)), 1 + (uint32_t)draw(40));
+        const uint64_t unit = UINT64_C(1) << draw_below(&state, 6), mean = 1 + draw_below(&state, 100);
+        const uint64_t num_units = 2 + draw_below(&state, (turn % 8 == 0 ? MOST_ENVS : 2000) / unit - 1);
+        const uint64_t num_ids = num_units * unit, bad = draw_below(&state, num_ids),
+                       begin = bad / unit * unit;
+        open_send(&send, num_units, unit, (uint32_t)(unit << draw_below(&state, 2)),
+                  1 + (uint32_t)draw_below(&state, 40));
         draw_ids(num_units, unit, mean);
         const int64_t id = ids[bad], move = moves[bad];
-        ids[bad] = (int64_t)(turn % 3 == 0   ? num_ids + draw(5)
-                             : turn % 3 == 1 ? -1 - draw(5)
+        ids[bad] = (int64_t)(turn % 3 == 0   ? num_ids + draw_below(&state, 5)
+                             : turn % 3 == 1 ? -1 - draw_below(&state, 5)
                                              : num_ids << 40);
         expect(&send, num_ids, (shoal_refusal){SHOAL_BAD_ID, begin, 0});
         check_stages(&send, SHOAL_IDLE);
         ids[bad] = id;
-        moves[bad] = 3 + (int64_t)draw(2) * -5;
+        moves[bad] = 3 + (int64_t)draw_below(&state, 2) * -5;
         expect(&send, num_ids, (shoal_refusal){SHOAL_BAD_ACTION, bad, 0});
         moves[bad] = move;
         forces[bad][1] = __builtin_nanf("");
         expect(&send, num_ids, (shoal_refusal){SHOAL_BAD_ACTION, bad, 1});
         check_stages(&send, SHOAL_IDLE);
         forces[bad][1] = 0;
-        const uint64_t other = (begin / unit + 1 + draw(num_units - 1)) % num_units * unit;
+        const uint64_t other = (begin / unit + 1 + draw_below(&state, num_units - 1)) % num_units * unit;
         int64_t kept[64];
         memcpy(kept, ids + begin, unit * sizeof *ids); /* a unit that is there twice */
         memcpy(ids + begin, ids + other, unit * sizeof *ids);
@@ -138,7 +133,7 @@ static void faults_are_found_and_change_nothing(void) {
         CHECK_EQUAL(ids[found.at], ids[begin]);
         check_stages(&send, SHOAL_IDLE);
         memcpy(ids + begin, kept, unit * sizeof *ids);
-        const uint64_t busy = draw(num_units);
+        const uint64_t busy = draw_below(&state, num_units);
         atomic_store(&send.stages[busy], SHOAL_UNDER_WAY);
         CHECK_EQUAL(shoal_send_run(&send, &sending, 0, &found), 0);
         CHECK_EQUAL(found.reason, SHOAL_SENT_TWICE);
@@ -240,10 +235,11 @@ static void helpers_do_pieces_of_the_current_send_only(void) {
         CHECK_EQUAL(pthread_create(&threads[i], NULL, help, (void *)&numbers[i]), 0);
     const int turns = UNDER_SANITIZERS ? 60 : 300;
     for (int turn = 0; turn < turns || (atomic_load(&helped) == 0 && turn < 100000); turn++) {
-        draw_ids(units, 4, 1 + draw(300));
-        const uint64_t twice = draw(units);
+        draw_ids(units, 4, 1 + draw_below(&state, 300));
+        const uint64_t twice = draw_below(&state, units);
         if (turn % 2 == 1) { /* in another piece, or in the same */
-            memcpy(ids + twice * 4, ids + (twice + 1 + draw(units - 1)) % units * 4, 4 * sizeof *ids);
+            memcpy(ids + twice * 4, ids + (twice + 1 + draw_below(&state, units - 1)) % units * 4,
+                   4 * sizeof *ids);
             shoal_refusal found;
             const shoal_sending sending = all_of(MOST_ENVS);
             CHECK_EQUAL(shoal_send_run(&shared, &sending, 0, &found), 0);
