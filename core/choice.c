@@ -9,18 +9,20 @@ enum {
     TRIAL_WARM_UP = 2,        /* before that, it runs so many without measuring them */
     POOL_WARM_UP_NS = 200000, /* and on a pool, jobs for this time: the threads wake up meanwhile */
     HOPELESS_JOBS = 160,      /* a trial of a pool ends when it has cost as much as so many usual jobs */
+    RECOVERY_JOBS = 2,        /* after a trial that lost; rows move back to the caches of their threads */
     TRIAL_PAUSE_NS = 10000000,
     MOST_DOUBLINGS = 6,          /* of the pause between trials, */
     MOST_LOSSES = 3,             /* and by trials that lose */
     OSCILLATION_NS = 1000000000, /* a switch within this time of the last one was a mistake */
-    POOL_START_NS = 3000         /* jobs below this are never worth a pool */
+    POOL_START_NS = 3000,        /* jobs below this are never worth a pool */
+    PAUSE_PER_LOSS = 200         /* a trial that lost some time is followed by a pause of 200 times as much */
 };
 static const double WINDOW_NS = 2e7, LEAST_WEIGHT = 1.0 / 1024, MOST_WEIGHT = 0.1;
 static const double CLEARLY = 0.95; /* a way that costs less than this part of the other is clearly faster */
 
-static int choose(shoal_choice *choice, uint64_t now) {
+static int choose(shoal_choice *choice) {
     const int worth_it = choice->preferred == 1 || choice->cost_ns[0] > POOL_START_NS;
-    if (choice->trial == 0 && now >= choice->next_trial_ns && worth_it) {
+    if (choice->trial == 0 && choice->worked_ns >= choice->next_trial_ns && worth_it) {
         choice->trial = TRIAL_STEPS;
         choice->trial_jobs = 0;
         choice->trial_ns = choice->measured_ns = choice->passed_ns = 0;
@@ -36,7 +38,15 @@ static int is_hopeless(const shoal_choice *choice) {
                                   : choice->trial_ns > HOPELESS_JOBS * usual;
 }
 
-static void end_trial(shoal_choice *choice, uint64_t now) {
+/* Sets when the next trial begins: after a time that depends on what the last one cost. */
+static void plan_trial(shoal_choice *choice) {
+    const double least = (double)TRIAL_PAUSE_NS * (1 << choice->doublings),
+                 pause = PAUSE_PER_LOSS * choice->lost_ns;
+    choice->next_trial_ns = choice->tried_ns + (uint64_t)(pause > least ? pause : least);
+}
+
+static void end_trial(shoal_choice *choice) {
+    const uint64_t now = choice->worked_ns;
     const double usual = choice->cost_ns[choice->preferred];
     const uint32_t measured = TRIAL_STEPS - choice->trial;
     double *other = &choice->cost_ns[!choice->preferred];
@@ -51,16 +61,16 @@ static void end_trial(shoal_choice *choice, uint64_t now) {
         choice->jobs = TRIAL_STEPS;
     } else {
         choice->doublings += choice->doublings < MOST_LOSSES;
+        choice->recovering = RECOVERY_JOBS;
     }
-    const double loss = (1 - choice->trial_jobs * usual / choice->trial_ns) * choice->passed_ns,
-                 least = (double)TRIAL_PAUSE_NS * (1 << choice->doublings);
-    choice->next_trial_ns = now + (uint64_t)(100 * loss > least ? 100 * loss : least);
+    choice->lost_ns = (1 - choice->trial_jobs * usual / choice->trial_ns) * choice->passed_ns;
     choice->tried_ns = now;
     choice->trial = 0;
+    plan_trial(choice);
 }
 
 /* A job cost `took`, which is its time `passed_ns`, scaled. */
-static void learn(shoal_choice *choice, double took, double passed_ns, uint64_t now) {
+static void learn(shoal_choice *choice, double took, double passed_ns) {
     double *usual = &choice->cost_ns[choice->preferred];
     if (choice->trial != 0) {
         const int is_warm = choice->trial_jobs >= TRIAL_WARM_UP &&
@@ -73,7 +83,13 @@ static void learn(shoal_choice *choice, double took, double passed_ns, uint64_t 
             choice->measured_ns += took;
         }
         if (choice->trial == 0 || is_hopeless(choice))
-            end_trial(choice, now);
+            end_trial(choice);
+        return;
+    }
+    if (choice->recovering != 0) {
+        choice->recovering--;
+        choice->lost_ns += (1 - *usual / took) * passed_ns;
+        plan_trial(choice);
         return;
     }
     /* A plain mean at first, then one over some tens of milliseconds: other programs take a core away for
@@ -92,10 +108,10 @@ uint64_t shoal_choice_run(shoal_choice *choice, shoal_pool *pool, const shoal_po
         return job->run_all(job->context);
     }
     const uint64_t begin = shoal_now_ns();
-    const uint64_t sum = choose(choice, begin) ? shoal_pool_run(pool, job) : job->run_all(job->context);
-    const uint64_t end = shoal_now_ns();
-    const double passed_ns = (double)(end - begin);
-    learn(choice, passed_ns * scale, passed_ns, end);
+    const uint64_t sum = choose(choice) ? shoal_pool_run(pool, job) : job->run_all(job->context);
+    const uint64_t passed_ns = shoal_now_ns() - begin;
+    choice->worked_ns += passed_ns;
+    learn(choice, (double)passed_ns * scale, (double)passed_ns);
     if (choice->preferred == 0 && choice->trial == 0 && choice->cost_ns[0] < POOL_START_NS)
         choice->unmeasured = 64;
     return sum;

@@ -12,8 +12,10 @@ extern "C" {
 /* Measures which way is faster, and tries the other way from time to time, a few jobs in a row. The first
  * ones are not measured: they wake the threads of a pool, which takes longer than many short jobs.
  *
- * 1. Trials cost at most one percent: after a trial that lost, the next one comes after 100 times its loss. A
- *    trial of one thread ends as soon as it is clearly slower.
+ * 1. Trials cost at most half a percent: after a trial that lost, the next one comes after 200 times its
+ *    loss. The slower jobs that follow a trial, because rows move back to the caches of their threads, count
+ *    as a part of the loss. A trial of one thread ends as soon as it is clearly slower. All times are times
+ *    of jobs: time that passes between jobs does not count, so rare jobs have rare trials.
  * 2. The pause before the next trial begins at 10 ms. A trial that loses doubles it, up to 80 ms. A switch
  *    within a second of the previous switch doubles it, up to 640 ms. So two ways that are about equal, or a
  *    machine whose load changes, do not make the choice go back and forth.
@@ -29,6 +31,9 @@ typedef struct shoal_choice {
     double trial_ns;     /* their cost, */
     double measured_ns;  /* and the cost of those that were measured */
     double passed_ns;    /* the time that the trial's jobs took: their cost, not scaled */
+    double lost_ns;      /* the time that the last trial cost */
+    uint32_t recovering; /* jobs after it that still belong to its cost */
+    uint64_t worked_ns;  /* total time of all measured jobs; the clock of the next three */
     uint64_t next_trial_ns, tried_ns, switched_ns;
     uint32_t doublings;  /* of the pause */
     uint32_t unmeasured; /* jobs to run without reading the clock, which is too slow for tiny jobs */

@@ -16,7 +16,7 @@ static uint64_t simulated_pool_run(shoal_pool *pool, const shoal_pool_job *job);
 
 #include <string.h>
 
-static uint64_t now_ns, on_pool, alone;
+static uint64_t now_ns, gap_ns, on_pool, alone; /* gap_ns passes between two jobs */
 static uint64_t random_state;
 static double (*alone_cost)(void), (*pool_cost)(void); /* ns of the next job */
 
@@ -46,6 +46,7 @@ static shoal_choice choice;
 static void begin(double (*one)(void), double (*many)(void)) {
     memset(&choice, 0, sizeof choice);
     now_ns = 1000000000;
+    gap_ns = 0;
     on_pool = alone = 0;
     random_state = 1;
     alone_cost = one;
@@ -57,7 +58,7 @@ static uint64_t run_for(double seconds) {
     const uint64_t end = now_ns + (uint64_t)(seconds * 1e9);
     const shoal_pool_job job = {NULL, run_all, NULL, 4, 0, 0};
     uint64_t jobs = 0;
-    for (; now_ns < end; jobs++)
+    for (; now_ns < end; jobs++, now_ns += gap_ns)
         CHECK_EQUAL(shoal_choice_run(&choice, NULL, &job, 1), 4);
     return jobs;
 }
@@ -68,16 +69,18 @@ static double cost_150us(void) { return 150e3; }
 static double cost_60us(void) { return 60e3; }
 static double cost_5ms(void) { return 5e6; }
 static double cost_2ms(void) { return 2e6; }
+static double cost_10ms(void) { return 10e6; }
+static double cost_1ms(void) { return 1e6; }
 static double cost_1us(void) { return 1e3; }
 static double cost_50us_with_noise(void) { return 50e3 * (0.7 + 0.6 * draw()); }
 
-static void the_faster_way_is_used_and_trials_cost_at_most_two_percent(void) {
+static void the_faster_way_is_used_and_trials_cost_at_most_one_percent(void) {
     begin(cost_50us, cost_10us);
-    CHECK(run_for(2) * 10e3 > 0.98 * 2e9);
+    CHECK(run_for(2) * 10e3 > 0.99 * 2e9);
     CHECK_EQUAL(choice.preferred, 1);
     CHECK_EQUAL(choice.switches, 1);
     begin(cost_50us, cost_150us);
-    CHECK(run_for(2) * 50e3 > 0.98 * 2e9);
+    CHECK(run_for(2) * 50e3 > 0.99 * 2e9);
     CHECK_EQUAL(choice.preferred, 0);
     CHECK_EQUAL(choice.switches, 0);
 }
@@ -99,6 +102,38 @@ static void a_hopeless_trial_ends_after_one_job(void) {
     (void)run_for(2);
     CHECK(choice.trials > trials);
     CHECK_EQUAL(alone - before, choice.trials - trials);
+}
+
+/* A trial of one thread costs 10 ms here, so the next one comes after 2 s of jobs. */
+static void time_between_jobs_brings_no_trial(void) {
+    begin(cost_10ms, cost_1ms);
+    (void)run_for(1);
+    CHECK_EQUAL(choice.preferred, 1);
+    const uint64_t before = choice.trials;
+    gap_ns = 50000000;
+    (void)run_for(20);
+    CHECK(choice.trials - before <= 1);
+}
+
+/* Rows that one thread has used are in the cache of its core: after it, jobs on the pool take longer. */
+static uint64_t last_alone, slow_jobs;
+static double cost_1ms_with_cold_caches(void) {
+    if (last_alone != alone) {
+        last_alone = alone;
+        slow_jobs = 2;
+    }
+    return slow_jobs == 0 ? 1e6 : (slow_jobs--, 4e6);
+}
+
+static void slow_jobs_after_a_trial_count_as_its_cost(void) {
+    begin(cost_2ms, cost_1ms_with_cold_caches);
+    last_alone = slow_jobs = 0;
+    (void)run_for(1);
+    CHECK_EQUAL(choice.preferred, 1);
+    const uint64_t before = alone;
+    CHECK(run_for(20) * 1e6 > 0.992 * 20e9);
+    CHECK(alone > before); /* there were trials */
+    CHECK_EQUAL(choice.switches, 1);
 }
 
 static void tiny_jobs_are_never_given_to_the_pool(void) {
@@ -162,7 +197,7 @@ static void the_next_job_runs_where_the_choice_says(void) {
     for (int i = 0; i < 5000; i++) {
         const uint64_t before = on_pool;
         const int prefers = shoal_choice_prefers_pool(&choice);
-        const int starts_trial = choice.trial == 0 && now_ns >= choice.next_trial_ns;
+        const int starts_trial = choice.trial == 0 && choice.worked_ns >= choice.next_trial_ns;
         (void)shoal_choice_run(&choice, NULL, &job, 1);
         if (!starts_trial)
             CHECK_EQUAL(on_pool - before, prefers);
@@ -194,9 +229,11 @@ static void trials_of_a_pool_that_has_to_wake_up_cost_at_most_two_percent(void) 
 }
 
 int main(void) {
-    RUN(the_faster_way_is_used_and_trials_cost_at_most_two_percent);
+    RUN(the_faster_way_is_used_and_trials_cost_at_most_one_percent);
     RUN(a_pool_that_is_far_too_slow_is_tried_seldom);
     RUN(a_hopeless_trial_ends_after_one_job);
+    RUN(time_between_jobs_brings_no_trial);
+    RUN(slow_jobs_after_a_trial_count_as_its_cost);
     RUN(tiny_jobs_are_never_given_to_the_pool);
     RUN(ways_that_are_about_equal_do_not_alternate);
     RUN(one_thread_is_used_if_another_program_holds_up_the_pool);
