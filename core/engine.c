@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "engine.h"
 
+#include "action_check.h"
 #include "choice.h"
 #include "platform.h"
 #include "seed.h"
@@ -23,10 +24,9 @@
 enum {
     CHUNKS_PER_THREAD = 32,
     CHUNK_NS = 1000,
-    VECTOR_CHUNK = 128,    /* least environments of a chunk if the plug-in steps several at once */
-    SCALAR_CHUNK = 4,      /* and if it steps one at a time; 1 with several agents */
-    CHECK_BYTES = 1 << 17, /* actions are checked by all threads from this size on */
-    CHECKS_PER_THREAD = 4  /* chunks of a check */
+    VECTOR_CHUNK = 128,   /* least environments of a chunk if the plug-in steps several at once */
+    SCALAR_CHUNK = 4,     /* and if it steps one at a time; 1 with several agents */
+    CHECK_BYTES = 1 << 17 /* actions are checked by all threads from this size on */
 };
 
 /* What one thread writes while it steps a chunk; nobody else touches these lines. */
@@ -160,7 +160,7 @@ int shoal_engine_create(const shoal_plugin *plugin, const shoal_description *des
     if (error == 0)
         error = create_chunks(engine, num_envs, num_threads);
     if (error == 0)
-        error = shoal_pool_create(engine->num_threads, &engine->pool);
+        error = shoal_pool_create(engine->num_threads, 1, &engine->pool);
     if (error != 0) {
         snprintf(why->text, sizeof why->text, "cannot start %u threads: %s", num_threads, strerror(-error));
         shoal_engine_destroy(engine);
@@ -393,46 +393,14 @@ uint64_t shoal_engine_step(shoal_engine *engine, const void *const *actions, con
     return shoal_choice_run(&engine->choice, engine->pool, &job, 1);
 }
 
-/* A field of actions that all threads check together; each begins with the rows that it will step. */
-typedef struct check {
-    const shoal_engine *engine;
-    const shoal_field *field;
-    const char *rows;
-    _Atomic(uint64_t) first_bad;
-} check;
-
-/* Checks the rows of some chunks of a step. A thread's part of the checks has about the rows of its part of
- * the step, which it then finds in its cache. */
-static uint64_t check_some(void *context, uint32_t index) {
-    check *job = context;
-    const shoal_engine *engine = job->engine;
-    const uint64_t per_chunk = engine->chunk_envs * engine->agents,
-                   rows = engine->envs.num_envs * engine->agents,
-                   checks = (uint64_t)engine->num_threads * CHECKS_PER_THREAD;
-    const uint64_t begin = (uint64_t)engine->num_chunks * index / checks * per_chunk;
-    const uint64_t chunks_end = (uint64_t)engine->num_chunks * (index + 1) / checks;
-    const uint64_t end = chunks_end * per_chunk < rows ? chunks_end * per_chunk : rows;
-    const int64_t bad = shoal_engine_bad_action(job->field, job->rows + begin * shoal_field_bytes(job->field),
-                                                end - begin, 1);
-    if (bad < 0)
-        return 0;
-    const uint64_t row = begin + (uint64_t)bad;
-    uint64_t first = atomic_load(&job->first_bad);
-    while (row < first && !atomic_compare_exchange_weak(&job->first_bad, &first, row))
-        continue;
-    return 1;
-}
-
+/* A thread's part of the check has about the rows of its part of the step, which it then finds in its cache.
+ */
 int64_t shoal_engine_check_actions(shoal_engine *engine, const shoal_field *field, const void *rows) {
     const uint64_t count = engine->envs.num_envs * engine->agents;
     if (!shoal_choice_prefers_pool(&engine->choice) || count * shoal_field_bytes(field) < CHECK_BYTES)
         return shoal_engine_bad_action(field, rows, count, 1);
-    check job = {engine, field, rows, UINT64_MAX};
-    const shoal_pool_job parts = {.run_chunk = check_some,
-                                  .context = &job,
-                                  .chunks = engine->num_threads * CHECKS_PER_THREAD,
-                                  .is_only_reading = 1};
-    return shoal_pool_run(engine->pool, &parts) == 0 ? -1 : (int64_t)atomic_load(&job.first_bad);
+    const shoal_action_check check = {field, rows, count, engine->chunk_envs * engine->agents, NULL};
+    return shoal_action_check_run(&check, engine->pool, engine->num_threads, NULL);
 }
 
 int shoal_engine_actions_fit_bytes(const shoal_field *field) {

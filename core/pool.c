@@ -424,7 +424,7 @@ static void free_pool(shoal_pool *pool) {
     free(pool);
 }
 
-int shoal_pool_create(uint32_t count, shoal_pool **out) {
+int shoal_pool_create(uint32_t count, int may_spin, shoal_pool **out) {
     *out = NULL;
     if (count == 0 || count > 4096)
         return -EINVAL;
@@ -446,7 +446,7 @@ int shoal_pool_create(uint32_t count, shoal_pool **out) {
     }
     shoal_balance_evenly(pool->bounds[0], count);
     pool->members = memset(members, 0, count * sizeof *pool->members);
-    shoal_rest_begin(&pool->rest, count <= shoal_cpu_count());
+    shoal_rest_begin(&pool->rest, may_spin && count <= shoal_cpu_count());
     pool->forks = shoal_fork_count();
     /* Signals must reach the main thread: Python handles Ctrl-C there. */
     sigset_t all, before;

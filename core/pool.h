@@ -41,8 +41,9 @@ typedef struct shoal_pool_job {
                     * and runs go through the chunks forward and backward in turns */
 } shoal_pool_job;
 
-/* `threads` counts the caller; 1 starts none. 0 or -errno. */
-int shoal_pool_create(uint32_t threads, shoal_pool **pool);
+/* `threads` counts the caller; 1 starts none. Without `may_spin`, threads sleep at once after a run, because
+ * other processes need the cores then; with more threads than cores they always do. 0 or -errno. */
+int shoal_pool_create(uint32_t threads, int may_spin, shoal_pool **pool);
 
 /* Runs chunks 0 .. chunks - 1 and returns the sum of what they returned. One caller at a time. */
 uint64_t shoal_pool_run(shoal_pool *pool, const shoal_pool_job *job);

@@ -210,7 +210,8 @@ NB_MODULE(_core, m) {
         .def(nb::init<nb::object, nb::list>(), "plugin"_a, "values"_a)
         .def("find_bad", &ActionChecks::find_bad, "number"_a, "rows"_a)
         .def("fit_bytes", &ActionChecks::fit_bytes, "number"_a)
-        .def("to_bytes", &ActionChecks::to_bytes, "number"_a, "rows"_a, "bytes"_a);
+        .def("to_bytes", &ActionChecks::to_bytes, "number"_a, "rows"_a, "bytes"_a)
+        .def("close", &ActionChecks::close);
 
     nb::class_<Guard>(m, "Guard")
         .def(nb::init<>())

@@ -284,7 +284,7 @@ class Ring {
             if (ring.pool_threads_ == 0) {
                 const uint32_t cores = shoal_cpu_count();
                 ring.pool_threads_ = cores < MAX_COPY_THREADS ? cores : MAX_COPY_THREADS;
-                if (ring.pool_threads_ > 1 && shoal_pool_create(ring.pool_threads_, &ring.pool_) != 0)
+                if (ring.pool_threads_ > 1 && shoal_pool_create(ring.pool_threads_, 1, &ring.pool_) != 0)
                     ring.pool_threads_ = 1; /* the system allows no more threads: never try again */
             }
             given = {ring.pool_, ring.pool_threads_, &ring.choice_};

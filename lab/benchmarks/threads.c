@@ -282,7 +282,7 @@ static uint64_t run_nothing(void *context, uint32_t chunk) {
 /* Runs of empty chunks with short gaps, then the CPU time of an idle second. */
 static int measure_hand_off(uint32_t threads) {
     shoal_pool *pool;
-    if (shoal_pool_create(threads, &pool) != 0)
+    if (shoal_pool_create(threads, 1, &pool) != 0)
         fail("cannot create the pool");
     const uint64_t created = shoal_now_ns(), warm = 500000000; /* new threads have to find a core each */
     for (double gap = 0; gap <= 20; gap = gap == 0 ? 5 : 2 * gap) {

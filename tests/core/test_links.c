@@ -488,7 +488,7 @@ static void *sample_all(void *argument) {
     shoal_copy_threads threads = {.count = 2, .choice = &choice};
     shoal_rng rng;
     shoal_rng_seed(&rng, self->name);
-    CHECK(shoal_pool_create(threads.count, &threads.pool) == 0);
+    CHECK(shoal_pool_create(threads.count, 1, &threads.pool) == 0);
     batch *b = malloc(sizeof *b);
     while (!atomic_load(&stop)) {
         check_every_way(b, &links, &rng, threads);

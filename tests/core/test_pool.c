@@ -92,15 +92,17 @@ static void run_with(shoal_pool *pool, job *job, uint64_t (*run_chunk)(void *, u
 
 static void run_once(shoal_pool *pool, job *job) { run_with(pool, job, count_chunk); }
 
-static shoal_pool *new_pool(job *job, uint32_t threads) {
+static shoal_pool *new_pool_with(job *job, uint32_t threads, int may_spin) {
     shoal_pool *pool;
     memset(job, 0, sizeof *job);
     job->threads = threads;
     job->chunks = threads * CHUNKS_PER_THREAD - threads / 2; /* parts of different sizes */
-    CHECK_EQUAL(shoal_pool_create(threads, &pool), 0);
+    CHECK_EQUAL(shoal_pool_create(threads, may_spin, &pool), 0);
     CHECK(pool != NULL);
     return pool;
 }
+
+static shoal_pool *new_pool(job *job, uint32_t threads) { return new_pool_with(job, threads, 1); }
 
 /* Returns when all threads sleep in the kernel: none has begun to sleep for some time. */
 static void wait_until_asleep(const shoal_pool *pool) {
@@ -354,6 +356,15 @@ static void a_thread_that_lost_its_core_sleeps_without_spinning_for_a_while(void
     shoal_pool_destroy(pool);
 }
 
+static void threads_that_may_not_spin_run_all_chunks(void) {
+    job job;
+    shoal_pool *pool = new_pool_with(&job, 2, 0);
+    CHECK_EQUAL(pool->rest.may_spin, 0);
+    for (int i = 0; i < 200; i++)
+        run_once(pool, &job);
+    shoal_pool_destroy(pool);
+}
+
 static void more_threads_than_cores_all_run(void) {
     job job;
     shoal_pool *pool = new_pool(&job, MOST);
@@ -451,7 +462,7 @@ static void no_thread_and_absurdly_many_are_refused(void) {
     static const uint32_t counts[] = {0, 4097, 5000, UINT32_MAX};
     for (int i = 0; i < 4; i++) {
         shoal_pool *pool = (shoal_pool *)&pool;
-        CHECK_EQUAL(shoal_pool_create(counts[i], &pool), -EINVAL);
+        CHECK_EQUAL(shoal_pool_create(counts[i], 1, &pool), -EINVAL);
         CHECK(pool == NULL);
     }
 }
@@ -507,7 +518,7 @@ static void pool_that_cannot_start_all_threads_ends_the_others(void) {
         if (limit.rlim_cur != bytes)
             _exit(7); /* qemu ignores this limit */
         shoal_pool *pool = NULL;
-        CHECK_EQUAL(shoal_pool_create(1000, &pool), -EAGAIN);
+        CHECK_EQUAL(shoal_pool_create(1000, 1, &pool), -EAGAIN);
         CHECK(pool == NULL);
         CHECK_EQUAL(count_threads(1), 1);
         sigset_t mask;
@@ -533,6 +544,7 @@ int main(void) {
     RUN(idle_threads_use_no_cpu);
     RUN(threads_spin_for_long_only_while_runs_follow_each_other_closely);
     RUN(a_thread_that_lost_its_core_sleeps_without_spinning_for_a_while);
+    RUN(threads_that_may_not_spin_run_all_chunks);
     RUN(more_threads_than_cores_all_run);
     RUN(a_slow_chunk_keeps_the_caller_waiting_awake_and_asleep);
     RUN(the_number_of_a_run_wraps_around);

@@ -87,7 +87,7 @@ static void *read_rows(void *argument) {
     void *out[] = {rows};
     shoal_choice choice = {0};
     shoal_copy_threads threads = {.count = 2, .choice = &choice};
-    CHECK(shoal_pool_create(threads.count, &threads.pool) == 0);
+    CHECK(shoal_pool_create(threads.count, 1, &threads.pool) == 0);
     while (!atomic_load(&stop) || read == 0) {
         uint64_t slots[16], count = shoal_ring_draw(&ring, NULL, &rng, 16, slots, NULL);
         if (count != 0 && shoal_ring_gather(&ring, columns, count, slots, out, ids, threads) != 0 &&

@@ -3,8 +3,9 @@
 step(actions):  actions, int64  --check, copy-->  bytes, uint8    --each worker-->  its own rows, int64
 step():         envs.actions, the shared array    ----check---->  --each worker-->  its own rows
 
-The parent alone copies the actions of all environments, and all workers wait for it. So actions that are
-known to be small integers, such as those of a Discrete space, are copied as bytes: an eighth of the memory.
+Only the parent can read the caller's array, and all workers wait for it. So actions that are known to be
+small integers, such as those of a Discrete space, are copied as bytes: an eighth of the memory. Threads of
+the parent share the work if there are many actions.
 """
 
 from __future__ import annotations
@@ -95,4 +96,5 @@ class PluginActions:
             self._hooks.raise_bad_action(number, row, part[row].tobytes())
 
     def close(self) -> None:
+        self._checks.close()
         self.segment.close()
