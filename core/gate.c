@@ -9,10 +9,12 @@
 #include <unistd.h>
 
 /* A waiter spins for some hundred loads, then yields between loads: the process it waits for may need this
- * core. */
+ * core. A wake-up costs tens of microseconds, and with a worker on every core it can put two workers on one
+ * core, which doubles the time of a step. So a worker yields for longer than the parent needs between two
+ * steps of hundreds of thousands of environments. */
 enum {
     SPINS = 256,
-    YIELD_NS = 200000,
+    YIELD_NS = 400000,
     CROWDED_YIELD_NS = 100000,
     WEIGHT = 8,
     LATE_NS = 200000,
