@@ -15,14 +15,16 @@ enum {
     MOST_LOSSES = 3,             /* and by trials that lose */
     OSCILLATION_NS = 1000000000, /* a switch within this time of the last one was a mistake */
     POOL_START_NS = 3000,        /* jobs below this are never worth a pool */
-    PAUSE_PER_LOSS = 200         /* a trial that lost some time is followed by a pause of 200 times as much */
+    PAUSE_PER_LOSS = 100,        /* see plan_trial */
+    WORK_PER_LOSS = 200
 };
 static const double WINDOW_NS = 2e7, LEAST_WEIGHT = 1.0 / 1024, MOST_WEIGHT = 0.1;
 static const double CLEARLY = 0.95; /* a way that costs less than this part of the other is clearly faster */
 
-static int choose(shoal_choice *choice) {
+static int choose(shoal_choice *choice, uint64_t now) {
     const int worth_it = choice->preferred == 1 || choice->cost_ns[0] > POOL_START_NS;
-    if (choice->trial == 0 && choice->worked_ns >= choice->next_trial_ns && worth_it) {
+    if (choice->trial == 0 && now - choice->tried_ns >= choice->pause_ns &&
+        choice->worked_ns >= choice->least_work_ns && worth_it) {
         choice->trial = TRIAL_STEPS;
         choice->trial_jobs = 0;
         choice->trial_ns = choice->measured_ns = choice->passed_ns = 0;
@@ -38,15 +40,21 @@ static int is_hopeless(const shoal_choice *choice) {
                                   : choice->trial_ns > HOPELESS_JOBS * usual;
 }
 
-/* Sets when the next trial begins: after a time that depends on what the last one cost. */
+/* Sets when the next trial begins. After a trial of one thread, jobs have to take some time: a program that
+ * runs jobs rarely has few trials. After a trial of the pool, only time has to pass: it may have lost because
+ * of other programs, which end. One loss may be an accident, so the second and the third trial come earlier.
+ */
 static void plan_trial(shoal_choice *choice) {
-    const double least = (double)TRIAL_PAUSE_NS * (1 << choice->doublings),
-                 pause = PAUSE_PER_LOSS * choice->lost_ns;
-    choice->next_trial_ns = choice->tried_ns + (uint64_t)(pause > least ? pause : least);
+    const double lost_ns = choice->lost_ns > 0 ? choice->lost_ns : 0;
+    const double scaled_ns = lost_ns / (1 << 2 * (MOST_LOSSES - choice->losses));
+    const uint64_t least_ns = (uint64_t)TRIAL_PAUSE_NS << choice->doublings,
+                   pause_ns = choice->preferred == 0 ? (uint64_t)(PAUSE_PER_LOSS * scaled_ns) : 0;
+    choice->pause_ns = pause_ns > least_ns ? pause_ns : least_ns;
+    choice->least_work_ns = choice->preferred == 1 ? (uint64_t)(WORK_PER_LOSS * scaled_ns) : 0;
+    choice->worked_ns = 0;
 }
 
-static void end_trial(shoal_choice *choice) {
-    const uint64_t now = choice->worked_ns;
+static void end_trial(shoal_choice *choice, uint64_t now) {
     const double usual = choice->cost_ns[choice->preferred];
     const uint32_t measured = TRIAL_STEPS - choice->trial;
     double *other = &choice->cost_ns[!choice->preferred];
@@ -59,8 +67,10 @@ static void end_trial(shoal_choice *choice) {
         choice->switched_ns = now;
         choice->switches++;
         choice->jobs = TRIAL_STEPS;
+        choice->losses = 0;
     } else {
         choice->doublings += choice->doublings < MOST_LOSSES;
+        choice->losses += choice->losses < MOST_LOSSES;
         choice->recovering = RECOVERY_JOBS;
     }
     choice->lost_ns = (1 - choice->trial_jobs * usual / choice->trial_ns) * choice->passed_ns;
@@ -70,7 +80,7 @@ static void end_trial(shoal_choice *choice) {
 }
 
 /* A job cost `took`, which is its time `passed_ns`, scaled. */
-static void learn(shoal_choice *choice, double took, double passed_ns) {
+static void learn(shoal_choice *choice, double took, double passed_ns, uint64_t now) {
     double *usual = &choice->cost_ns[choice->preferred];
     if (choice->trial != 0) {
         const int is_warm = choice->trial_jobs >= TRIAL_WARM_UP &&
@@ -83,7 +93,7 @@ static void learn(shoal_choice *choice, double took, double passed_ns) {
             choice->measured_ns += took;
         }
         if (choice->trial == 0 || is_hopeless(choice))
-            end_trial(choice);
+            end_trial(choice, now);
         return;
     }
     if (choice->recovering != 0) {
@@ -97,9 +107,12 @@ static void learn(shoal_choice *choice, double took, double passed_ns) {
     const double weight = *usual / WINDOW_NS > LEAST_WEIGHT ? *usual / WINDOW_NS : LEAST_WEIGHT;
     const double first = 1.0 / ++choice->jobs;
     *usual += (took - *usual) * (first > weight ? first : weight < MOST_WEIGHT ? weight : MOST_WEIGHT);
-    const uint64_t soon = choice->tried_ns + TRIAL_PAUSE_NS;
-    if (choice->preferred == 1 && *usual > CLEARLY * choice->cost_ns[0] && choice->next_trial_ns > soon)
-        choice->next_trial_ns = soon;
+    if (choice->preferred == 1 && *usual > CLEARLY * choice->cost_ns[0]) {
+        if (choice->pause_ns > TRIAL_PAUSE_NS)
+            choice->pause_ns = TRIAL_PAUSE_NS;
+        if (choice->least_work_ns > TRIAL_PAUSE_NS)
+            choice->least_work_ns = TRIAL_PAUSE_NS;
+    }
 }
 
 uint64_t shoal_choice_run(shoal_choice *choice, shoal_pool *pool, const shoal_pool_job *job, double scale) {
@@ -108,10 +121,11 @@ uint64_t shoal_choice_run(shoal_choice *choice, shoal_pool *pool, const shoal_po
         return job->run_all(job->context);
     }
     const uint64_t begin = shoal_now_ns();
-    const uint64_t sum = choose(choice) ? shoal_pool_run(pool, job) : job->run_all(job->context);
-    const uint64_t passed_ns = shoal_now_ns() - begin;
-    choice->worked_ns += passed_ns;
-    learn(choice, (double)passed_ns * scale, (double)passed_ns);
+    const uint64_t sum = choose(choice, begin) ? shoal_pool_run(pool, job) : job->run_all(job->context);
+    const uint64_t end = shoal_now_ns();
+    const double passed_ns = (double)(end - begin);
+    choice->worked_ns += end - begin;
+    learn(choice, passed_ns * scale, passed_ns, end);
     if (choice->preferred == 0 && choice->trial == 0 && choice->cost_ns[0] < POOL_START_NS)
         choice->unmeasured = 64;
     return sum;

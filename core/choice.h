@@ -12,30 +12,34 @@ extern "C" {
 /* Measures which way is faster, and tries the other way from time to time, a few jobs in a row. The first
  * ones are not measured: they wake the threads of a pool, which takes longer than many short jobs.
  *
- * 1. Trials cost at most half a percent: after a trial that lost, the next one comes after 200 times its
- *    loss. The slower jobs that follow a trial, because rows move back to the caches of their threads, count
- *    as a part of the loss. A trial of one thread ends as soon as it is clearly slower. All times are times
- *    of jobs: time that passes between jobs does not count, so rare jobs have rare trials.
- * 2. The pause before the next trial begins at 10 ms. A trial that loses doubles it, up to 80 ms. A switch
- *    within a second of the previous switch doubles it, up to 640 ms. So two ways that are about equal, or a
- *    machine whose load changes, do not make the choice go back and forth.
+ * 1. Trials of one thread cost at most half a percent of the time of jobs: if one has lost, jobs take 200
+ *    times its loss before the next one. The slower jobs that follow it, because rows move back to the caches
+ *    of their threads, count as a part of the loss. Such a trial ends as soon as it is clearly slower.
+ * 2. Trials of the pool cost at most one percent of the time: if one has lost, 100 times its loss passes
+ *    before the next one. Before any trial there is a pause of at least 10 ms. A trial that loses doubles it,
+ *    up to 80 ms. A switch within a second of the previous switch doubles it, up to 640 ms. So two ways that
+ *    are about equal, or a machine whose load changes, do not make the choice go back and forth. The first
+ *    two losses after a switch may be accidents: then the next trial comes 16 and 4 times as early.
  * 3. While the pool is used and is not clearly faster than one thread was in its last trial, for example
  *    because other programs use the cores, that trial is repeated soon.
  *
  * All zero at the beginning. */
 typedef struct shoal_choice {
-    double cost_ns[2];   /* averages: on one thread, on the pool */
-    int preferred;       /* 0: one thread, 1: pool */
-    uint32_t trial;      /* jobs left to measure in a trial; 0: there is none */
-    uint32_t trial_jobs; /* jobs of the trial so far, */
-    double trial_ns;     /* their cost, */
-    double measured_ns;  /* and the cost of those that were measured */
-    double passed_ns;    /* the time that the trial's jobs took: their cost, not scaled */
-    double lost_ns;      /* the time that the last trial cost */
-    uint32_t recovering; /* jobs after it that still belong to its cost */
-    uint64_t worked_ns;  /* total time of all measured jobs; the clock of the next three */
-    uint64_t next_trial_ns, tried_ns, switched_ns;
-    uint32_t doublings;  /* of the pause */
+    double cost_ns[2];      /* averages: on one thread, on the pool */
+    int preferred;          /* 0: one thread, 1: pool */
+    uint32_t trial;         /* jobs left to measure in a trial; 0: there is none */
+    uint32_t trial_jobs;    /* jobs of the trial so far, */
+    double trial_ns;        /* their cost, */
+    double measured_ns;     /* and the cost of those that were measured */
+    double passed_ns;       /* the time that the trial's jobs took: their cost, not scaled */
+    double lost_ns;         /* the time that the last trial cost */
+    uint32_t recovering;    /* jobs after it that still belong to its cost */
+    uint32_t losses;        /* of trials since the last switch */
+    uint32_t doublings;     /* of the pause */
+    uint64_t worked_ns;     /* time of jobs since the last trial, */
+    uint64_t least_work_ns; /* and at least until the next one */
+    uint64_t pause_ns;      /* between the last trial and the next one */
+    uint64_t tried_ns, switched_ns;
     uint32_t unmeasured; /* jobs to run without reading the clock, which is too slow for tiny jobs */
     uint64_t trials, switches;
     uint32_t jobs; /* that the average of the preferred way has seen */

@@ -74,13 +74,13 @@ static double cost_1ms(void) { return 1e6; }
 static double cost_1us(void) { return 1e3; }
 static double cost_50us_with_noise(void) { return 50e3 * (0.7 + 0.6 * draw()); }
 
-static void the_faster_way_is_used_and_trials_cost_at_most_one_percent(void) {
+static void the_faster_way_is_used_and_trials_cost_at_most_two_percent(void) {
     begin(cost_50us, cost_10us);
     CHECK(run_for(2) * 10e3 > 0.99 * 2e9);
     CHECK_EQUAL(choice.preferred, 1);
     CHECK_EQUAL(choice.switches, 1);
     begin(cost_50us, cost_150us);
-    CHECK(run_for(2) * 50e3 > 0.99 * 2e9);
+    CHECK(run_for(2) * 50e3 > 0.98 * 2e9);
     CHECK_EQUAL(choice.preferred, 0);
     CHECK_EQUAL(choice.switches, 0);
 }
@@ -134,6 +134,15 @@ static void slow_jobs_after_a_trial_count_as_its_cost(void) {
     CHECK(run_for(20) * 1e6 > 0.992 * 20e9);
     CHECK(alone > before); /* there were trials */
     CHECK_EQUAL(choice.switches, 1);
+}
+
+/* The first jobs of a pool can be slow for another reason, such as memory that is used for the first time. */
+static double cost_5ms_after_slow_jobs(void) { return on_pool <= 8 ? 20e6 : 5e6; }
+
+static void one_bad_trial_of_long_jobs_is_repeated_soon(void) {
+    begin(cost_10ms, cost_5ms_after_slow_jobs);
+    (void)run_for(1);
+    CHECK_EQUAL(choice.preferred, 1);
 }
 
 static void tiny_jobs_are_never_given_to_the_pool(void) {
@@ -197,7 +206,8 @@ static void the_next_job_runs_where_the_choice_says(void) {
     for (int i = 0; i < 5000; i++) {
         const uint64_t before = on_pool;
         const int prefers = shoal_choice_prefers_pool(&choice);
-        const int starts_trial = choice.trial == 0 && choice.worked_ns >= choice.next_trial_ns;
+        const int starts_trial = choice.trial == 0 && choice.worked_ns >= choice.least_work_ns &&
+                                 now_ns - choice.tried_ns >= choice.pause_ns;
         (void)shoal_choice_run(&choice, NULL, &job, 1);
         if (!starts_trial)
             CHECK_EQUAL(on_pool - before, prefers);
@@ -229,11 +239,12 @@ static void trials_of_a_pool_that_has_to_wake_up_cost_at_most_two_percent(void) 
 }
 
 int main(void) {
-    RUN(the_faster_way_is_used_and_trials_cost_at_most_one_percent);
+    RUN(the_faster_way_is_used_and_trials_cost_at_most_two_percent);
     RUN(a_pool_that_is_far_too_slow_is_tried_seldom);
     RUN(a_hopeless_trial_ends_after_one_job);
     RUN(time_between_jobs_brings_no_trial);
     RUN(slow_jobs_after_a_trial_count_as_its_cost);
+    RUN(one_bad_trial_of_long_jobs_is_repeated_soon);
     RUN(tiny_jobs_are_never_given_to_the_pool);
     RUN(ways_that_are_about_equal_do_not_alternate);
     RUN(one_thread_is_used_if_another_program_holds_up_the_pool);
