@@ -54,8 +54,10 @@ int64_t shoal_action_check_run(const shoal_action_check *check, shoal_pool *pool
                                 .run_all = check_all,
                                 .context = &job,
                                 .chunks = job.num_chunks,
-                                .is_only_reading = 1};
-    const double bytes = (double)(check->num_rows * shoal_field_bytes(check->field));
+                                .is_only_reading = check->bytes == NULL};
+    if (pool == NULL)
+        return check_all(&job) == 0 ? -1 : (int64_t)atomic_load(&job.first_bad);
+    const double bytes = (double)(check->num_rows * shoal_field_bytes(check->field) + 1);
     const uint64_t bad =
         choice == NULL ? shoal_pool_run(pool, &all) : shoal_choice_run(choice, pool, &all, 1e6 / bytes);
     return bad == 0 ? -1 : (int64_t)atomic_load(&job.first_bad);

@@ -25,7 +25,8 @@ typedef struct shoal_action_check {
 } shoal_action_check;
 
 /* Returns the first row whose action is out of bounds or NaN; -1 if there is none. After a bad row, `bytes`
- * holds the actions of some rows. `choice` decides between one thread and the pool; NULL: the pool. */
+ * holds the actions of some rows. `choice` decides between one thread and the pool; NULL: the pool. A `pool`
+ * of NULL: this thread. */
 int64_t shoal_action_check_run(const shoal_action_check *check, shoal_pool *pool, uint32_t num_threads,
                                shoal_choice *choice);
 

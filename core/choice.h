@@ -12,14 +12,16 @@ extern "C" {
 /* Measures which way is faster, and tries the other way from time to time, a few jobs in a row. The first
  * ones are not measured: they wake the threads of a pool, which takes longer than many short jobs.
  *
- * 1. Trials of one thread cost at most half a percent of the time of jobs: if one has lost, jobs take 200
- *    times its loss before the next one. The slower jobs that follow it, because rows move back to the caches
- *    of their threads, count as a part of the loss. Such a trial ends as soon as it is clearly slower.
- * 2. Trials of the pool cost at most one percent of the time: if one has lost, 100 times its loss passes
- *    before the next one. Before any trial there is a pause of at least 10 ms. A trial that loses doubles it,
- *    up to 80 ms. A switch within a second of the previous switch doubles it, up to 640 ms. So two ways that
- *    are about equal, or a machine whose load changes, do not make the choice go back and forth. The first
- *    two losses after a switch may be accidents: then the next trial comes 16 and 4 times as early.
+ * 1. A trial of one thread comes after jobs have taken 200 times the time that the last one lost, so these
+ *    trials cost at most half a percent. The slower jobs that follow such a trial, because rows move back to
+ *    the caches of their threads, count as a part of its loss. It ends as soon as it is clearly slower.
+ * 2. A trial of the pool comes when 100 times the time has passed that the last one lost, and jobs have taken
+ *    25 times as much: it costs at most one percent of the time and four percent of the time of jobs. Before
+ *    any trial there is a pause of at least 10 ms. A trial that loses doubles it, up to 80 ms. A switch
+ * within a second of the previous switch doubles it, up to 640 ms. So two ways that are about equal, or a
+ * machine whose load changes, do not make the choice go back and forth. After the first and the second loss
+ * since a switch, which may be accidents, the next trial of either kind comes after 1/16 and 1/4 of this
+ * time.
  * 3. While the pool is used and is not clearly faster than one thread was in its last trial, for example
  *    because other programs use the cores, that trial is repeated soon.
  *
@@ -33,12 +35,12 @@ typedef struct shoal_choice {
     double measured_ns;     /* and the cost of those that were measured */
     double passed_ns;       /* the time that the trial's jobs took: their cost, not scaled */
     double lost_ns;         /* the time that the last trial cost */
-    uint32_t recovering;    /* jobs after it that still belong to its cost */
-    uint32_t losses;        /* of trials since the last switch */
+    uint32_t recovering;    /* jobs until a trial may begin; the first ones may belong to its cost */
+    uint32_t losses;        /* of trials since the last switch, at most 3 */
     uint32_t doublings;     /* of the pause */
-    uint64_t worked_ns;     /* time of jobs since the last trial, */
+    uint64_t worked_ns;     /* time of jobs since the last trial and the jobs that belong to it, */
     uint64_t least_work_ns; /* and at least until the next one */
-    uint64_t pause_ns;      /* between the last trial and the next one */
+    uint64_t pause_ns;      /* at least between the last trial and the next one */
     uint64_t tried_ns, switched_ns;
     uint32_t unmeasured; /* jobs to run without reading the clock, which is too slow for tiny jobs */
     uint64_t trials, switches;

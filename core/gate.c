@@ -10,7 +10,7 @@
 
 /* A waiter spins for some hundred loads, then yields between loads: the process it waits for may need this
  * core. A wake-up costs tens of microseconds, and with a worker on every core it can put two workers on one
- * core, which doubles the time of a step. So a worker yields for longer than the parent needs between two
+ * core, which doubles the time of a step. So a waiter yields for longer than the parent needs between two
  * steps of hundreds of thousands of environments. */
 enum {
     SPINS = 256,

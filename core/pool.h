@@ -41,8 +41,9 @@ typedef struct shoal_pool_job {
                     * and runs go through the chunks forward and backward in turns */
 } shoal_pool_job;
 
-/* `threads` counts the caller; 1 starts none. Without `may_spin`, threads sleep at once after a run, because
- * other processes need the cores then; with more threads than cores they always do. 0 or -errno. */
+/* `threads` counts the caller; 1 starts none. Without `may_spin`, and with more threads than cores, nobody
+ * spins: the threads sleep as soon as a run is over, and the caller while others finish it. This is for a
+ * caller whose other processes need the cores. 0 or -errno. */
 int shoal_pool_create(uint32_t threads, int may_spin, shoal_pool **pool);
 
 /* Runs chunks 0 .. chunks - 1 and returns the sum of what they returned. One caller at a time. */

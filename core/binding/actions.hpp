@@ -50,7 +50,7 @@ class ActionChecks {
 
   private:
     enum : uint64_t { THREADS_BYTES = 1 << 19 }; /* fewer actions are checked by one thread */
-    enum : uint64_t { BLOCK_ROWS = 1024 };       /* so that two threads write no cache line together */
+    enum : uint64_t { BLOCK_ROWS = 64 };         /* so that two threads write no cache line together */
     enum : uint32_t { MOST_THREADS = 4 };        /* more threads were not faster on 16 cores */
 
     const shoal_field &field(uint64_t number) const {
@@ -69,11 +69,9 @@ class ActionChecks {
         auto *to = bytes == nullptr ? nullptr : static_cast<uint8_t *>((*bytes)->buf);
         if (size >= THREADS_BYTES && num_threads_ == 0)
             start_threads();
-        if (size < THREADS_BYTES || num_threads_ < 2)
-            return to == nullptr ? shoal_engine_bad_action(&one, from->buf, count, 1)
-                                 : shoal_engine_actions_to_bytes(&one, from->buf, count, to);
         const shoal_action_check check = {&one, from->buf, count, BLOCK_ROWS, to};
-        return shoal_action_check_run(&check, pool_, num_threads_, &choice_);
+        shoal_pool *pool = size < THREADS_BYTES ? nullptr : pool_;
+        return shoal_action_check_run(&check, pool, num_threads_, &choice_);
     }
 
     /* These threads never spin: between two checks, the workers need the cores. */
@@ -86,7 +84,7 @@ class ActionChecks {
     nb::object plugin_; /* keeps the library loaded */
     Description description_;
     shoal_pool *pool_ = nullptr;
-    uint32_t num_threads_ = 0; /* 0: not started yet; 1: there are none */
+    uint32_t num_threads_ = 0; /* 0: not started yet; 1: there is no pool */
     shoal_choice choice_ = {};
 };
 

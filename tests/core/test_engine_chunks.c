@@ -72,7 +72,7 @@ static uint64_t hash_steps(setting wanted, uint64_t *sizes) {
     uint64_t hash = 0xcbf29ce484222325u, before = 0;
     for (int i = 0; i < 60; i++) {
         w.engine->choice.cost_ns[0] = COSTS[i / 2 % 6] * (double)wanted.num_envs;
-        w.engine->choice.next_trial_ns = UINT64_MAX; /* no trial of one thread */
+        w.engine->choice.pause_ns = UINT64_MAX; /* no trial of one thread */
         for (uint64_t row = 0; row < w.rows; row++) {
             const int64_t drawn = shoal_integers(&actions, 0, 30);
             w.actions[row] = drawn <= TRUNCATE ? drawn : GO_ON;

@@ -46,7 +46,7 @@ static void post_the_second(int event) {
 
 static void a_thread_never_runs_the_job_of_one_run_under_the_number_of_another(void) {
     task task;
-    CHECK_EQUAL(tested_pool_create(1, &tested), 0);
+    CHECK_EQUAL(tested_pool_create(1, 1, &tested), 0);
     (void)post(tested, &FIRST);
     at_event = post_the_second;
     wait_for_task(tested, &tested->members[0], 0, &task);
@@ -80,7 +80,7 @@ static void *write_slowly(void *argument) {
 static void a_thread_waits_while_the_job_is_being_written(void) {
     task task;
     pthread_t writer;
-    CHECK_EQUAL(tested_pool_create(1, &tested), 0);
+    CHECK_EQUAL(tested_pool_create(1, 1, &tested), 0);
     (void)post(tested, &FIRST);
     atomic_store(&tested->posted, 3); /* the second run, half written */
     at_event = finish_writing;
@@ -95,7 +95,7 @@ static void a_thread_waits_while_the_job_is_being_written(void) {
 
 /* The run ends, and a larger one begins, after the thread has read the job and before it takes a chunk. */
 static void a_thread_that_was_stopped_before_its_first_chunk_takes_nothing(void) {
-    CHECK_EQUAL(tested_pool_create(1, &tested), 0);
+    CHECK_EQUAL(tested_pool_create(1, 1, &tested), 0);
     const task first = post(tested, &FIRST);
     uint32_t chunk;
     while (take(tested, &first, 0, 1, OWN_DIVISOR, &chunk) != 0)
@@ -108,7 +108,7 @@ static void a_thread_that_was_stopped_before_its_first_chunk_takes_nothing(void)
 
 static void chunks_that_only_read_are_taken_from_every_thread_at_once(void) {
     const task reading = {.job = {.is_only_reading = 1}}, writing = {.job = {.is_only_reading = 0}};
-    CHECK_EQUAL(tested_pool_create(1, &tested), 0);
+    CHECK_EQUAL(tested_pool_create(1, 1, &tested), 0);
     const uint64_t begin = shoal_now_ns() - 1000;
     const lateness of_reading = begin_help(tested, &reading, &tested->members[0], begin, 1);
     CHECK_EQUAL(of_reading.least, 1);
@@ -140,7 +140,7 @@ static int count_misplaced(int should_go_backward) {
 }
 
 static void steady_jobs_run_forward_and_backward_in_turns_whatever_runs_between(void) {
-    CHECK_EQUAL(tested_pool_create(1, &tested), 0);
+    CHECK_EQUAL(tested_pool_create(1, 1, &tested), 0);
     for (int i = 0; i < 12; i++) {
         for (int others = 0; others < i % 4; others++)
             (void)post(tested, &FIRST);
@@ -153,7 +153,7 @@ static void steady_jobs_run_forward_and_backward_in_turns_whatever_runs_between(
  * 0 are taken, 7 of part 1 and 4 of part 2. */
 static void help_the_latest(uint64_t run, uint32_t of_part_2, uint32_t of_part_1) {
     share share = {0, 0};
-    CHECK_EQUAL(tested_pool_create(3, &tested), 0);
+    CHECK_EQUAL(tested_pool_create(3, 1, &tested), 0);
     const task task = {.job = {.run_chunk = record, .chunks = 30}, .run = run};
     const int32_t next = is_backward(&task) ? -1 : 1;
     member *members = tested->members;
