@@ -17,6 +17,7 @@ enum {
     MOST_DOUBLINGS_BY_LOSS = 3,  /* and by trials that lose */
     MOST_LOSSES = 3,             /* so many are counted; see plan_trial */
     OSCILLATION_NS = 1000000000, /* a switch within this time of the last one was a mistake */
+    MOST_JOBS = 1024,            /* are counted; then LEAST_WEIGHT is larger */
     POOL_START_NS = 3000,        /* jobs below this are never worth a pool */
     PAUSE_PER_LOSS = 100,        /* see plan_trial for these three */
     WORK_PER_LOSS_OF_POOL = 25,
@@ -133,7 +134,8 @@ static void learn(shoal_choice *choice, double took, double passed_ns, uint64_t 
     /* A plain mean at first, then one over some tens of milliseconds: other programs take a core away for
      * milliseconds at a time, which is a part of the cost, but one such time must not decide. */
     const double weight = *usual / WINDOW_NS > LEAST_WEIGHT ? *usual / WINDOW_NS : LEAST_WEIGHT;
-    const double first = 1.0 / ++choice->jobs;
+    choice->jobs += choice->jobs < MOST_JOBS;
+    const double first = 1.0 / choice->jobs;
     *usual += (took - *usual) * (first > weight ? first : weight < MOST_WEIGHT ? weight : MOST_WEIGHT);
     if (choice->preferred == 1 && *usual > CLEARLY * choice->cost_ns[0]) {
         if (choice->pause_ns > TRIAL_PAUSE_NS)

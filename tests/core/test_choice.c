@@ -197,6 +197,13 @@ static void one_bad_trial_of_long_jobs_is_repeated_soon(void) {
     CHECK_EQUAL(choice.preferred, 1);
 }
 
+/* A count that goes on would be zero again after 2^32 jobs, and the average not a number. */
+static void counting_jobs_ends(void) {
+    begin(cost_50us, cost_150us);
+    CHECK(run_for(1) > 10000);
+    CHECK(choice.jobs <= 1024);
+}
+
 static void tiny_jobs_are_never_given_to_the_pool(void) {
     begin(cost_1us, cost_10us);
     (void)run_for(0.5);
@@ -301,6 +308,7 @@ int main(void) {
     RUN(a_stop_in_a_trial_of_one_thread_does_not_delay_the_next_one);
     RUN(slow_jobs_after_a_trial_count_as_its_cost);
     RUN(one_bad_trial_of_long_jobs_is_repeated_soon);
+    RUN(counting_jobs_ends);
     RUN(tiny_jobs_are_never_given_to_the_pool);
     RUN(ways_that_are_about_equal_do_not_alternate);
     RUN(one_thread_is_used_if_another_program_holds_up_the_pool);
