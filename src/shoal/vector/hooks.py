@@ -48,11 +48,15 @@ class ActionHooks:
             raise ValueError(f"{what}: expected an array, found {type(given).__name__}: {error}") from None
         expected = (rows, *field.shape)
         if array.shape != expected:
-            raise ValueError(f"{what}: expected shape {expected}, found {array.shape}; nothing was stepped")
+            of_type = f" of type {type(given).__name__}" if array.dtype.kind == "O" else ""
+            raise ValueError(
+                f"{what}: expected shape {expected}, found {array.shape}{of_type}; nothing was stepped"
+            )
         fits = array.dtype.kind in ("iub" if field.dtype.kind in "iu" else "iubf")
         if not fits or (field.dtype.kind == "b" and array.dtype.kind != "b"):
+            why = "could lose precision" if array.dtype.kind in "iufb" else "is not a type of real numbers"
             raise TypeError(
-                f"{what}: expected dtype {field.dtype}, found {array.dtype}, which could lose precision; "
+                f"{what}: expected dtype {field.dtype}, found {array.dtype}, which {why}; "
                 "convert it before step()"
             )
         with np.errstate(over="ignore"):
