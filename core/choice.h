@@ -12,16 +12,15 @@ extern "C" {
 /* Measures which way is faster, and tries the other way from time to time, a few jobs in a row. The first
  * ones are not measured: they wake the threads of a pool, which takes longer than many short jobs.
  *
- * 1. A trial of one thread comes after jobs have taken 200 times the time that the last one lost, so these
- *    trials cost at most half a percent. The slower jobs that follow such a trial, because rows move back to
- *    the caches of their threads, count as a part of its loss. It ends as soon as it is clearly slower.
- * 2. A trial of the pool comes when 100 times the time has passed that the last one lost, and jobs have taken
- *    25 times as much: it costs at most one percent of the time and four percent of the time of jobs. Before
- *    any trial there is a pause of at least 10 ms. A trial that loses doubles it, up to 80 ms. A switch
- * within a second of the previous switch doubles it, up to 640 ms. So two ways that are about equal, or a
- * machine whose load changes, do not make the choice go back and forth. After the first and the second loss
- * since a switch, which may be accidents, the next trial of either kind comes after 1/16 and 1/4 of this
- * time.
+ * 1. Trials are rare. One thread is tried again after jobs have taken 200 times the time that its last trial
+ *    lost; the pool after 25 times, and when 100 times as much has passed. So trials of one thread cost at
+ *    most 0.5 % of the time of jobs; those of the pool 4 %, and 1 % of all time. The first and the second
+ *    loss since a switch may be accidents: then these times are 1/16 and 1/4 as long. A trial of one thread
+ *    ends as soon as it is clearly slower. Jobs are slow after it, because rows move back to the caches of
+ *    their threads; they count as a part of its loss.
+ * 2. Two ways that are about equal, or a machine whose load changes, do not make the choice go back and
+ *    forth. Before any trial there is a pause of at least 10 ms. A trial that loses doubles it, up to 80 ms,
+ *    and so does a switch within a second of the previous one, up to 640 ms.
  * 3. While the pool is used and is not clearly faster than one thread was in its last trial, for example
  *    because other programs use the cores, that trial is repeated soon.
  *
