@@ -17,7 +17,7 @@ enum {
     MOST_DOUBLINGS_BY_LOSS = 3,  /* and by trials that lose */
     MOST_LOSSES = 3,             /* so many are counted; see plan_trial */
     OSCILLATION_NS = 1000000000, /* a switch within this time of the last one was a mistake */
-    MOST_JOBS = 1024,            /* are counted; then LEAST_WEIGHT is larger */
+    MOST_JOBS = 1024,            /* so many are counted; then LEAST_WEIGHT decides */
     POOL_START_NS = 3000,        /* jobs below this are never worth a pool */
     PAUSE_PER_LOSS = 100,        /* see plan_trial for these three */
     WORK_PER_LOSS_OF_POOL = 25,
